@@ -1,0 +1,9 @@
+"""The site's process: what a hospital runs, and all that may touch its records.
+
+Imports `fedpriv` and Flower's client half only, so that this package and `fedpriv` are all
+that a hospital has to review.
+"""
+
+from fedpriv.environment import no_calls_home
+
+no_calls_home()

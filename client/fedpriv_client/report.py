@@ -1,0 +1,69 @@
+"""The site's budget report, from its ledger, signed with the site's key."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from fedpriv.privacy.accountant import ACCOUNTANT
+from fedpriv.report.budget import BudgetEvent, BudgetReport, load_or_create_key, sign, write
+from fedpriv_client.site import Site
+
+ASSUMPTIONS = (
+    "The declared size and the sample rate are typed by people, never derived from records.",
+    "Preparation is a function of one unit's own records and public settings.",
+    "Floating-point rounding of sums and noise reveals nothing beyond the ideal mechanism.",
+    "The ledger file is not restored from an older copy; a head seen outside would show it.",
+)
+
+
+def budget_report(site: Site, job: str) -> BudgetReport:
+    """What the site's ledger says of a job, unsigned.
+
+    Privacy:
+        Public fields of the ledger only.
+    """
+    ledger = site.ledger
+    terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
+    events = []
+    if plan is not None:
+        numbered = enumerate(slot for slot, _ in ledger.slots(job))
+        for _, consecutive in groupby(numbered, key=lambda pair: pair[1] - pair[0]):
+            slots = [slot for _, slot in consecutive]
+            events.append(
+                BudgetEvent(
+                    job=job,
+                    round=slots[0] + 1,
+                    sample_rate=plan.sample_rate,
+                    noise_multiplier=plan.noise_multiplier,
+                    count=len(slots),
+                )
+            )
+    return BudgetReport(
+        site=site.settings.name,
+        dataset_id=terms.dataset_id,
+        unit=terms.unit,
+        max_records_per_unit=terms.max_records_per_unit,
+        relation=terms.relation,
+        delta=terms.delta,
+        declared_size=terms.declared_size,
+        rule=terms.rule,
+        accountant=ACCOUNTANT,
+        assumptions=ASSUMPTIONS,
+        private=terms.private,
+        simulated=terms.simulated,
+        epsilon_spent=ledger.epsilon_spent,
+        epsilon_committed=ledger.epsilon_committed,
+        budget=terms.budget,
+        events=tuple(events),
+        ledger_head=head.hash,
+        ledger_rows=head.rows,
+        job=job,
+    )
+
+
+def write_budget_report(site: Site, job: str) -> BudgetReport:
+    """Sign the report of a job and write it as ``budget.json`` into the site's folder."""
+    folder = site.settings.state_dir
+    report = sign(budget_report(site, job), load_or_create_key(folder / "site.key"))
+    write(report, folder / "budget.json")
+    return report

@@ -1,0 +1,243 @@
+"""A site: its records, its ledger, and the two things it will do for a server."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.data import DataSpec, Population, load_population
+from fedpriv.errors import ConfigError, FedprivError, ProtocolError
+from fedpriv.files import private_folder
+from fedpriv.privacy.ledger import Ledger, Plan, Terms
+from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
+from fedpriv.registry import site_method
+from fedpriv.training.private_step import private_step
+from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_client.limits import Limits
+
+if TYPE_CHECKING:
+    from fedpriv.models.vector import Vector
+    from fedpriv.privacy.entropy import Entropy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What the administrator of a site has set.
+
+    Attributes:
+        data: file, folder or dataset name of the records.
+        columns: field → column of the records.
+        state_dir: private to the site; holds the ledger, its key and the data cache.
+        ledger: path of the ledger, made with `terms` at first use.
+        terms: what the ledger is about; its dataset id is used only when it is made.
+    """
+
+    name: str
+    data: Path | str
+    columns: dict[str, str]
+    state_dir: Path
+    ledger: Path
+    terms: Terms
+    limits: Limits
+    compute: ComputeSection = ComputeSection()
+
+
+@dataclass
+class _Job:
+    """A job that this site has made an offer for."""
+
+    proposal: Proposal
+    plan: Plan
+    recipe: ModelRecipe
+    population: Population
+
+
+class Site:
+    """Answers proposals and step requests for one population of records.
+
+    Args:
+        settings: the administrator's.
+        pool: workers that hold the model.
+        entropy: makes the randomness of one slot, from the job's id and the slot's number;
+            secret, unless the ledger's terms say that nothing here is private.
+    """
+
+    def __init__(
+        self,
+        settings: SiteSettings,
+        pool: WorkerPool,
+        entropy: Callable[[str, int], Entropy],
+    ) -> None:
+        self.settings = settings
+        self._pool = pool
+        self._entropy = entropy
+        self._jobs: dict[str, _Job] = {}
+        private_folder(settings.state_dir)
+        self.ledger = self._open_ledger()
+
+    def _open_ledger(self) -> Ledger:
+        settings, path = self.settings, self.settings.ledger
+        if not path.exists() or not path.stat().st_size:
+            return Ledger.create(path, settings.terms)
+        ledger = Ledger.open(path)
+        held = ledger.terms
+        for key in ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private"):
+            stated, fixed = getattr(settings.terms, key), getattr(held, key)
+            if stated != fixed:
+                ledger.close()
+                raise ConfigError(
+                    f"was fixed as {fixed!r} when the ledger was made",
+                    file=path,
+                    key=key,
+                    value=stated,
+                    fix="State the same again. Another population needs another ledger.",
+                )
+        return ledger
+
+    def consider(self, proposal: Proposal) -> Offer:
+        """Check a proposal against the site's limits and budget; nothing is committed yet.
+
+        Reads and prepares the records and loads the model, so that whatever is wrong with
+        them shows before the first slot is paid.
+
+        Raises:
+            FedprivError: the site refuses; the message is for the site alone.
+        """
+        ledger, settings = self.ledger, self.settings
+        plan = settings.limits.plan(proposal, ledger.terms)
+        ledger.check(plan)
+        if set(proposal.fields) != set(settings.columns):
+            raise ProtocolError(
+                f"data.columns: the job needs {', '.join(sorted(proposal.fields))}; this site has"
+                f" {', '.join(sorted(settings.columns))}."
+            )
+        known = self._jobs.get(proposal.job_id)
+        if known is None or known.proposal != proposal:
+            self._jobs[proposal.job_id] = self._prepare(proposal, plan)
+        head = ledger.head
+        return Offer(
+            site=settings.name,
+            dataset_id=ledger.terms.dataset_id,
+            declared_size=ledger.terms.declared_size,
+            delta=ledger.terms.delta,
+            noise_multiplier=plan.noise_multiplier,
+            epsilon=ledger.check(plan),
+            budget=ledger.terms.budget,
+            ledger_rows=head.rows,
+            ledger_head=head.hash,
+        )
+
+    def _prepare(self, proposal: Proposal, plan: Plan) -> _Job:
+        settings = self.settings
+        site_method(proposal.method)
+        recipe = ModelRecipe(proposal.model, proposal.lora, proposal.seed, settings.compute)
+        with self._pool.borrow(recipe) as worker:
+            if worker.base.digest != proposal.base_digest:
+                raise ProtocolError(
+                    f"model.name: this site's {proposal.model.name!r} has weights"
+                    f" {worker.base.digest}, the server's {proposal.base_digest}."
+                )
+            if worker.vector.digest != proposal.vector_digest:
+                raise ProtocolError("lora: this site would train other shapes than the server.")
+            _ = worker.gradients
+            tokenizer = worker.base.tokenizer
+        cache = settings.state_dir / "cache"  # clear text, for as long as it takes
+        population = load_population(
+            settings.data,
+            DataSpec(
+                columns=settings.columns,
+                task=proposal.model.task,
+                labels=proposal.model.labels,
+                max_length=proposal.model.max_length,
+                unit=proposal.privacy.unit,
+                max_records_per_unit=proposal.privacy.max_records_per_unit,
+            ),
+            tokenizer,
+            cache_dir=cache,
+            key=f"sites.{settings.name}.data",
+        )
+        shutil.rmtree(cache, ignore_errors=True)
+        if population.empty_rows:
+            shown = ", ".join(map(str, population.empty_rows[:10]))
+            log.warning(
+                "%s: rows without tokens contribute nothing: %s%s",
+                settings.name,
+                shown,
+                ", …" if len(population.empty_rows) > 10 else "",
+            )
+        return _Job(proposal, plan, recipe, population)
+
+    def step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
+        """Answer one slot: from the outbox if it was answered before, else pay and compute.
+
+        Raises:
+            FedprivError: refused before anything was sampled.
+            StepFailed: something failed after the sample was drawn.
+
+        Privacy:
+            What leaves is the privatised vector, paid by the slot's reservation before it is
+            computed and stored with its release before it is returned; and public figures of
+            the ledger.
+        """
+        ledger = self.ledger
+        job = self._jobs.get(request.job_id)
+        if job is None:
+            raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
+        ledger.check_witness(request.witness)
+        with self._pool.borrow(job.recipe) as worker:
+            worker.vector.write(vector)  # refuses what is not a finite vector of this size
+            ledger.commit(job.plan)
+            slot = ledger.reserve(request.job_id, request.slot, request.digest(vector))
+            if isinstance(slot, bytes):
+                return self._reply(request, slot)
+            try:
+                released = private_step(
+                    site_method(job.proposal.method),
+                    worker,
+                    job.population,
+                    vector,
+                    slot,
+                    self._entropy(request.job_id, request.slot),
+                )
+                payload = np.ascontiguousarray(released.value, dtype="<f4").tobytes()
+                ledger.release(slot, payload)
+            except Exception as error:
+                log.exception("%s: slot %d failed", self.settings.name, request.slot)
+                raise StepFailed() from error
+        return self._reply(request, payload)
+
+    def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Vector]:
+        head = self.ledger.head
+        reply = StepReply(
+            slot=request.slot,
+            epsilon_spent=self.ledger.epsilon_spent,
+            epsilon_committed=self.ledger.epsilon_committed,
+            ledger_rows=head.rows,
+            ledger_head=head.hash,
+        )
+        return reply, np.frombuffer(payload, dtype="<f4").astype(np.float32)
+
+    def close(self) -> None:
+        """Give the ledger back."""
+        self.ledger.close()
+
+
+class StepFailed(FedprivError):
+    """A slot failed after its batch was sampled: the reason stays at the site."""
+
+    code = "failed"
+
+
+def new_dataset_id() -> str:
+    """A random name for a population: nothing about the records can be learned from it."""
+    return secrets.token_hex(16)

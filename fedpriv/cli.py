@@ -1,0 +1,141 @@
+"""`fedpriv`: the commands of the library, and those that installed packages add.
+
+A package adds a command through the entry-point group ``fedpriv.commands``: the name of the
+command, and a function or a `typer.Typer`. Commands import what is heavy when they run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv import __version__
+from fedpriv.environment import no_calls_home
+from fedpriv.errors import FedprivError, RunError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # its tracebacks print local variables, records among them
+)
+ledger_app = typer.Typer(no_args_is_help=True, help="Look at a site's ledger.")
+app.add_typer(ledger_app, name="ledger")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedpriv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show and exit.")
+    ] = False,
+) -> None:
+    """Federated, differentially private fine-tuning of language models."""
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="New folder for the copy.")],
+) -> None:
+    """Copy the embedded federation, its file and its notes, to start your own from."""
+    from fedpriv.config.load import EMBEDDED
+
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder}: is not empty. Name a new folder.")
+    shutil.copytree(EMBEDDED.parent, folder, dirs_exist_ok=True)
+    print(f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+) -> None:
+    """Check the signatures of a run's budget reports and write its report.html anew."""
+    from fedpriv.report import budget, write_report
+
+    for path in sorted(run.glob("sites/*/budget.json")):
+        budget.verify(budget.read(path))
+    print(write_report(run))
+
+
+@ledger_app.command("show")
+def ledger_show(
+    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Check a ledger from its first row to its head, and show what it has spent."""
+    from dataclasses import asdict
+
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.open(path) as ledger:
+        terms, head, rows = ledger.terms, ledger.head, ledger.rows()
+        spent, committed = ledger.epsilon_spent, ledger.epsilon_committed
+    if as_json:
+        found = {
+            **asdict(terms),
+            "epsilon_spent": spent,
+            "epsilon_committed": committed,
+            "head": asdict(head),
+            "rows": rows,
+        }
+        print(json.dumps(found, indent=2))
+        return
+    console = Console()
+    console.print(
+        f"[bold]{path}[/]\n"
+        f"population {terms.dataset_id}, {terms.declared_size} units by {terms.unit!r}\n"
+        f"ε committed {committed:.3f} of {terms.budget:g} at δ = {terms.delta:g} (the claim);"
+        f" ε of the slots used so far {spent:.3f}\n"
+        f"head {head.hash} at row {head.rows}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table("row", "kind", "what", "at")
+    for row in rows:
+        hidden = {"number", "kind", "hash", "at"}
+        what = ", ".join(f"{k} {_short(v)}" for k, v in row.items() if k not in hidden)
+        table.add_row(str(row["number"]), row["kind"], what, row.get("at", ""))
+    console.print(table)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:18]}…" if len(text) > 40 else text
+
+
+def main() -> None:
+    """Run the command line; an error on purpose is one line and exit code 2."""
+    no_calls_home()
+    for point in entry_points(group="fedpriv.commands"):
+        command = point.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=point.name)
+        else:
+            app.command(point.name)(command)
+    try:
+        app(standalone_mode=False)
+    except FedprivError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except typer.Exit as stop:
+        raise SystemExit(stop.exit_code) from None
+    except (KeyboardInterrupt, typer.Abort):
+        raise SystemExit(130) from None
+    except Exception as error:
+        if hasattr(error, "show"):  # a usage error of the command line
+            error.show()
+            raise SystemExit(2) from None
+        raise

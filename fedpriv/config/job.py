@@ -1,0 +1,161 @@
+"""The federation file: one job, as the coordinator proposes it.
+
+Every class is a table of the TOML file, every field a key; the description beside a field
+is its documentation. Paths are relative to the file and are made absolute when it is read.
+What the server proposes here is never an order: each site checks it against its own limits
+before it reads a record.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Field_ = Literal["text", "label", "prompt", "completion", "messages"]
+SHAPES = {
+    "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
+    "classification": ({"text", "label"},),
+}
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are refused, values can't be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class JobSection(Section):
+    name: Name = Field("federation", description="name of the job and of its run directory")
+    method: str = Field("dp-lora", description="what a site computes and the server does with it")
+    sync: Literal[1] = Field(1, description="private steps per round")
+    rounds: int = Field(ge=1, le=100_000, description="rounds, each one private step per site")
+    engine: Literal["inline"] = Field("inline", description="where client and server meet")
+    seed: int = Field(0, ge=0, description="public randomness only; never noise or sampling")
+    data_is_public: bool = Field(False, description="true only for research data")
+    min_sites: int = Field(1, ge=1, description="replies without which a round does not count")
+    round_timeout: str = Field("10m", description="how long a round waits, such as 30s or 10m")
+
+    @field_validator("round_timeout")
+    @classmethod
+    def _duration(cls, value: str) -> str:
+        seconds(value)
+        return value
+
+
+class ModelSection(Section):
+    name: str = Field("embedded", min_length=1, description="embedded, a folder, or a hub name")
+    task: Literal["causal-lm", "classification"] = "causal-lm"
+    labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
+    max_length: int = Field(128, ge=2, le=131_072, description="tokens in a window")
+
+    @model_validator(mode="after")
+    def _labels_belong_to_classification(self) -> ModelSection:
+        if self.task == "classification" and len(set(self.labels)) < 2:
+            raise ValueError("classification needs labels: at least two distinct names")
+        if self.task == "causal-lm" and self.labels:
+            raise ValueError("labels belong to task = 'classification'")
+        return self
+
+
+class DataSection(Section):
+    columns: dict[Field_, str] = Field({"text": "text"}, description="field → column of the files")
+
+
+class LoraSection(Section):
+    r: int = Field(8, ge=1, le=1024, description="rank")
+    alpha: float = Field(16.0, gt=0, description="scale of the update is alpha / r")
+    target_modules: Literal["auto"] | tuple[str, ...] = Field(
+        "auto", description="auto: the attention projections peft names for this architecture"
+    )
+
+
+class PrivacySection(Section):
+    epsilon: float = Field(8.0, gt=0, description="proposed per site, for this job")
+    delta: float = Field(1e-5, gt=0, lt=1, description="must be below 1 / declared size")
+    sample_rate: float = Field(0.05, gt=0, le=1, description="chance of a unit to be in a step")
+    clip_norm: float = Field(1.0, gt=0, description="bound on a unit's gradient, L2")
+    unit: str = Field("record", min_length=1, description="record, or an id column")
+    max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
+
+
+class OptimizerSection(Section):
+    name: Literal["sgd", "adamw"] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="adamw only")
+    weight_decay: float = Field(0.0, ge=0)
+
+
+class EvaluationSection(Section):
+    data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
+    every: int = Field(1, ge=1, description="rounds between two evaluations")
+    limit: int | None = Field(None, ge=1, description="use only the first so many records")
+
+
+class ComputeSection(Section):
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    microbatch: int = Field(16, ge=1, description="rows of per-sample gradients held at once")
+
+
+class SiteSection(Section):
+    name: Name
+    data: Path
+    size: int = Field(ge=1, description="declared, public, in units; typed, never derived")
+    epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
+    ledger: Path | None = Field(None, description="a ledger that outlives the run")
+
+
+class JobConfig(Section):
+    """A whole federation file."""
+
+    job: JobSection
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    lora: LoraSection = LoraSection()
+    privacy: PrivacySection = PrivacySection()
+    optimizer: OptimizerSection = OptimizerSection()
+    evaluation: EvaluationSection
+    compute: ComputeSection = ComputeSection()
+    sites: tuple[SiteSection, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> JobConfig:
+        names = [site.name for site in self.sites]
+        if len(set(names)) < len(names):
+            raise ValueError("sites: two sites have the same name")
+        if self.job.min_sites > len(names):
+            raise ValueError(
+                f"job.min_sites: {self.job.min_sites} is more than the {len(names)} sites"
+            )
+        allowed = SHAPES[self.model.task]
+        if set(self.data.columns) not in allowed:
+            shapes = " or ".join(" + ".join(sorted(shape)) for shape in allowed)
+            raise ValueError(
+                f"data.columns: task {self.model.task!r} needs {shapes},"
+                f" not {' + '.join(sorted(self.data.columns))}"
+            )
+        for site in self.sites:
+            if self.privacy.delta >= 1 / site.size:
+                raise ValueError(
+                    f"privacy.delta: {self.privacy.delta:g} is not below 1 / size of site"
+                    f" {site.name!r} (1 / {site.size} = {1 / site.size:.2g}), so it would allow"
+                    " publishing a whole unit"
+                )
+        return self
+
+
+def seconds(duration: str) -> float:
+    """Seconds of a duration such as ``"90s"``, ``"10m"`` or ``"2h"``.
+
+    Raises:
+        ValueError: it is not a number followed by s, m or h.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
+    if match is None or float(match[1]) == 0:
+        raise ValueError("expected a positive number followed by s, m or h, such as 10m")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]

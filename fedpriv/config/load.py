@@ -1,0 +1,153 @@
+"""Read a federation file: TOML, `--set` overrides, and errors a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
+
+EMBEDDED = Path(__file__).parent.parent / "assets" / "four_hospitals" / "federation.toml"
+
+
+def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConfig:
+    """The job of a federation file, with its paths made absolute.
+
+    Args:
+        path: the TOML file; None is the embedded federation of four sites.
+        overrides: ``a.b=value`` texts, applied in order; a value is read as TOML, and as
+            plain text where it is not. ``sites.0.epsilon`` and ``sites.NAME.epsilon`` both work.
+
+    Raises:
+        ConfigError: names the file, the key, the value and what to do.
+    """
+    path = EMBEDDED if path is None else path
+    tree = read_toml(path)
+    for override in overrides:
+        apply_override(tree, override)
+    try:
+        job = JobConfig.model_validate(tree)
+    except ValidationError as error:
+        raise config_error(error, path, JobConfig) from None
+    return _absolute(job, path.resolve().parent)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: it does not exist, can't be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't be read: {error}", file=path) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"is not TOML: {error}", file=path) from None
+
+
+def apply_override(tree: dict[str, Any], override: str) -> None:
+    """Set one dotted key of `tree` in place."""
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted.strip():
+        raise ConfigError(
+            "expected KEY=VALUE", key="--set", value=override, fix="Such as --set privacy.epsilon=4"
+        )
+    *parents, last = dotted.strip().split(".")
+    node: Any = tree
+    for part in parents:
+        node = _child(node, part, dotted)
+    if not isinstance(node, dict):
+        raise ConfigError("is not a table", key=f"--set {dotted}")
+    node[last] = _value(text.strip())
+
+
+def _child(node: Any, part: str, dotted: str) -> Any:
+    if isinstance(node, dict):
+        return node.setdefault(part, {})
+    if isinstance(node, list):
+        named = {item.get("name"): item for item in node if isinstance(item, dict)}
+        if part in named:
+            return named[part]
+        if part.isdigit() and int(part) < len(node):
+            return node[int(part)]
+        raise ConfigError(
+            f"there is no {part!r}",
+            key=f"--set {dotted}",
+            fix=f"Use one of {', '.join(map(str, named))}.",
+        )
+    raise ConfigError("is not a table", key=f"--set {dotted}")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
+    """The first problem of a pydantic error, as a person would say it."""
+    problem = error.errors(include_url=False)[0]
+    location = [str(part) for part in problem["loc"] if part != "[key]"]
+    key = ".".join(location)
+    message, value = str(problem["msg"]), problem["input"]
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(root, location[:-1])
+        near = difflib.get_close_matches(location[-1], known, 1)
+        fix = f"Did you mean {near[0]!r}?" if near else f"Known keys: {', '.join(known)}."
+        return ConfigError("unknown key", file=path, key=key, value=value, fix=fix)
+    if problem["type"] == "missing":
+        return ConfigError("is missing", file=path, key=key, fix="Add it to the file.")
+    if problem["type"] == "value_error":
+        message = message.removeprefix("Value error, ")
+        if isinstance(value, dict):  # a rule over several keys, which names them itself
+            named, colon, rest = message.partition(": ")
+            if not location and colon:
+                return ConfigError(rest, file=path, key=named)
+            return ConfigError(message, file=path, key=key or None)
+    return ConfigError(message[0].lower() + message[1:], file=path, key=key, value=value)
+
+
+def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
+    """The keys of the table at `location`, for a suggestion."""
+    for part in location:
+        if part.isdigit():
+            continue
+        annotation: Any = model.model_fields[part].annotation
+        model = next(iter(getattr(annotation, "__args__", ())), annotation)
+    return list(getattr(model, "model_fields", {}))
+
+
+def _absolute(job: JobConfig, folder: Path) -> JobConfig:
+    """Make the file's paths absolute; a model name that is a folder beside it is one too."""
+    sites = tuple(
+        site.model_copy(
+            update={
+                "data": folder / site.data,
+                "ledger": None if site.ledger is None else folder / site.ledger,
+            }
+        )
+        for site in job.sites
+    )
+    evaluation = job.evaluation.model_copy(update={"data": folder / job.evaluation.data})
+    model = job.model
+    if (folder / model.name).is_dir():
+        model = model.model_copy(update={"name": str(folder / model.name)})
+    return job.model_copy(update={"sites": sites, "evaluation": evaluation, "model": model})
+
+
+def digest(job: JobConfig) -> str:
+    """SHA-256 of everything the job says, for telling one run's settings from another's."""
+    text = json.dumps(job.model_dump(mode="json"), sort_keys=True)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,21 @@
+"""From a site's files to tokenised examples, grouped by privacy unit.
+
+Preparation is a map over single units with public parameters: no row changes what another
+row becomes. `fedpriv.data.batch` turns examples into tensors and is the only file here that
+needs torch, so it is not imported by this package.
+"""
+
+from fedpriv.data.encode import Example, encode_record
+from fedpriv.data.population import Population, load_examples, load_population
+from fedpriv.data.read import read_records
+from fedpriv.data.spec import DataSpec
+
+__all__ = [
+    "DataSpec",
+    "Example",
+    "Population",
+    "encode_record",
+    "load_examples",
+    "load_population",
+    "read_records",
+]

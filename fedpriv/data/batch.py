@@ -1,0 +1,97 @@
+"""Examples to tensors. A row's padded length is a function of that row and public settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.encode import NO_LOSS, Example
+
+STEP = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B examples of one padded length T.
+
+    Args:
+        input_ids: (B, T) int64.
+        attention_mask: (B, T) int64, 0 on padding.
+        labels: (B, T) int64 with -100 where there is no loss, or (B,) class indices.
+
+    Privacy:
+        Private, its length too: a realised batch size never leaves a site.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """B."""
+        return len(self.input_ids)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on `device`."""
+        return Batch(
+            self.input_ids.to(device), self.attention_mask.to(device), self.labels.to(device)
+        )
+
+
+def padded_length(length: int, max_length: int) -> int:
+    """The next multiple of 32, at most `max_length`.
+
+    Not the longest of a batch: a row's shape, and so its rounding, must not depend on who
+    else was sampled.
+
+    Raises:
+        ValueError: `length` is not in 1…max_length.
+    """
+    if not 1 <= length <= max_length:
+        raise ValueError(f"Expected 1 <= length={length} <= max_length={max_length}.")
+    return min(-(-length // STEP) * STEP, max_length)
+
+
+def buckets(examples: Sequence[Example], max_length: int) -> dict[int, list[int]]:
+    """Indices of the examples by padded length, both ascending."""
+    grouped: dict[int, list[int]] = {}
+    for index, example in enumerate(examples):
+        length = padded_length(len(example.input_ids), max_length)
+        grouped.setdefault(length, []).append(index)
+    return dict(sorted(grouped.items()))
+
+
+def collate(
+    examples: Sequence[Example],
+    pad_token_id: int,
+    length: int,
+    padding_side: Literal["left", "right"] = "right",
+) -> Batch:
+    """The examples padded to `length`; padding has no attention and no loss.
+
+    Raises:
+        ValueError: an example is longer than `length`, or there is none.
+    """
+    if not examples:
+        raise ValueError("Expected at least one example.")
+    longest = max(len(example.input_ids) for example in examples)
+    if longest > length:
+        raise ValueError(f"Expected examples of at most length={length} tokens, got {longest}.")
+
+    def pad(values: Sequence[int], filler: int) -> list[int]:
+        padding = [filler] * (length - len(values))
+        return [*padding, *values] if padding_side == "left" else [*values, *padding]
+
+    labels = [
+        example.labels if isinstance(example.labels, int) else pad(example.labels, NO_LOSS)
+        for example in examples
+    ]
+    return Batch(
+        torch.tensor([pad(example.input_ids, pad_token_id) for example in examples]),
+        torch.tensor([pad([1] * len(example.input_ids), 0) for example in examples]),
+        torch.tensor(labels),
+    )

@@ -1,0 +1,311 @@
+"""One record to the examples a model is trained on, by itself and by public settings.
+
+What a record becomes depends on that record, the `DataSpec` and the tokenizer: no packing
+of several records into a window, no de-duplication. Every example of a language model has
+at least one target: a token after the first whose label is not -100. A record that would
+have none contributes no example.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NO_LOSS = -100
+GENERATION_MARKER = re.compile(r"\{%-?\+?\s*generation\s*[-+]?%\}")
+PROBE = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of a batch, before padding.
+
+    Args:
+        input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
+        labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
+            classification the index of the class.
+    """
+
+    input_ids: list[int]
+    labels: list[int] | int
+
+
+def encode_record(
+    record: Mapping[str, Any],
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    row: int,
+    source: Path | str,
+) -> list[Example]:
+    """The examples of one record, at most ``spec.max_records_per_unit``; maybe none.
+
+    Args:
+        record: the fields of ``spec.columns``.
+        row: the record's number in its source, from 1; for error messages only.
+        source: where it came from; for error messages only.
+
+    Raises:
+        DataError: the label is not in ``spec.labels``, or the tokenizer has no usable chat
+            template for ``messages``.
+
+    Privacy:
+        Reads one private record and nothing of any other. Its error names the row, not
+        what the row holds.
+    """
+    fields = set(spec.columns)
+    if fields == {"text"}:
+        limits = (spec.max_length, spec.max_records_per_unit)
+        return encode_text(record["text"], tokenizer, *limits)
+    if fields == {"prompt", "completion"}:
+        pair = record["prompt"], record["completion"]
+        return encode_completion(*pair, tokenizer, spec.max_length)
+    if fields == {"messages"}:
+        return encode_messages(record["messages"], tokenizer, spec.max_length)
+    if fields != {"text", "label"}:
+        raise ValueError(f"Expected a shape of columns that is known, got {sorted(fields)}.")
+    if str(record["label"]) not in spec.labels:
+        raise DataError(
+            f"row {row} has a label that is not declared",
+            file=source,
+            key="model.labels",
+            fix=f"Correct the row, or declare its label beside {', '.join(spec.labels)}.",
+        )
+    label = spec.labels.index(str(record["label"]))
+    return encode_labelled(record["text"], label, tokenizer, spec.max_length)
+
+
+def encode_text(
+    text: str | None, tokenizer: PreTrainedTokenizerBase, max_length: int, max_windows: int
+) -> list[Example]:
+    """Plain text, ended by eos where the tokenizer has one, in consecutive windows.
+
+    The first `max_windows` windows of `max_length` tokens are used; a last window of a
+    single token has no target and is left out. Every token of a window is a label.
+    """
+    if _is_blank(text):
+        return []
+    ids = _tokenize(tokenizer, text, special=True)
+    if len(ids) <= tokenizer.num_special_tokens_to_add():
+        return []
+    ids = _with_eos(tokenizer, ids)
+    starts = range(0, len(ids), max_length)[:max_windows]
+    windows = [ids[start : start + max_length] for start in starts]
+    return [Example(window, list(window)) for window in windows if len(window) >= 2]
+
+
+def encode_completion(
+    prompt: str | None,
+    completion: str | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> list[Example]:
+    """A prompt, without loss, and its completion, ended by eos, with loss.
+
+    Cut at `max_length`. A prompt that fills the window by itself keeps only its tail, so
+    that at least half of the window (or all of a shorter completion) is completion.
+    """
+    if _is_blank(completion):
+        return []
+    after = _tokenize(tokenizer, completion, special=False)
+    if not after:
+        return []
+    after = _with_eos(tokenizer, after)
+    before = _tokenize(tokenizer, prompt or "", special=True)
+    if before and before[-1] == tokenizer.eos_token_id and len(before) > 1:
+        before = before[:-1]  # an eos that the tokenizer adds belongs after the completion
+    if len(before) >= max_length:
+        room = max_length - min(len(after), (max_length + 1) // 2)
+        before = before[len(before) - room :]
+    ids = (before + after)[:max_length]
+    return _with_target(ids, ([NO_LOSS] * len(before) + after)[:max_length])
+
+
+def encode_messages(
+    messages: Any, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> list[Example]:
+    """A conversation through the tokenizer's chat template, loss on the assistant's tokens.
+
+    Where the template marks them (``{% generation %}``) its marks are used. Elsewhere a
+    turn's tokens are those that rendering the conversation up to and including it adds to
+    rendering it up to the turn's header; a turn that later turns rewrite (templates that
+    drop past reasoning), or that has nothing before it, has no loss. Cut at `max_length`.
+
+    Args:
+        messages: a list of ``{"role": …, "content": …}``, or the same as JSON text.
+            Anything else contributes no example, as does what the template refuses.
+
+    Raises:
+        DataError: the tokenizer has no chat template, or one whose assistant tokens can't
+            be told, which is tried on a fixed conversation and never on this one.
+    """
+    conversation = _conversation(messages)
+    if conversation is None:
+        return []
+    rendered = _render(conversation, tokenizer)
+    if rendered is None or not rendered[0]:
+        check_chat_template(tokenizer)
+        return []
+    ids, mask = rendered
+    labels = [token if on else NO_LOSS for token, on in zip(ids, mask, strict=True)]
+    return _with_target(ids[:max_length], labels[:max_length])
+
+
+def encode_labelled(
+    text: str | None, label: int, tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> list[Example]:
+    """A text with its class, cut at `max_length` with the tokenizer's special tokens kept."""
+    if _is_blank(text):
+        return []
+    ids = _tokenize(tokenizer, text, special=True, max_length=max_length)
+    if len(ids) <= tokenizer.num_special_tokens_to_add():
+        return []
+    return [Example(ids, label)]
+
+
+def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose assistant tokens can't be told, by a fixed conversation.
+
+    Raises:
+        DataError: it has no chat template, or none that this can use.
+    """
+    if not tokenizer.chat_template:
+        raise DataError(
+            "the tokenizer has no chat template",
+            key="data.columns.messages",
+            value=tokenizer.name_or_path,
+            fix="Use a chat model's tokenizer, set its chat_template, or use prompt/completion.",
+        )
+    rendered = _render(PROBE, tokenizer)
+    if rendered is None or not any(rendered[1]):
+        raise DataError(
+            "the assistant's tokens can't be told by the tokenizer's chat template",
+            key="data.columns.messages",
+            value=tokenizer.name_or_path,
+            fix="Put {% generation %} … {% endgeneration %} around them in the template,"
+            " and use a fast tokenizer.",
+        )
+
+
+def _conversation(messages: Any) -> list[dict[str, Any]] | None:
+    """The messages if they are well formed."""
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except ValueError:
+            return None
+    if not isinstance(messages, list) or not messages:
+        return None
+    for message in messages:
+        if not isinstance(message, dict):
+            return None
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            return None
+    return messages
+
+
+def _render(
+    conversation: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[int], list[bool]] | None:
+    """Token ids and which are the assistant's; None where the template refuses."""
+    try:
+        if GENERATION_MARKER.search(tokenizer.get_chat_template()):
+            marked: Any = tokenizer.apply_chat_template(
+                conversation, return_dict=True, return_assistant_tokens_mask=True
+            )
+            return list(marked["input_ids"]), [bool(on) for on in marked["assistant_masks"]]
+        whole = _template_text(conversation, tokenizer) or ""
+        spans = _assistant_spans(conversation, whole, tokenizer)
+        encoded: Any = tokenizer(
+            whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        mask = [
+            any(start <= first < last <= end for start, end in spans)
+            for first, last in encoded["offset_mapping"]
+        ]
+        return list(encoded["input_ids"]), mask
+    except Exception:  # templates raise what they like; this record is left out
+        return None
+
+
+def _assistant_spans(
+    conversation: list[dict[str, Any]], whole: str, tokenizer: PreTrainedTokenizerBase
+) -> list[tuple[int, int]]:
+    """Characters of `whole` that the assistant wrote, by rendering growing prefixes."""
+    spans = []
+    for i, message in enumerate(conversation):
+        if message["role"] != "assistant" or i == 0:
+            continue
+        before = _template_text(conversation[:i], tokenizer)
+        header = _template_text(conversation[:i], tokenizer, add_generation_prompt=True)
+        after = _template_text(conversation[: i + 1], tokenizer)
+        if before is None or header is None or after is None:
+            continue  # a template may refuse a prefix of what it accepts
+        if whole.startswith(after) and after.startswith(before):
+            start = _common_prefix(header, after)
+            spans.append((max(start, len(before)), len(after)))
+    return spans
+
+
+def _common_prefix(a: str, b: str) -> int:
+    """How many characters the texts begin with alike."""
+    unequal = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(unequal, min(len(a), len(b)))
+
+
+def _template_text(
+    conversation: Sequence[dict[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    add_generation_prompt: bool = False,
+) -> str | None:
+    """The conversation as text; None where the template refuses it."""
+    try:
+        text = tokenizer.apply_chat_template(
+            list(conversation), tokenize=False, add_generation_prompt=add_generation_prompt
+        )
+    except Exception:  # templates raise what they like
+        return None
+    return str(text)
+
+
+def _is_blank(text: str | None) -> bool:
+    return text is None or not text.strip()
+
+
+def _tokenize(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str | None,
+    *,
+    special: bool,
+    max_length: int | None = None,
+) -> list[int]:
+    """Token ids; settings of padding and truncation that the tokenizer carries are overruled."""
+    encoded = tokenizer(
+        text,
+        add_special_tokens=special,
+        padding=False,
+        truncation=max_length is not None,
+        max_length=max_length,
+        verbose=False,  # no warning that tells a record's length
+    )
+    return list(encoded["input_ids"])
+
+
+def _with_eos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+    eos = tokenizer.eos_token_id
+    return ids if eos is None or ids[-1] == eos else [*ids, eos]
+
+
+def _with_target(ids: list[int], labels: list[int]) -> list[Example]:
+    """The example, unless its loss would be over no token."""
+    return [Example(ids, labels)] if any(label != NO_LOSS for label in labels[1:]) else []

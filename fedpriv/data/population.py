@@ -1,0 +1,115 @@
+"""A site's examples, grouped by whom they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.data.encode import Example, check_chat_template, encode_record
+from fedpriv.data.read import UNIT, read_records
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Population:
+    """The units of one site: what Poisson sampling draws from.
+
+    Args:
+        units: the examples of each unit; none for a unit whose records have no tokens,
+            which stays in the population and contributes 0.
+        empty_rows: numbers, from 1, of the rows that gave no example.
+
+    Privacy:
+        Private throughout, its length and `empty_rows` too: for the site's own screen and
+        logs. A declared size is typed by the administrator, never taken from here.
+    """
+
+    units: tuple[tuple[Example, ...], ...]
+    empty_rows: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """How many units there are."""
+        return len(self.units)
+
+
+def load_population(
+    source: Path | str,
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    cache_dir: Path,
+    key: str,
+) -> Population:
+    """A site's records as units of examples.
+
+    With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id
+    are one, in file order, and its first ``spec.max_records_per_unit`` examples are kept.
+    Which ones are kept is decided by that unit's rows alone: a draw from a generator shared
+    by all units, or a rule such as "the longest of the file", would let one unit change
+    what another contributes, and adding or removing one unit would then change several.
+
+    Raises:
+        DataError: see `read_records` and `encode_record`.
+
+    Privacy:
+        Reads every private record; adding or removing one unit adds or removes exactly one
+        entry of `Population.units`. Nothing leaves.
+    """
+    _check(spec, tokenizer)
+    records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
+    units: dict[int | str, list[Example]] = {}
+    empty_rows = []
+    for row, record in enumerate(records, 1):
+        examples = encode_record(record, spec, tokenizer, row=row, source=source)
+        if not examples:
+            empty_rows.append(row)
+        owner = row if spec.unit == "record" else record[UNIT]
+        held = units.setdefault(owner, [])
+        held.extend(examples[: spec.max_records_per_unit - len(held)])
+    return Population(tuple(tuple(held) for held in units.values()), tuple(empty_rows))
+
+
+def load_examples(
+    source: Path | str,
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    cache_dir: Path,
+    key: str,
+    limit: int | None = None,
+) -> list[Example]:
+    """Public evaluation records as a flat list of examples; ``spec.unit`` plays no part.
+
+    Args:
+        limit: use only the first so many records.
+
+    Raises:
+        DataError: as `load_population`, or no record has a token to predict.
+    """
+    _check(spec, tokenizer)
+    records = read_records(source, spec.columns, unit="record", cache_dir=cache_dir, key=key)
+    if limit is not None:
+        records = records.select(range(min(limit, len(records))))
+    examples = [
+        example
+        for row, record in enumerate(records, 1)
+        for example in encode_record(record, spec, tokenizer, row=row, source=source)
+    ]
+    if not examples:
+        raise DataError(
+            "has nothing to evaluate: no record has a token to predict",
+            file=source,
+            key=key,
+            fix="Check the columns, and that the texts are not empty.",
+        )
+    return examples
+
+
+def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:
+    if "messages" in spec.columns:
+        check_chat_template(tokenizer)

@@ -1,0 +1,401 @@
+"""Read a site's records from whatever file holds them, as text, through `datasets`.
+
+`datasets`' own readers of JSON and CSV infer a column's type from its rows, so that one row
+changes others: an id 7 becomes "7.0" beside a missing one, a note "2020-01-01" a timestamp
+beside other dates. Here every value is converted alone, and only the columns that were
+asked for are copied into the cache.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import gzip
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fedpriv.errors import DataError
+from fedpriv.files import private_folder
+
+if TYPE_CHECKING:
+    import datasets  # type: ignore[import-untyped, unused-ignore]
+
+Row = Mapping[str, Any]
+Reader = Callable[[Path, Sequence[str], str], Iterator[Row]]  # path, wanted columns, key
+UNIT = "unit"
+HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"
+MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
+
+
+def read_records(
+    source: Path | str, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
+) -> datasets.Dataset:
+    """The records of a file, a `save_to_disk` folder or a hub dataset.
+
+    Args:
+        source: a .jsonl, .json, .csv or .tsv file (plain or .gz), a .parquet or .arrow file,
+            a folder saved by `save_to_disk`, or the "owner/name" of a hub dataset, whose
+            train split is read.
+        columns: field → column; the result's columns are named by the fields.
+        unit: ``record``, or an id column, which becomes the column ``unit``.
+        cache_dir: where `datasets` may write; it is made 0700.
+        key: the setting that named the source, for error messages.
+
+    Returns:
+        One row per record, in file order. Every column is text, or None where the file
+        has nothing, except ``messages``, which holds what the file held. Whole floats are
+        written as integers, so that a label 1 that parquet stores as 1.0 is "1".
+
+    Raises:
+        DataError: the source is missing, empty, unreadable, or of an unknown format; a
+            column is not in it; a record has no unit id, or a list where text belongs.
+
+    Privacy:
+        Reads private records and writes them, in clear, under `cache_dir` on this machine.
+        Each row is converted alone. Messages name rows and columns, never contents.
+    """
+    fields = dict(columns) if unit == "record" else {**columns, UNIT: unit}
+    with _quiet():
+        folder = private_folder(cache_dir)
+        rows, fingerprint = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
+        try:
+            _check_columns(rows(), fields, source, key)
+            return _write(rows, fields, source, fingerprint, folder)
+        except DataError:
+            raise
+        except Exception as error:  # each format fails in its own way
+            refused = _data_error(error)
+            if refused is not None:
+                raise refused from None
+            raise DataError(
+                f"can't be read ({_reason(error)})",
+                file=source,
+                key=key,
+                fix="Check that the file is whole and that its name ends as its format does.",
+            ) from None
+
+
+def _open(
+    source: Path | str, wanted: tuple[str, ...], cache_dir: Path, key: str
+) -> tuple[Callable[[], Iterator[Row]], str]:
+    """A function that starts the source's rows from the first, and a digest of its content."""
+    path = Path(source)
+    if path.is_dir():
+        return _from_dataset(_load_folder(path, key), wanted)
+    if path.is_file():
+        reader = _reader(path, key)
+        return lambda: reader(path, wanted, key), _digest(path)
+    if isinstance(source, str) and re.fullmatch(HUB_NAME, source):
+        return _from_dataset(_load_hub(source, cache_dir, key), wanted)
+    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, siblings, 1)
+    fix = f"Did you mean {near[0]!r}?" if near else "Check the path."
+    raise DataError("no such file", file=source, key=key, fix=fix)
+
+
+def _check_columns(
+    rows: Iterable[Row], fields: Mapping[str, str], source: Path | str, key: str
+) -> None:
+    """Refuse a source without rows, or without a column. A JSON record may lack keys."""
+    available: dict[str, None] = {}
+    for row in rows:
+        available.update(dict.fromkeys(row))
+        if available.keys() >= set(fields.values()):
+            return
+    if not available:
+        raise _no_records(source, key)
+    field, column = next((f, c) for f, c in fields.items() if c not in available)
+    near = difflib.get_close_matches(column, available, 1)
+    known = f"Its columns are {', '.join(available)}."
+    raise DataError(
+        "no such column in the data",
+        file=source,
+        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
+        value=column,
+        fix=f"Did you mean {near[0]!r}? {known}" if near else known,
+    )
+
+
+def _no_records(source: Path | str, key: str) -> DataError:
+    return DataError(
+        "has no records: an empty site can't take part",
+        file=source,
+        key=key,
+        fix="Give it records, or leave the site out.",
+    )
+
+
+def _write(
+    rows: Callable[[], Iterator[Row]],
+    fields: Mapping[str, str],
+    source: Path | str,
+    fingerprint: str,
+    cache_dir: Path,
+) -> datasets.Dataset:
+    """The rows as a memory-mapped dataset of text columns, written once per content."""
+    from datasets import Dataset, Features, Json, Value
+
+    def records() -> Iterator[dict[str, str | None]]:
+        for number, row in enumerate(rows(), 1):
+            record = {
+                field: _cell(row.get(column), field, number, source)
+                for field, column in fields.items()
+            }
+            if UNIT in fields and not (record[UNIT] or "").strip():
+                raise DataError(
+                    f"row {number} has no unit id",
+                    file=source,
+                    key="privacy.unit",
+                    value=fields[UNIT],
+                    fix="Every record needs the id of whom it belongs to: fill it in,"
+                    " or take the row out.",
+                )
+            yield record
+
+    named = json.dumps([fingerprint, list(fields.items())])
+    return Dataset.from_generator(
+        records,
+        features=Features({f: Json() if f == "messages" else Value("string") for f in fields}),
+        cache_dir=str(cache_dir),
+        fingerprint=hashlib.sha256(named.encode()).hexdigest()[:32],
+    )
+
+
+def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:
+    """One value as text, by itself."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if field == "messages":
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, (list, dict, bytes)):
+        raise DataError(
+            f"row {number} holds a {type(value).__name__} where text is expected",
+            file=source,
+            key="privacy.unit" if field == UNIT else f"data.columns.{field}",
+            fix="Name a column of text.",
+        )
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def _json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+    """JSON lines, or one JSON array."""
+    with _text(path) as stream:
+        while (first := stream.read(1)).isspace():
+            pass
+        stream.seek(0)
+        if first == "[":
+            yield from (
+                _object(value, n, path, key) for n, value in enumerate(json.load(stream), 1)
+            )
+            return
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                try:
+                    value = json.loads(line)
+                except ValueError:
+                    raise DataError(
+                        f"line {number} is not JSON",
+                        file=path,
+                        key=key,
+                        fix="Expected one object per line, or one array of objects.",
+                    ) from None
+                yield _object(value, number, path, key)
+
+
+def _object(value: Any, number: int, path: Path, key: str) -> Row:
+    if not isinstance(value, dict):
+        raise DataError(
+            f"record {number} is not a JSON object",
+            file=path,
+            key=key,
+            fix='Expected one object per record, such as {"text": "…"}.',
+        )
+    return value
+
+
+def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",") -> Iterator[Row]:
+    """Separated values with a header; every value is the text that was written."""
+    csv.field_size_limit(MAX_FIELD)
+    with _text(path) as stream:
+        # strict: an unclosed quote would otherwise swallow the rows after it into one record.
+        reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+        try:
+            for number, row in enumerate(reader, 1):
+                if None in row:
+                    raise DataError(
+                        f"row {number} has more fields than the header",
+                        file=path,
+                        key=key,
+                        fix=f"Quote values that hold {delimiter!r}.",
+                    )
+                yield row
+        except csv.Error:
+            raise DataError(
+                f"is not well formed up to line {reader.line_num}",
+                file=path,
+                key=key,
+                fix="Check its quotes: one that opens a value must close it.",
+            ) from None
+
+
+def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
+
+    with ParquetFile(path) as file:
+        present = set(wanted) <= set(file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=1024, columns=list(wanted) if present else None):
+            yield from batch.to_pylist()
+
+
+def _arrow_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+    """Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
+    import pyarrow  # type: ignore[import-untyped, unused-ignore]
+
+    with pyarrow.memory_map(str(path)) as file:
+        try:
+            reader = pyarrow.ipc.open_stream(file)
+            batches = iter(reader)
+        except pyarrow.ArrowInvalid:
+            reader = pyarrow.ipc.open_file(file)
+            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        present = set(wanted) <= set(reader.schema.names)
+        for batch in batches:
+            yield from (batch.select(list(wanted)) if present else batch).to_pylist()
+
+
+READERS: dict[str, Reader] = {
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".csv": _csv_rows,
+    ".tsv": partial(_csv_rows, delimiter="\t"),
+    ".parquet": _parquet_rows,
+    ".arrow": _arrow_rows,
+}
+COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
+
+
+def _reader(path: Path, key: str) -> Reader:
+    """The reader for a file, by its name."""
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        suffix = Path(path.stem).suffix.lower()
+        if suffix not in COMPRESSED:
+            suffix = ".gz"
+    if suffix not in READERS:
+        raise DataError(
+            "unknown format",
+            file=path,
+            key=key,
+            value=path.suffix,
+            fix=f"Expected {', '.join(READERS)} ({', '.join(COMPRESSED)} also as .gz),"
+            " or a folder written by save_to_disk.",
+        )
+    return READERS[suffix]
+
+
+def _text(path: Path) -> TextIO:
+    """The file as UTF-8 text, without a byte order mark, with its own line ends."""
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _load_folder(path: Path, key: str) -> datasets.Dataset:
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        loaded = load_from_disk(str(path))
+    except Exception:  # of a folder that may hold anything
+        if (path / "state.json").is_file() and not any(path.glob("*.arrow")):
+            raise _no_records(path, key) from None  # saved empty, which datasets can't load
+        raise DataError(
+            "is a folder that was not written by save_to_disk, or is damaged",
+            file=path,
+            key=key,
+            fix="Name a data file inside it, or save it again.",
+        ) from None
+    return _one_split(loaded, path, key) if isinstance(loaded, DatasetDict) else loaded
+
+
+def _load_hub(name: str, cache_dir: Path, key: str) -> datasets.Dataset:
+    from datasets import load_dataset
+
+    try:
+        loaded = load_dataset(name, cache_dir=str(cache_dir))
+    except Exception as error:  # of the network, the hub or the files there
+        raise DataError(
+            f"is no file here, and can't be loaded from the hub ({_reason(error)})",
+            file=name,
+            key=key,
+            fix="Check the path, or the name and the network.",
+        ) from None
+    return _one_split(loaded, name, key)
+
+
+def _one_split(splits: Mapping[str, Any], source: Path | str, key: str) -> datasets.Dataset:
+    if len(splits) == 1:
+        return next(iter(splits.values()))
+    if "train" in splits:
+        return splits["train"]
+    raise DataError(
+        "holds several splits and none is called train",
+        file=source,
+        key=key,
+        value=list(splits),
+        fix="Save the one that is meant by itself.",
+    )
+
+
+def _from_dataset(
+    dataset: datasets.Dataset, wanted: Sequence[str]
+) -> tuple[Callable[[], Iterator[Row]], str]:
+    present = set(wanted) <= set(dataset.column_names)
+    chosen = dataset.with_format(None)
+    chosen = chosen.select_columns(list(wanted)) if present else chosen
+    digests = [_digest(Path(file["filename"])) for file in dataset.cache_files]
+    return lambda: iter(chosen), " ".join([str(dataset._fingerprint), *digests])
+
+
+def _digest(path: Path) -> str:
+    """A digest of the file's bytes, so that a changed file is never served from the cache."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _data_error(error: BaseException | None) -> DataError | None:
+    """The DataError that `datasets` wrapped, if there is one."""
+    while error is not None and not isinstance(error, DataError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """The kind of the first failure; its text could quote a record."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars of `datasets` or of the hub while reading."""
+    from datasets import utils as reading
+    from huggingface_hub import utils as downloading
+
+    shown = [m for m in (reading, downloading) if not m.are_progress_bars_disabled()]
+    for module in shown:
+        module.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for module in shown:
+            module.enable_progress_bars()

@@ -1,0 +1,130 @@
+"""Every error fedpriv raises on purpose.
+
+    FedprivError
+    ├── ConfigError            a file, key or value that can't be used
+    ├── DataError              records that can't be read
+    ├── ModelError             a model that can't be loaded
+    │   └── NotPrivateError    … or can't be trained privately
+    ├── RunError               a run directory that can't be used
+    ├── ProtocolError          a message that breaks the agreement between site and server
+    ├── RoundError             a round that can't be completed (too few sites)
+    ├── AccountingError        parameters no accountant can bound
+    ├── BudgetError            a plan that would cost more than the site allows
+    └── LedgerError            a ledger that can't be trusted or used
+        ├── LedgerInUseError       … because another process has it
+        ├── LedgerCorruptError     … because its rows don't add up, or went back in time
+        └── SlotError              … for this slot: already used otherwise
+
+`code` is all of an error that may cross the network: messages can hold paths, column names
+and values of the site.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class FedprivError(Exception):
+    """The root: catch this to catch everything fedpriv raises on purpose."""
+
+    code = "error"
+
+
+class ConfigError(FedprivError):
+    """A setting that can't be used.
+
+    Args:
+        problem: what is wrong, in a clause.
+        file: the file that holds it, or None for the command line.
+        key: dotted path of the key, such as ``privacy.epsilon``.
+        value: the offending value, shown with ``repr``.
+        fix: what to do about it, in a sentence.
+    """
+
+    code = "config"
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: Path | str | None = None,
+        key: str | None = None,
+        value: object = ...,
+        fix: str = "",
+    ) -> None:
+        self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
+        where = ": ".join(str(part) for part in (file, key) if part)
+        got = "" if value is ... else f" (got {value!r})"
+        super().__init__(f"{where + ': ' if where else ''}{problem}{got}.{' ' + fix if fix else ''}")
+
+
+class DataError(ConfigError):
+    """Records that can't be read; `key` names the column or the setting that asked for them."""
+
+    code = "data"
+
+
+class ModelError(FedprivError):
+    """A model that can't be loaded."""
+
+    code = "model"
+
+
+class NotPrivateError(ModelError):
+    """A model whose per-record gradients can't be computed exactly, so it can't be trained."""
+
+    code = "not-private"
+
+
+class RunError(FedprivError):
+    """A run directory that holds something else, or nothing that can be resumed."""
+
+    code = "run"
+
+
+class ProtocolError(FedprivError):
+    """A message with missing, malformed or forbidden content."""
+
+    code = "protocol"
+
+
+class RoundError(FedprivError):
+    """A round that can't be completed."""
+
+    code = "round"
+
+
+class AccountingError(FedprivError):
+    """Privacy parameters outside what can be bounded."""
+
+    code = "accounting"
+
+
+class BudgetError(FedprivError):
+    """A plan that would cost more than the site allows. Nothing was spent."""
+
+    code = "budget"
+
+
+class LedgerError(FedprivError):
+    """A ledger that can't be used. Nothing is released without one."""
+
+    code = "ledger"
+
+
+class LedgerInUseError(LedgerError):
+    """Another process holds the ledger."""
+
+    code = "ledger-in-use"
+
+
+class LedgerCorruptError(LedgerError):
+    """The ledger's rows were edited, are missing, or went back in time."""
+
+    code = "ledger-corrupt"
+
+
+class SlotError(LedgerError):
+    """The slot is outside the plan, or was used for another request."""
+
+    code = "slot"

@@ -1,0 +1,55 @@
+"""Files that are either the old ones or the new ones, never half of each."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `content` so that a crash leaves the old file or the new one.
+
+    The bytes are on disk before the name points at them, and the name is on disk before
+    this returns.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by indented JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2) + "\n")
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one byte string of a JSON value: sorted keys, no spaces, no NaN. For digests."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner may read (0700), for anything that holds records."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    return path

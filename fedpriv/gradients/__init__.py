@@ -1,0 +1,1 @@
+"""Per-record gradients and the clipped sum of them."""

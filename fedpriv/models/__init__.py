@@ -1,0 +1,1 @@
+"""Base models and tokenizers, the LoRA adapter on top, and the flat vector of what is trained."""

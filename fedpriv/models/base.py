@@ -1,0 +1,152 @@
+"""Load a base model and its tokenizer from a folder or a hub name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.config.job import ModelSection
+from fedpriv.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = Path(__file__).parent.parent / "assets" / "base"
+
+
+@dataclass(frozen=True)
+class Base:
+    """A frozen base model with its tokenizer.
+
+    Attributes:
+        source: the folder or hub name it came from.
+        digest: of the base weights and the tokenizer, see `weights_digest`.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+    digest: str
+
+
+def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) -> Base:
+    """Load the model of `settings` in `dtype`, on the CPU, in evaluation mode.
+
+    Only safetensors are read and no code of the model's repository is run. A new
+    classification head is drawn from the public `seed`, so that every party has the same.
+
+    Raises:
+        ModelError: not found, no safetensors, or not a model for the task.
+    """
+    import torch
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+    )
+
+    source = str(EMBEDDED) if settings.name == "embedded" else settings.name
+    tokenizer = load_tokenizer(settings)
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, dtype),
+        "use_safetensors": True,
+        "trust_remote_code": False,
+    }
+    factory: Any = AutoModelForCausalLM
+    if settings.task == "classification":
+        factory = AutoModelForSequenceClassification
+        options["num_labels"] = len(settings.labels)
+        options["id2label"] = dict(enumerate(settings.labels))
+        options["label2id"] = {label: index for index, label in enumerate(settings.labels)}
+    try:
+        with torch.random.fork_rng(devices=[]), _quiet():
+            torch.manual_seed(seed)
+            model = factory.from_pretrained(source, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
+            " Name a folder with config.json and model.safetensors, or a hub model."
+        ) from None
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+    model.requires_grad_(False)
+    model.eval()
+    return Base(model, tokenizer, source, weights_digest(model, _new_head(model, settings)))
+
+
+def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; one without a padding token pads with its end token.
+
+    Raises:
+        ModelError: not found, or it has neither a padding nor an end token.
+    """
+    from transformers import AutoTokenizer
+
+    source = str(EMBEDDED) if settings.name == "embedded" else settings.name
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model.name: can't load the tokenizer of {settings.name!r}: {_first_line(error)}."
+            " Name a folder that holds tokenizer.json, or a hub model."
+        ) from None
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(
+                f"model.name: the tokenizer of {settings.name!r} has no padding and no end token."
+                " Add one and save the tokenizer again."
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer  # type: ignore[no-any-return]
+
+
+def weights_digest(model: PreTrainedModel, skip: Sequence[str] = ()) -> str:
+    """SHA-256 over the names, shapes, types and bytes of a model's weights.
+
+    Args:
+        skip: name prefixes that are not part of the base, such as a new head.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    state: dict[str, torch.Tensor] = model.state_dict()
+    for name in sorted(state):
+        if any(name.startswith(prefix) for prefix in skip):
+            continue
+        tensor = state[name].detach().contiguous().cpu()
+        header = json.dumps([name, list(tensor.shape), str(tensor.dtype)])
+        digest.update(header.encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return "sha256:" + digest.hexdigest()
+
+
+def _new_head(model: PreTrainedModel, settings: ModelSection) -> list[str]:
+    if settings.task != "classification":
+        return []
+    return [f"{name}." for name in ("classifier", "score", "pre_classifier") if hasattr(model, name)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
+
+
+def _quiet() -> Any:
+    """Silence the loader's note about a new head."""
+    import contextlib
+
+    from transformers.utils import logging
+
+    @contextlib.contextmanager
+    def quiet() -> Any:
+        level = logging.get_verbosity()
+        logging.set_verbosity_error()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)
+
+    return quiet()

@@ -1,0 +1,79 @@
+"""Put a LoRA adapter on a base model (Hu et al. 2021, through peft)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+from fedpriv.config.job import LoraSection
+from fedpriv.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from fedpriv.models.base import Base
+
+
+def attach_lora(
+    base: Base,
+    settings: LoraSection,
+    task: Literal["causal-lm", "classification"],
+    *,
+    seed: int,
+) -> PeftModel:
+    """A PEFT model whose adapter starts as the identity, drawn from the public `seed`.
+
+    No dropout: a mask shared by the records of a batch would tie them together (law 4).
+
+    Raises:
+        ConfigError: ``lora.target_modules`` matches nothing in this model.
+        ModelError: peft knows no targets for this architecture and none are named.
+    """
+    import torch
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        target_modules=_targets(base, settings),
+        lora_dropout=0.0,
+        bias="none",
+        task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        model = get_peft_model(base.model, config)
+    model.eval()
+    return model  # type: ignore[return-value]
+
+
+def _targets(base: Base, settings: LoraSection) -> list[str]:
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+    kind = base.model.config.model_type
+    linear = sorted(
+        {
+            name.rpartition(".")[2]
+            for name, module in base.model.named_modules()
+            if type(module).__name__ in ("Linear", "Conv1D")
+        }
+    )
+    if settings.target_modules == "auto":
+        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
+        if known is None:
+            raise ModelError(
+                f"lora.target_modules: 'auto' knows no layers for model type {kind!r}."
+                f" Name some of: {', '.join(linear)}."
+            )
+        return list(known)
+    names = [name for name, _ in base.model.named_modules()]
+    for target in settings.target_modules:
+        if not any(name == target or name.endswith("." + target) for name in names):
+            raise ConfigError(
+                f"matches no layer of this {kind} model",
+                key="lora.target_modules",
+                value=target,
+                fix=f"Name some of: {', '.join(linear)}.",
+            )
+    return list(settings.target_modules)

@@ -1,0 +1,73 @@
+"""What is trained, as one flat vector: the form in which it travels and is optimised."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.errors import ProtocolError
+from fedpriv.files import canonical_json
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Vector = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class TrainableVector:
+    """The trainable parameters of a model in their order, as float32 (P,).
+
+    Attributes:
+        names, shapes: of the parameters, in order.
+        size: P.
+        digest: of names and shapes, so that two parties know that they mean the same vector.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trained]
+        self.shapes = [tuple(p.shape) for _, p in trained]
+        self.size = sum(p.numel() for _, p in trained)
+        layout = [[name, list(shape)] for name, shape in zip(self.names, self.shapes, strict=True)]
+        self.digest = "sha256:" + hashlib.sha256(canonical_json(layout)).hexdigest()
+        self._parameters: list[torch.nn.Parameter] = [p for _, p in trained]
+
+    def read(self) -> Vector:
+        """The model's current values."""
+        import torch
+
+        flat = torch.cat([p.detach().reshape(-1).float().cpu() for p in self._parameters])
+        return flat.numpy()
+
+    def write(self, vector: Vector) -> None:
+        """Put `vector` into the model.
+
+        Raises:
+            ProtocolError: wrong shape or type, or a value that is not finite.
+        """
+        import torch
+
+        check_vector(vector, self.size)
+        start = 0
+        with torch.no_grad():
+            for p in self._parameters:
+                part = torch.from_numpy(vector[start : start + p.numel()].copy())
+                p.copy_(part.view(p.shape))
+                start += p.numel()
+
+
+def check_vector(vector: np.ndarray[Any, np.dtype[Any]], size: int) -> None:
+    """Refuse anything but a finite float32 vector of `size` values.
+
+    Raises:
+        ProtocolError: says what it got.
+    """
+    if vector.shape != (size,) or vector.dtype != np.float32:
+        raise ProtocolError(
+            f"Expected a float32 vector of {size} values, got {vector.dtype} {vector.shape}."
+        )
+    if not np.isfinite(vector).all():
+        raise ProtocolError("Expected finite values in the vector.")

@@ -1,0 +1,135 @@
+"""What server and site say to each other, apart from the transport.
+
+    server → site   Proposal      the job: method, model, privacy parameters (before round 1)
+    site → server   Offer         the site's terms for it, all public; or Refusal
+    server → site   StepRequest   one slot, with the current vector
+    site → server   StepReply     the privatised vector, with the ledger's head; or Refusal
+
+A message is a JSON body and at most one float32 vector. The site treats all of what it
+receives as untrusted: types and ranges are checked here, permission by the site's own limits.
+Nothing in an answer is computed from records but the privatised vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, Self, TypeVar
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from fedpriv.config.job import Field_, LoraSection, ModelSection, PrivacySection, Section
+from fedpriv.errors import ProtocolError
+from fedpriv.privacy.ledger import Head
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# After a batch was sampled, this is all that leaves a site that could not answer.
+FAILED = "failed"
+
+
+class Body(Section):
+    """The JSON half of a message."""
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read a body that came over a wire.
+
+        Raises:
+            ProtocolError: names the first field that is wrong.
+        """
+        if not isinstance(text, str):
+            raise ProtocolError(f"Expected the body of a {cls.__name__}, got {type(text).__name__}.")
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise ProtocolError(f"{cls.__name__}.{field}: {first['msg']}.") from None
+
+
+class Proposal(Body):
+    """A job as the server proposes it; see `fedpriv.config.job` for the sections.
+
+    Attributes:
+        job_id: unique for this job, the same when it is resumed.
+        steps: private steps, that is slots, in the whole job.
+        base_digest: of the base weights.
+        vector_digest: of the names and shapes of what is trained.
+    """
+
+    job_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    method: str = Field(max_length=64)
+    steps: int = Field(ge=1, le=100_000)
+    seed: int = Field(ge=0)
+    fields: tuple[Field_, ...]
+    model: ModelSection
+    lora: LoraSection
+    privacy: PrivacySection
+    base_digest: Digest
+    vector_digest: Digest
+
+
+class Offer(Body):
+    """A site's terms. Public: typed by its administrator or computed from what is."""
+
+    site: str
+    dataset_id: str
+    declared_size: int = Field(ge=1)
+    delta: float = Field(gt=0, lt=1)
+    noise_multiplier: float = Field(gt=0)
+    epsilon: float = Field(gt=0)
+    budget: float = Field(gt=0)
+    ledger_rows: int = Field(ge=0)
+    ledger_head: Hash
+
+
+class Refusal(Body):
+    """Why not, as a code of `fedpriv.errors`, or FAILED; never a text."""
+
+    refused: str = Field(max_length=64)
+
+
+class StepRequest(Body):
+    """One slot of a job. The witness is the head that the server saw last, if any."""
+
+    job_id: str
+    slot: int = Field(ge=0)
+    witness_rows: int = Field(0, ge=0)
+    witness_head: Hash = "0" * 64
+
+    @property
+    def witness(self) -> Head:
+        return Head(self.witness_rows, self.witness_head)
+
+    def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
+        """Of what decides the computation: job, slot and vector; not the witness."""
+        digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
+        digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
+        return "sha256:" + digest.hexdigest()
+
+
+class StepReply(Body):
+    """What goes with a privatised vector. The budget figures are computed from public events."""
+
+    kind: Literal["step"] = "step"
+    slot: int = Field(ge=0)
+    epsilon_spent: float = Field(ge=0)
+    epsilon_committed: float = Field(ge=0)
+    ledger_rows: int = Field(ge=1)
+    ledger_head: Hash
+
+
+Answer = TypeVar("Answer", bound=Body)
+
+
+def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
+    """An answer of the expected kind, or the refusal sent in its place.
+
+    Raises:
+        ProtocolError: neither.
+    """
+    try:
+        return Refusal.parse(text)
+    except ProtocolError:
+        return kind.parse(text)

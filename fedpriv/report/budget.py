@@ -1,0 +1,236 @@
+"""The budget report: what a site says it has spent, signed with the site's own key.
+
+Privacy
+    Every field is public: settings, sums over the ledger's public rows, and the ledger's
+    head. Nothing in a report is computed from records.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from pydantic import Field, ValidationError
+
+from fedpriv.config.job import Name, Section
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.files import canonical_json, sync_folder, write_atomic, write_json
+
+Rule = Literal["plan", "envelope", "rdp", "sum"]
+Epsilon = Annotated[float, Field(ge=0)]
+TIMING = "not covered: replies leave when they are ready"
+NUMERICS = "default: float64 Gaussian sums, floating-point effects are an assumption"
+TRUST_MODEL = "local: the site adds its own noise"
+
+
+class BudgetEvent(Section):
+    """A run of equal consecutive private steps, as the accountant was charged for them."""
+
+    job: str
+    round: int = Field(ge=1, description="the first round of the run")
+    sample_rate: float = Field(gt=0, le=1)
+    noise_multiplier: float = Field(ge=0)
+    count: int = Field(ge=1, description="consecutive rounds of this kind")
+
+
+class Signature(Section):
+    """Ed25519 over the canonical JSON of everything else in the report."""
+
+    algorithm: Literal["ed25519"] = "ed25519"
+    public_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    value: str = Field(pattern=r"^[0-9a-f]{128}$")
+
+
+class BudgetReport(Section):
+    """The content of ``sites/NAME/budget.json``.
+
+    `epsilon_committed` is the claim: it holds whatever the server asked and whenever the
+    job stopped. `epsilon_spent` covers the slots that were executed and is no guarantee if
+    stopping depended on what was released. Both are the accountant's upper bounds.
+    """
+
+    format: Literal[1] = 1
+    site: Name
+    dataset_id: str = Field(min_length=1, description="random; not a hash of the data")
+    unit: str = Field(min_length=1, description="record, or an id column")
+    max_records_per_unit: int = Field(ge=1)
+    relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+    delta: float = Field(gt=0, lt=1)
+    declared_size: int = Field(ge=1, description="in units; typed, never derived")
+    rule: Rule = "plan"
+    accountant: str = Field(min_length=1)
+    timing: str = TIMING
+    numerics: str = NUMERICS
+    trust_model: str = TRUST_MODEL
+    assumptions: tuple[str, ...] = ()
+    private: bool = Field(description="false: stamped NOT PRIVATE, whatever epsilon says")
+    simulated: bool
+    epsilon_spent: Epsilon
+    epsilon_committed: Epsilon
+    budget: Epsilon = Field(description="lifetime epsilon of the ledger")
+    events: tuple[BudgetEvent, ...] = ()
+    ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
+    ledger_rows: int = Field(ge=0)
+    job: str
+    signature: Signature | None = None
+
+
+def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
+    """A copy of `report` that carries the signature of `private_key`."""
+    signature = Signature(
+        public_key=private_key.public_key().public_bytes_raw().hex(),
+        value=private_key.sign(_signed_bytes(report)).hex(),
+    )
+    return report.model_copy(update={"signature": signature})
+
+
+def verify(report: BudgetReport, public_key: str | None = None) -> None:
+    """Check that nothing in `report` changed since it was signed.
+
+    Without `public_key` (hex) this shows that the report is whole, not who signed it:
+    anyone can sign with a key of their own. Compare the key with one the site gave you.
+
+    Raises:
+        LedgerCorruptError: unsigned, changed after it was signed, or signed by another key.
+    """
+    whose = f"The budget report of site {report.site!r}"
+    advice = "Don't rely on its numbers: ask the site for its budget.json again."
+    if report.signature is None:
+        raise LedgerCorruptError(f"{whose} is not signed. {advice}")
+    key = report.signature.public_key
+    if public_key is not None and key != public_key.lower():
+        raise LedgerCorruptError(
+            f"{whose} is signed by key {key}, not by the expected {public_key}. {advice}"
+        )
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(
+            bytes.fromhex(report.signature.value), _signed_bytes(report)
+        )
+    except (InvalidSignature, ValueError):
+        raise LedgerCorruptError(
+            f"{whose} does not match its signature by key {key}: it was changed after it was"
+            f" signed. {advice}"
+        ) from None
+
+
+def _signed_bytes(report: BudgetReport) -> bytes:
+    return canonical_json(report.model_dump(mode="json", exclude={"signature"}))
+
+
+def write(report: BudgetReport, path: Path) -> None:
+    """Replace `path` by `report`, atomically."""
+    write_json(path, report.model_dump(mode="json"))
+
+
+def read(path: Path) -> BudgetReport:
+    """The report in `path`; its signature is not checked (see `verify`).
+
+    Raises:
+        ConfigError: there is none, or it is malformed; names the file and the key.
+    """
+    try:
+        return BudgetReport.model_validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=path) from None
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
+    except ValidationError as error:
+        raise malformed(error, path) from None
+
+
+def malformed(error: ValidationError, path: Path | str) -> ConfigError:
+    """The first problem of a file that a program wrote, so that nobody is told to edit it."""
+    problem = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in problem["loc"]) or None
+    fix = "The file was edited, cut short, or written by another version of fedpriv."
+    if problem["type"] == "json_invalid":
+        return ConfigError(f"is not JSON: {problem['ctx']['error']}", file=path, fix=fix)
+    if problem["type"] == "missing":
+        return ConfigError("is missing", file=path, key=key, fix=fix)
+    if problem["type"] == "extra_forbidden":
+        return ConfigError("unknown key", file=path, key=key, fix=fix)
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return ConfigError(message, file=path, key=key, value=problem["input"], fix=fix)
+
+
+def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
+    """Σε and Σδ over sites: what holds for a person whose data is in all of them.
+
+    Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
+    are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
+    """
+    listed = list(reports)
+    return {
+        "sites": len(listed),
+        "epsilon": _sum(report.epsilon_committed for report in listed),
+        "epsilon_spent": _sum(report.epsilon_spent for report in listed),
+        "delta": _sum(report.delta for report in listed),
+    }
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum of the decimals that the files show: three times 1e-5 is 3e-5."""
+    return float(sum(Decimal(repr(value)) for value in values))
+
+
+def load_or_create_key(path: Path) -> Ed25519PrivateKey:
+    """The site's signing key in `path` (PEM, 0600), made on first use.
+
+    Of two processes that make it at once, both get the same key.
+
+    Raises:
+        LedgerError: the file may be read by others, or does not hold an Ed25519 key.
+    """
+    try:
+        if not path.exists():
+            _create_key(path)
+        return _load_key(path)
+    except OSError as error:
+        raise LedgerError(f"{path}: the signing key can't be used: {error.strerror}.") from None
+
+
+def _create_key(path: Path) -> None:
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_atomic(fresh, pem, mode=0o600)
+    try:
+        os.link(fresh, path)  # unlike a rename, it never replaces a key that is in use
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+    sync_folder(path.parent)
+
+
+def _load_key(path: Path) -> Ed25519PrivateKey:
+    with path.open("rb") as stream:
+        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        if mode & 0o077:
+            raise LedgerError(
+                f"{path}: the signing key may be read or changed by other users (mode {mode:04o})."
+                f" Run chmod 600 {path}; if someone else may have read it, move it away so that"
+                " a new one is made, and tell those who verify your reports."
+            )
+        pem = stream.read()
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise LedgerError(f"{path}: is not an unencrypted private key in PEM form.") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise LedgerError(f"{path}: holds another kind of key than Ed25519.")
+    return key

@@ -1,0 +1,212 @@
+"""Line charts as inline SVG that takes its colours and font from the page around it.
+
+matplotlib lays a chart out in placeholder colours, which become CSS variables afterwards:
+one SVG serves light, dark and print. Lines carry their names at their ends.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+T = TypeVar("T")
+PALETTE = 6  # --series-0 … --series-5 of the page
+LABEL_HEIGHT = 15  # px between two labels at the right edge
+TEXT = 12.0  # px
+MARKS = 80  # crosses drawn in a chart; more would hide the lines
+ROLES = {
+    "ink": "#000011",
+    "quiet": "#000012",
+    "rule": "#000013",
+    "accent": "#000014",
+    **{f"series-{i}": f"#0000{0x20 + i:02x}" for i in range(PALETTE)},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve, or a level where `dashed`; `marks` are crosses, such as missed rounds."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+    width: float = 1.8
+    dashed: bool = False
+    marks: Sequence[tuple[float, float]] = ()
+
+
+def thin(points: Sequence[T], at_most: int) -> list[T]:
+    """Every k-th of `points` and the last, no more than `at_most` + 1."""
+    step = max(1, math.ceil(len(points) / at_most))
+    kept = list(points[::step])
+    return kept if (len(points) - 1) % step == 0 else [*kept, points[-1]]
+
+
+def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
+    """Heights at least `gap` apart, near the wanted ones and in their order.
+
+    They lie within [0, top] where there is room; else they run out above `top`.
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    placed = list(wanted)
+    for below, above in pairwise(order):
+        placed[above] = max(placed[above], placed[below] + gap)
+    ceiling = max(top, gap * (len(order) - 1))
+    for i in reversed(order):
+        placed[i] = min(placed[i], ceiling)
+        ceiling = placed[i] - gap
+    return placed
+
+
+def line_chart(
+    name: str,
+    lines: Sequence[Line],
+    *,
+    width: int,
+    height: int,
+    from_zero: bool,
+    description: str,
+    ticks: Callable[[float], str] | None = None,
+) -> str:
+    """An ``<svg>`` element of `lines` over rounds.
+
+    Args:
+        name: tells this chart's element ids from those of other charts on the page.
+        width, height: of the view box, in px; the page scales it.
+        from_zero: whether the vertical axis must show zero.
+        description: what a screen reader says.
+        ticks: text of a value on the vertical axis; None is a plain number.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    left, bottom, top = 52, 38, 10
+    right = 8 + math.ceil(max((_label_width(line.label) for line in lines), default=0))
+    plot = width - left - right, height - bottom - top
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": TEXT}):
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        figure.patch.set_visible(False)
+        axes = figure.add_axes((left / width, bottom / height, plot[0] / width, plot[1] / height))
+        for line in lines:
+            _draw(axes, line)
+        axes.set_xlim(*_extent([x for line in lines for x, _ in line.points]))
+        axes.set_ylim(*_limits([y for line in lines for _, y in line.points], from_zero))
+        _dress(axes, plot, ticks)
+        _label_ends(axes, plot, [line for line in lines if line.label])
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+    return _for_page(stream.getvalue(), description)
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    axes.plot(
+        [x for x, _ in line.points],
+        [y for _, y in line.points],
+        color=ROLES[line.colour],
+        linewidth=line.width,
+        linestyle=(0, (4, 3)) if line.dashed else "-",
+        solid_capstyle="round",
+        solid_joinstyle="round",
+        marker="o" if len(line.points) == 1 else None,
+        markersize=5,
+    )
+    if line.marks:
+        marks = thin(line.marks, MARKS)
+        axes.plot(
+            [x for x, _ in marks],
+            [y for _, y in marks],
+            color=ROLES[line.colour],
+            linestyle="none",
+            marker="x",
+            markersize=6,
+        )
+
+
+def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | None) -> None:
+    """Quiet axes: a base line, level lines and few numbers."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.patch.set_visible(False)
+    axes.xaxis.set_major_locator(
+        MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
+    shown = ticks or _plain(axes.get_yticks().tolist())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
+    axes.grid(axis="y", color=ROLES["rule"], linewidth=1)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=7, labelcolor=ROLES["quiet"])
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(ROLES["quiet"])
+    axes.set_xlabel("round", color=ROLES["quiet"], labelpad=3, loc="right")
+
+
+def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> None:
+    """Write each line's label right of its end, moved up or down so that none overlap."""
+    low, high = axes.get_ylim()
+    ends = [(line.points[-1][1] - low) / (high - low) * plot[1] for line in lines]
+    for line, place in zip(lines, spread(ends, LABEL_HEIGHT, plot[1]), strict=True):
+        axes.text(
+            1 + 8 / plot[0],
+            place / plot[1],
+            line.label,
+            transform=axes.transAxes,
+            va="center",
+            color=ROLES[line.colour],
+            parse_math=False,
+        )
+
+
+def _plain(places: Sequence[float]) -> Callable[[float], str]:
+    """Numbers with as many decimals as tell the places of the ticks apart, and no more."""
+    step = abs(places[1] - places[0]) if len(places) > 1 else 1.0
+    decimals = next((d for d in range(9) if math.isclose(round(step, d), step)), 9)
+    return lambda value: f"{value:,.{decimals}f}"
+
+
+def _label_width(label: str) -> float:
+    return 0.0 if not label else 10 + 0.6 * TEXT * len(label)
+
+
+def _extent(xs: Sequence[float]) -> tuple[float, float]:
+    first, last = min(xs), max(xs)
+    return (first, last) if first < last else (first - 1, last + 1)
+
+
+def _limits(ys: Sequence[float], from_zero: bool) -> tuple[float, float]:
+    low, high = min(ys), max(ys)
+    if from_zero:
+        return 0.0, high * 1.08 or 1.0
+    margin = (high - low) * 0.1 or abs(high) * 0.05 or 1.0
+    return low - margin, high + margin
+
+
+def _for_page(svg: str, description: str) -> str:
+    """Matplotlib's file as an element of a page: no prolog, no metadata, CSS colours."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    for role, placeholder in ROLES.items():
+        svg = svg.replace(placeholder, f"var(--{role})")
+    view_box = re.search(r'viewBox="[^"]*"', svg)
+    assert view_box is not None
+    label = html.escape(description)
+    svg = re.sub(
+        r"<svg[^>]*>",
+        lambda _: f'<svg {view_box[0]} role="img" aria-label="{label}">',
+        svg,
+        count=1,
+    )
+    return re.sub(r"\n\s*", "\n", svg).strip()

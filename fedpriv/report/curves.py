@@ -1,0 +1,147 @@
+"""What a run's charts show: which curves, under which names, thinned to what can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+from fedpriv.report.charts import PALETTE, Line, line_chart, thin
+from fedpriv.report.figures import amount, duration, score
+from fedpriv.report.rundir import Round, RunDirectory, finite
+
+POINTS = 240  # of one line; a page has no more pixels to show
+ALL_POINTS = 3000  # of all lines of a chart
+NAMED_LINES = 12  # more can't be told apart, so the worst alone is named
+WIDE, NARROW = (880, 300), (372, 260)
+
+
+def charts(directory: RunDirectory) -> dict[str, list[str]]:
+    """The SVG elements of each chart, a wide and a narrow one where the page needs both."""
+    rounds = directory.rounds
+    if not rounds:
+        return {"loss": [], "epsilon": [], "bytes": [], "seconds": []}
+    half = (420, 210)
+    loss, spent = _loss_lines(directory), _epsilon_lines(directory)
+    up = [(float(row.round), float(row.bytes_up)) for row in rounds]
+    down = [(float(row.round), float(row.bytes_down)) for row in rounds]
+    seconds = [(float(row.round), row.seconds) for row in rounds]
+    traffic = [Line("down", thin(down, POINTS), "series-0"), Line("up", thin(up, POINTS), "accent")]
+    if up == down:
+        traffic = [Line("each way", thin(up, POINTS), "accent")]
+    time = [Line(duration(seconds[-1][1]), thin(seconds, POINTS), "accent")]
+    return {
+        "loss": _drawn("loss", loss, (WIDE, NARROW), False, None, "Held-out loss by round"),
+        "epsilon": _drawn(
+            "epsilon", spent, (WIDE, NARROW), True, None, "Epsilon spent by site and round"
+        ),
+        "bytes": _drawn("bytes", traffic, (half,), True, amount, "Bytes up and down by round"),
+        "seconds": _drawn("seconds", time, (half,), True, duration, "Seconds by round"),
+    }
+
+
+def _drawn(
+    name: str,
+    lines: list[Line],
+    sizes: Sequence[tuple[int, int]],
+    from_zero: bool,
+    ticks: Callable[[float], str] | None,
+    description: str,
+) -> list[str]:
+    return [
+        Markup(  # safe: matplotlib escapes the text it is given
+            line_chart(
+                f"{name}-{width}",
+                lines,
+                width=width,
+                height=height,
+                from_zero=from_zero,
+                ticks=ticks,
+                description=description,
+            )
+        )
+        for width, height in sizes
+        if lines
+    ]
+
+
+def _loss_lines(directory: RunDirectory) -> list[Line]:
+    rounds, baseline = directory.rounds, directory.run.baseline
+    points = [(float(r.round), r.eval_loss) for r in rounds if r.eval_loss is not None]
+    points = [(x, y) for x, y in points if finite(y)]
+    before = None if baseline is None else baseline.eval_loss
+    if not points:
+        return []
+    lines = []
+    if before is not None and finite(before):
+        lines.append(
+            Line(f"before {score(before)}", [(0.0, before), (points[-1][0], before)], "quiet", 1.2)
+        )
+        points = [(0.0, before), *points]
+    after = Line(f"after {score(points[-1][1])}", thin(points, POINTS), "accent", 2.2)
+    return [*(Line(x.label, x.points, x.colour, x.width, dashed=True) for x in lines), after]
+
+
+def _epsilon_lines(directory: RunDirectory) -> list[Line]:
+    """ε spent by site; sites whose curves are the same share a line."""
+    curves: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    for name in directory.site_names:
+        curve = _spent(name, directory.rounds)
+        if curve:
+            curves.setdefault(curve, []).append(name)
+    if not curves:
+        return []
+    by_end = sorted(curves.items(), key=lambda item: -item[0][-1][1])
+    few = len(by_end) <= NAMED_LINES
+    at_most = max(24, min(POINTS, ALL_POINTS // len(by_end)))
+    lines = _committed_line(directory)
+    for rank, (curve, names) in enumerate(by_end):
+        named = few or rank == 0
+        lines.append(
+            Line(
+                _named(names) if named else "",
+                thin(curve, at_most),
+                f"series-{rank % PALETTE}" if few else "accent" if named else "quiet",
+                1.8 if few else 2.2 if named else 0.7,
+                marks=_missed(names, directory.rounds, dict(curve)) if named else (),
+            )
+        )
+    return lines[::-1]  # the worst is drawn over the others
+
+
+def _committed_line(directory: RunDirectory) -> list[Line]:
+    """The level of the largest claim, which no curve may cross."""
+    worst = max((report.epsilon_committed for report in directory.reports), default=None)
+    if worst is None:
+        return []
+    first, last = directory.rounds[0].round - 1.0, float(directory.rounds[-1].round)
+    return [Line("largest claim", [(first, worst), (last, worst)], "quiet", 1.2, dashed=True)]
+
+
+def _spent(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...]:
+    """(round, ε spent): a round without the site's figure costs it nothing new."""
+    points, spent = [(rounds[0].round - 1.0, 0.0)] if rounds[0].round == 1 else [], None
+    for row in rounds:
+        site = row.sites.get(name)
+        if site is not None and site.epsilon_spent is not None and finite(site.epsilon_spent):
+            spent = site.epsilon_spent
+        if spent is not None:
+            points.append((float(row.round), spent))
+    return tuple(points) if spent is not None else ()
+
+
+def _missed(
+    names: Sequence[str], rounds: Sequence[Round], curve: dict[float, float]
+) -> list[tuple[float, float]]:
+    return [
+        (float(row.round), curve[row.round])
+        for row in rounds
+        if row.round in curve
+        and any(name in row.sites and row.sites[name].status != "ok" for name in names)
+    ]
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" +{len(names) - 1}" if len(names) > 1 else ""
+    room = 18 - len(more)
+    return (names[0] if len(names[0]) <= room else names[0][: room - 1] + "…") + more

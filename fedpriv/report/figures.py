@@ -1,0 +1,58 @@
+"""Numbers as a person reads them; bounds are rounded up, never down."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Decimal
+
+
+def upper(value: float) -> str:
+    """An upper bound to three decimals or two significant digits, rounded up."""
+    exact = Decimal(repr(value))
+    if exact == 0:
+        return "0"
+    digits = max(3, 1 - exact.adjusted())
+    return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)}"
+
+
+def small(value: float) -> str:
+    """A δ to three significant digits, rounded up, such as 1e-5."""
+    exact = Decimal(repr(value))
+    places = exact.adjusted() - 2
+    digits = exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING)
+    mantissa = digits.scaleb(-digits.adjusted()).normalize()
+    return f"{mantissa}e{digits.adjusted()}" if digits.adjusted() < -2 else f"{digits.normalize()}"
+
+
+def score(value: float | None) -> str:
+    """A loss, accuracy or AUC to three decimals."""
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if math.isfinite(value) else "not finite"
+
+
+def amount(count: float) -> str:
+    """Bytes in the unit a person would use (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """A duration in the two largest units that say it."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def when(moment: datetime) -> str:
+    """A moment as a person writes it, in UTC where the zone is known."""
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC)
+    zone = " UTC" if moment.tzinfo is not None else ""
+    return f"{moment.day} {moment:%B %Y, %H:%M}{zone}"

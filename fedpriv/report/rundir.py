@@ -1,0 +1,166 @@
+"""A run directory as data: run.json, metrics.jsonl and every site's budget.json."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedpriv.errors import ConfigError, RunError
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetReport
+
+
+class Part(BaseModel):
+    """Part of a file that may hold more than the report shows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class RunJob(Part):
+    name: str
+    method: str
+    rounds: int = Field(ge=1)
+
+
+class RunModel(Part):
+    name: str
+    task: str
+    digest: str
+    trainable: Any = None
+
+
+class Evaluation(Part):
+    """Held-out scores; a model that diverged may have scores that are not finite."""
+
+    eval_loss: float | None = None
+    eval_accuracy: float | None = None
+    eval_auc: float | None = None
+
+
+class Run(Part):
+    format: Literal[1]
+    job: RunJob
+    job_id: str
+    status: Literal["running", "interrupted", "finished"]
+    started: datetime
+    finished: datetime | None = None
+    config_digest: str
+    versions: dict[str, str | None]
+    model: RunModel
+    private: bool
+    seeds: dict[str, Any] = {}
+    baseline: Evaluation | None = None
+
+
+class SiteRound(Part):
+    """One site in one round; figures are absent where it did not reply."""
+
+    epsilon_spent: float | None = None
+    epsilon_committed: float | None = None
+    status: str
+    noise_multiplier: float | None = None
+
+
+class Round(Evaluation):
+    round: int = Field(ge=1)
+    bytes_up: int = Field(ge=0)
+    bytes_down: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    sites: dict[str, SiteRound]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    run: Run
+    rounds: list[Round]
+    reports: list[BudgetReport]
+
+    @property
+    def site_names(self) -> list[str]:
+        """Every site that reported or was asked, in order."""
+        asked = {name for row in self.rounds for name in row.sites}
+        return sorted(asked | {report.site for report in self.reports})
+
+    @property
+    def last_evaluation(self) -> Round | None:
+        return next((row for row in reversed(self.rounds) if row.eval_loss is not None), None)
+
+
+def read_run(run_dir: Path) -> RunDirectory:
+    """Everything a report needs of `run_dir`.
+
+    Raises:
+        RunError: `run_dir` is no run directory, or one without what its status promises.
+        ConfigError: a file is malformed; names the file and the key.
+    """
+    path = run_dir / "run.json"
+    try:
+        run = Run.model_validate_json(_bytes(path))
+    except ValidationError as error:
+        raise budget.malformed(error, path) from None
+    rounds = _read_metrics(run_dir / "metrics.jsonl", run.status)
+    reports = _read_reports(run_dir / "sites")
+    if run.private and run.status == "finished" and not reports:
+        raise RunError(
+            f"{run_dir / 'sites'}: has no NAME/budget.json, so a finished private run has"
+            " nothing to say about privacy. Copy the whole run directory."
+        )
+    return RunDirectory(run, rounds, reports)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise RunError(
+            f"{path}: no such file. Give the directory of a run, such as runs/NAME."
+        ) from None
+    except OSError as error:
+        raise RunError(f"{path}: can't be read: {error.strerror}.") from None
+
+
+def _read_metrics(path: Path, status: str) -> list[Round]:
+    if status != "finished" and not path.exists():
+        return []
+    lines = _bytes(path).split(b"\n")
+    half_line = lines.pop()  # empty, unless a writer is at work or was stopped at it
+    rounds: dict[int, Round] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = Round.model_validate_json(line)
+        except ValidationError as error:
+            raise budget.malformed(error, f"{path}, line {number}") from None
+        rounds[row.round] = row  # a resumed run may write its last round again
+    if half_line:
+        try:
+            row = Round.model_validate_json(half_line)
+            rounds[row.round] = row
+        except ValidationError as error:
+            if status == "finished":
+                raise budget.malformed(error, f"{path}, line {len(lines) + 1}") from None
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def _read_reports(sites: Path) -> list[BudgetReport]:
+    reports = []
+    for path in sorted(sites.glob("*/budget.json")):
+        report = budget.read(path)
+        if report.site != path.parent.name:
+            raise ConfigError(
+                f"is in the folder of site {path.parent.name!r}",
+                file=path,
+                key="site",
+                value=report.site,
+                fix="Put it in the folder of its own site.",
+            )
+        reports.append(report)
+    return reports
+
+
+def finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,59 @@
+"""One private step at a site: sample, per-record gradients, clip, add up, add noise, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from fedpriv.gradients.clip import ClippedSum
+from fedpriv.privacy.mechanism import Privatised, release_gaussian
+from fedpriv.privacy.sampling import poisson_sample
+
+if TYPE_CHECKING:
+    from fedpriv.data.encode import Example
+    from fedpriv.data.population import Population
+    from fedpriv.models.vector import Vector
+    from fedpriv.privacy.entropy import Entropy
+    from fedpriv.privacy.ledger import Reservation
+    from fedpriv.training.worker import Worker
+
+Unit = Sequence["Example"]
+
+
+class SiteMethod(Protocol):
+    """The site's half of a method, found by name in the group ``fedpriv.site_methods``."""
+
+    def clipped_sum(
+        self, worker: Worker, units: Sequence[Unit], parameters: Vector, clip_norm: float
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        Must not raise for what a unit holds: a unit that fails contributes 0.
+        """
+        ...
+
+
+def private_step(
+    method: SiteMethod,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    entropy: Entropy,
+) -> Privatised[Vector]:
+    """Run the mechanism that a reservation paid for.
+
+    Args:
+        parameters: the current trained vector, public.
+        entropy: of the sample and the noise, secret.
+
+    Privacy:
+        What leaves is the result and nothing else: not the batch size, not the loss. Every unit
+        is in the sample with probability ``sample_rate`` on its own; an empty sample releases
+        noise all the same. A failure of the whole batch is retried inside `clipped_sum` with
+        the same sample.
+    """
+    chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
+    units = [population.units[index] for index in chosen]
+    total = method.clipped_sum(worker, units, parameters, reservation.plan.clip_norm)
+    return release_gaussian(total, reservation, entropy)

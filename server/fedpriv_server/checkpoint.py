@@ -1,0 +1,58 @@
+"""One file that a job can go on from: written whole or not at all, after every round."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import RunError
+from fedpriv.files import write_atomic
+from fedpriv.privacy.ledger import Head
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a job after a round.
+
+    Attributes:
+        tensors: the trained vector and the optimiser's state; all from released values.
+        heads: site → its newest ledger head, the witness of its ledger.
+    """
+
+    job_id: str
+    round: int
+    tensors: dict[str, torch.Tensor]
+    heads: dict[str, Head]
+
+    def write(self, path: Path) -> None:
+        """Replace the file atomically. Safetensors: loading it runs no code."""
+        from safetensors.torch import save
+
+        meta = {
+            "job_id": self.job_id,
+            "round": str(self.round),
+            "heads": json.dumps({k: [h.rows, h.hash] for k, h in self.heads.items()}),
+        }
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, save(self.tensors, metadata=meta))
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Raises:
+        RunError: the file can't be read as a checkpoint.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as stream:
+                meta = stream.metadata()
+                tensors = {name: stream.get_tensor(name) for name in stream.keys()}
+            heads = {k: Head(*v) for k, v in json.loads(meta["heads"]).items()}
+            return cls(meta["job_id"], int(meta["round"]), tensors, heads)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: is not a checkpoint ({error}).") from None

@@ -1,0 +1,182 @@
+"""Run a job over a Flower grid: rounds, evaluation, checkpoints, and an adapter at the end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from fedpriv import registry
+from fedpriv.config.job import JobConfig, seconds
+from fedpriv.data import DataSpec, load_examples
+from fedpriv.errors import RoundError
+from fedpriv.models.base import EMBEDDED
+from fedpriv.models.vector import Vector
+from fedpriv.protocol import Proposal
+from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_server.checkpoint import Checkpoint
+from fedpriv_server.evaluation import Scores, evaluate
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_strategies.messages import as_arrays
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Job:
+    """A job that is ready to be proposed to sites.
+
+    Args:
+        run: an open run directory, new or resumed.
+        pool: where the server borrows a model for evaluation.
+
+    Attributes:
+        proposal: what the sites are asked.
+        rounds: metrics of the rounds done so far.
+        baseline: scores of the model before the first round.
+
+    Raises:
+        FedprivError: the model, the adapter or the evaluation data can't be used.
+    """
+
+    def __init__(self, config: JobConfig, run: RunDirectory, pool: WorkerPool) -> None:
+        self.config, self.run, self._pool = config, run, pool
+        self.recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
+        strategy_class = registry.strategy(config.job.method)
+        registry.site_method(config.job.method)
+        with pool.borrow(self.recipe) as worker:
+            _ = worker.gradients  # refuses what can't be trained privately
+            initial = worker.vector.read()
+            self.model_facts = {
+                "name": config.model.name,
+                "task": config.model.task,
+                "digest": worker.base.digest,
+                "trainable": worker.vector.size,
+            }
+            self.proposal = Proposal(
+                job_id=run.info["job_id"],
+                method=config.job.method,
+                steps=config.job.rounds,
+                seed=config.job.seed,
+                fields=tuple(sorted(config.data.columns)),
+                model=config.model,
+                lora=config.lora,
+                privacy=config.privacy,
+                base_digest=worker.base.digest,
+                vector_digest=worker.vector.digest,
+            )
+            self.examples = load_examples(
+                config.evaluation.data,
+                DataSpec(
+                    columns=config.data.columns,
+                    task=config.model.task,
+                    labels=config.model.labels,
+                    max_length=config.model.max_length,
+                    unit="record",
+                    max_records_per_unit=config.privacy.max_records_per_unit,
+                ),
+                worker.base.tokenizer,
+                cache_dir=run.path / "cache",
+                key="evaluation.data",
+                limit=config.evaluation.limit,
+            )
+            shutil.rmtree(run.path / "cache", ignore_errors=True)
+        optimizer = VectorOptimizer(config.optimizer, initial)
+        checkpoint = run.checkpoint()
+        self._done = checkpoint.round if checkpoint else 0
+        self.rounds = run.rounds(self._done)
+        if checkpoint is not None:
+            optimizer.restore(checkpoint.tensors)
+        self.optimizer = optimizer
+        self.strategy = strategy_class(
+            self.proposal,
+            optimizer,
+            min_sites=config.job.min_sites,
+            timeout=seconds(config.job.round_timeout),
+            heads=checkpoint.heads if checkpoint else None,
+        )
+        if "baseline" in run.info:
+            self.baseline = Scores(**run.info["baseline"])
+        else:
+            self.baseline = self._evaluate(initial)
+
+    def execute(self, grid: Grid, listener: Listener) -> None:
+        """Run the rounds that are left; every one of them ends in a checkpoint.
+
+        Args:
+            listener: called with the metrics of each round, once they are kept.
+
+        Raises:
+            RoundError: too few sites accept, or answer a round. What is spent stays spent, and
+                the run can be resumed.
+        """
+        run, strategy = self.run, self.strategy
+        if not strategy.offers:
+            strategy.propose(grid)
+        if run.info["status"] == "preparing":
+            run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
+        else:
+            run.ready()
+        arrays = as_arrays(self.optimizer.vector)
+        timeout = seconds(self.config.job.round_timeout)
+        try:
+            for number in range(self._done + 1, self.config.job.rounds + 1):
+                started = time.monotonic()
+                messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+                replies = list(grid.send_and_receive(messages, timeout=timeout))
+                arrays, _ = strategy.aggregate_train(number, replies)
+                vector = self.optimizer.vector
+                scores = self._evaluate(vector) if self._is_due(number) else None
+                metrics = self._metrics(number, scores, time.monotonic() - started)
+                checkpoint = Checkpoint(
+                    run.info["job_id"], number, self.optimizer.state(), dict(strategy.heads)
+                )
+                run.save(metrics, checkpoint)
+                self.rounds.append(metrics)
+                listener(metrics)
+        except (KeyboardInterrupt, RoundError):
+            self.save_adapter()
+            run.stop("interrupted")
+            raise
+        self.save_adapter()
+        run.stop("finished")
+
+    def _is_due(self, number: int) -> bool:
+        return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
+
+    def _evaluate(self, vector: Vector) -> Scores:
+        with self._pool.borrow(self.recipe) as worker:
+            return evaluate(worker, self.examples, vector)
+
+    def _metrics(self, number: int, scores: Scores | None, duration: float) -> dict[str, Any]:
+        outcome = self.strategy.outcome
+        shown = scores.as_dict() if scores else {"eval_loss": None, "eval_accuracy": None}
+        return {
+            "round": number,
+            **shown,
+            "bytes_up": outcome.bytes_up,
+            "bytes_down": outcome.bytes_down,
+            "seconds": round(duration, 3),
+            "sites": {name: asdict(site) for name, site in outcome.sites.items()},
+        }
+
+    def save_adapter(self) -> Path:
+        """Write the adapter as PEFT reads it; the embedded base goes beside it.
+
+        An adapter that named "embedded" would send peft to a hub.
+        """
+        folder = self.run.path / "adapter"
+        with self._pool.borrow(self.recipe) as worker:
+            worker.vector.write(self.optimizer.vector)
+            settings = worker.model.peft_config["default"]
+            if self.config.model.name == "embedded":
+                settings.base_model_name_or_path = "base"
+                shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
+            worker.model.save_pretrained(folder, save_embedding_layers=False)
+        return folder

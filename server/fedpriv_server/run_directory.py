@@ -1,0 +1,201 @@
+"""The directory of one job: what is written when, so that a crash leaves something to go on from.
+
+    run.json       first of all, with status `preparing`: nothing is spent yet
+    metrics.jsonl  one line a round, before its checkpoint
+    checkpoint/    after every round; what the metrics say beyond it is dropped on resume
+    adapter/       when the job stops
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import digest
+from fedpriv.errors import RunError
+from fedpriv.files import write_json
+from fedpriv_server.checkpoint import Checkpoint
+
+
+class RunDirectory:
+    """An opened run directory; use `create` or `resume`.
+
+    Attributes:
+        path: of the directory.
+        info: what run.json holds.
+    """
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        self.path = path
+        self.info = info
+
+    @classmethod
+    def create(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
+        """Begin a new run.
+
+        Raises:
+            RunError: the directory holds another run or other files.
+        """
+        if path.exists():
+            held = _read_info(path) if path.is_dir() else None
+            if held is not None and held.get("status") == "preparing":
+                shutil.rmtree(path)  # stopped before anything was spent
+            elif held is not None:
+                raise RunError(
+                    f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
+                    " Give --resume to go on with it, or another --out."
+                )
+            elif not path.is_dir() or any(path.iterdir()):
+                raise RunError(f"{path}: is not empty and not a run. Give another --out.")
+        path.mkdir(parents=True, exist_ok=True)
+        info = {
+            "format": 1,
+            "job": config.job.model_dump(mode="json"),
+            "job_id": f"{config.job.name[:100]}-{secrets.token_hex(4)}",
+            "status": "preparing",
+            "started": _now(),
+            "finished": None,
+            "config_digest": digest(config),
+            "config": config.model_dump(mode="json"),
+            "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
+            "seeds": {
+                "public": config.job.seed,
+                "noise": "operating system" if insecure_seed is None else insecure_seed,
+            },
+            "private": insecure_seed is None,
+        }
+        run = cls(path, info)
+        run._write()
+        return run
+
+    @classmethod
+    def resume(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
+        """Go on with a run that was stopped.
+
+        Raises:
+            RunError: there is none, it is finished, or its settings were others.
+        """
+        info = _read_info(path) if path.is_dir() else None
+        if info is None or info.get("status") == "preparing":
+            raise RunError(f"{path}: holds no run to resume. Leave --resume out to start one.")
+        if info["status"] == "finished":
+            raise RunError(f"{path}: the run {info['job_id']!r} is finished.")
+        if info["config_digest"] != digest(config):
+            keys = _differences(info["config"], config.model_dump(mode="json"))
+            raise RunError(
+                f"{path}: was started with other settings: {', '.join(keys)}."
+                " Resume with the same file and options; a plan can't change once it is committed."
+            )
+        if info["private"] != (insecure_seed is None):
+            raise RunError(f"{path}: was started {'without' if info['private'] else 'with'}"
+                           " --insecure-seed; resume it the same way.")
+        return cls(path, info)
+
+    def ready(self, **facts: Any) -> None:
+        """Mark the run as running: from here on budgets are spent."""
+        self.info.update(facts, status="running")
+        self._write()
+
+    def stop(self, status: str) -> None:
+        """Mark the run as `interrupted` or `finished`."""
+        self.info["status"] = status
+        self.info["finished"] = _now() if status == "finished" else None
+        self._write()
+
+    def discard(self) -> None:
+        """Remove a run that failed before it began, so that nothing half-made is left."""
+        if self.info["status"] == "preparing":
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def site_folder(self, name: str) -> Path:
+        return self.path / "sites" / name
+
+    @property
+    def _checkpoint_path(self) -> Path:
+        return self.path / "checkpoint" / "latest.safetensors"
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint, if a round was finished.
+
+        Raises:
+            RunError: it can't be read or belongs to another job.
+        """
+        path = self._checkpoint_path
+        if not path.exists():
+            return None
+        found = Checkpoint.read(path)
+        if found.job_id != self.info["job_id"]:
+            raise RunError(f"{path}: belongs to job {found.job_id!r}, not {self.info['job_id']!r}.")
+        return found
+
+    def save(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
+        """Keep a finished round: its metrics, then the checkpoint that makes it count."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(metrics) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        checkpoint.write(self._checkpoint_path)
+
+    def rounds(self, last: int) -> list[dict[str, Any]]:
+        """The metrics of the rounds up to `last`; later lines, and half of one, are dropped."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                break
+            if row["round"] <= last:
+                kept.append(row)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        temporary.replace(path)
+        return kept
+
+    def _write(self) -> None:
+        write_json(self.path / "run.json", self.info)
+
+
+_SHOWN = ("torch", "transformers", "peft", "flwr", "prv-accountant")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _read_info(path: Path) -> dict[str, Any] | None:
+    file = path / "run.json"
+    if not file.exists():
+        return None
+    try:
+        info: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return info if {"job_id", "status", "config", "config_digest"} <= info.keys() else None
+    except (OSError, ValueError, AttributeError):
+        raise RunError(f"{file}: can't be read as the record of a run.") from None
+
+
+def _differences(old: Any, new: Any, key: str = "") -> list[str]:
+    """Dotted keys whose values differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            found
+            for name in sorted(old.keys() | new.keys())
+            for found in _differences(old.get(name), new.get(name), f"{key}.{name}".lstrip("."))
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            found
+            for index, (a, b) in enumerate(zip(old, new, strict=True))
+            for found in _differences(a, b, f"{key}.{index}")
+        ]
+    return [] if old == new else [key]

@@ -1,0 +1,214 @@
+"""`fedpriv simulate`: its options, its progress, its closing table."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import EMBEDDED, load_job
+
+if TYPE_CHECKING:
+    from fedpriv_simulation.simulate import Outcome
+
+
+def simulate(
+    file: Annotated[
+        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory [default: runs/<name>-<UTC>].")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Short for --set job.rounds=N.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    insecure_seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Fine-tune a model across the sites of a federation file, all on this machine."""
+    overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
+    config = load_job(file, overrides)
+    if resume and out is None:
+        raise typer.BadParameter("--resume needs --out with the directory of the run")
+    if out is None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        out = Path("runs") / f"{config.job.name}-{stamp}"
+    console = Console(stderr=as_json)
+    outcome = _run(config, out, file or EMBEDDED, resume, insecure_seed, console)
+    if as_json:
+        print(json.dumps(summary(outcome), indent=2))
+    else:
+        show(outcome, console)
+
+
+def _run(
+    config: JobConfig,
+    out: Path,
+    source: Path,
+    resume: bool,
+    insecure_seed: int | None,
+    console: Console,
+) -> Outcome:
+    """Run with a progress bar, or with a plain line a round where nobody watches."""
+    with console.status("Loading") if console.is_terminal else _nothing():
+        from fedpriv_simulation import simulate as simulation
+    logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task("Loading", total=config.job.rounds, note="")
+    note = ""
+
+    def say(text: str) -> None:
+        bar.update(task, description=text)
+        if not console.is_terminal:
+            console.print(text, highlight=False)
+
+    def started(job: Any) -> None:
+        nonlocal note
+        note = f"loss {job.baseline.eval_loss:.3f}"
+        console.print(_opening(config, out, insecure_seed), highlight=False)
+        bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
+
+    def round_done(metrics: dict[str, Any]) -> None:
+        nonlocal note
+        if metrics["eval_loss"] is not None:
+            note = f"loss {metrics['eval_loss']:.3f}"
+            if not console.is_terminal:
+                number, of = metrics["round"], config.job.rounds
+                console.print(f"round {number:4}/{of}  {note}", highlight=False)
+        bar.update(task, completed=metrics["round"], note=note)
+
+    try:
+        with bar:
+            return simulation.simulate(
+                config,
+                out,
+                source=source,
+                resume=resume,
+                insecure_seed=insecure_seed,
+                progress=simulation.Progress(say, started, round_done),
+            )
+    except KeyboardInterrupt:
+        if (out / "run.json").exists():
+            given = "" if source == EMBEDDED else f" {source}"
+            console.print(
+                f"\nStopped; what was spent stays spent. To go on:\n"
+                f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
+                highlight=False,
+            )
+        raise
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
+    privacy = config.privacy
+    lines = (
+        f"{len(config.sites)} sites, {config.job.rounds} rounds of {config.job.method}, at most"
+        f" ε = {privacy.epsilon:g} per site at δ = {privacy.delta:g}; run directory {out}"
+    )
+    return lines if insecure_seed is None else f"[bold red]NOT PRIVATE[/] (seeded noise)\n{lines}"
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """The outcome as JSON."""
+    last = _last_scores(outcome)
+    return {
+        "run": str(outcome.run.path),
+        "job_id": outcome.run.info["job_id"],
+        "private": outcome.run.info["private"],
+        "rounds": len(outcome.rounds),
+        "before": outcome.baseline.as_dict(),
+        "after": last,
+        "bytes_up": sum(row["bytes_up"] for row in outcome.rounds),
+        "bytes_down": sum(row["bytes_down"] for row in outcome.rounds),
+        "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
+        "sites": {
+            name: {
+                "epsilon_spent": report.epsilon_spent,
+                "epsilon_committed": report.epsilon_committed,
+                "budget": report.budget,
+                "delta": report.delta,
+            }
+            for name, report in outcome.budgets.items()
+        },
+        "report": str(outcome.report),
+    }
+
+
+def _last_scores(outcome: Outcome) -> dict[str, float]:
+    keys = ("eval_loss", "eval_accuracy", "eval_auc")
+    for row in reversed(outcome.rounds):
+        if row["eval_loss"] is not None:
+            return {key: row[key] for key in keys if row.get(key) is not None}
+    return outcome.baseline.as_dict()
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    """The closing tables."""
+    figures = summary(outcome)
+    before, after = figures["before"], figures["after"]
+    names = {
+        "eval_loss": "held-out loss",
+        "eval_accuracy": "next-token accuracy"
+        if outcome.run.info["config"]["model"]["task"] == "causal-lm"
+        else "accuracy",
+        "eval_auc": "AUC",
+    }
+    utility = Table("", "before", "after", title="Utility on held-out data", title_justify="left")
+    for key, name in names.items():
+        if key in before:
+            form = ".3f" if key != "eval_accuracy" else ".1%"
+            utility.add_row(name, format(before[key], form), format(after[key], form))
+    console.print(utility)
+    budget = Table(
+        "site",
+        "ε spent",
+        "ε committed / budget",
+        "δ",
+        title="Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]"),
+        title_justify="left",
+    )
+    for name, site in figures["sites"].items():
+        budget.add_row(
+            name,
+            f"{site['epsilon_spent']:.2f}",
+            f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
+            f"{site['delta']:g}",
+        )
+    console.print(budget)
+    console.print(
+        f"{_size(figures['bytes_up'])} up, {_size(figures['bytes_down'])} down"
+        f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
+        f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

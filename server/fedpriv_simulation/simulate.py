@@ -1,0 +1,201 @@
+"""Bring a federation file's sites and its server together in one process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
+from fedpriv.privacy.ledger import Terms
+from fedpriv.report import write_report
+from fedpriv.report.budget import BudgetReport
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.app import client_app
+from fedpriv_client.limits import Limits
+from fedpriv_client.report import write_budget_report
+from fedpriv_client.site import Site, SiteSettings, new_dataset_id
+from fedpriv_server.evaluation import Scores
+from fedpriv_server.job import Job
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.inline import SERVER_NODE, InlineGrid
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a simulation came to.
+
+    Attributes:
+        rounds: the metrics of every round.
+        budgets: site → its signed budget report.
+        report: path of report.html.
+    """
+
+    run: RunDirectory
+    baseline: Scores
+    rounds: list[dict[str, Any]]
+    budgets: dict[str, BudgetReport]
+    report: Path
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the caller wants to hear of the run; every part may be left as it is."""
+
+    preparing: Callable[[str], None] = lambda text: None
+    started: Callable[[Job], None] = lambda job: None
+    round_done: Callable[[dict[str, Any]], None] = lambda metrics: None
+
+
+def simulate(
+    config: JobConfig,
+    out: Path,
+    *,
+    source: Path,
+    resume: bool = False,
+    insecure_seed: int | None = None,
+    progress: Progress = Progress(),
+) -> Outcome:
+    """Run a federation on this machine, every site with a ledger of its own.
+
+    Args:
+        out: run directory; must be new, or a stopped run when `resume` is set.
+        source: the federation file, for messages.
+        insecure_seed: draw sampling and noise from a seed. Public data only; every output is
+            stamped NOT PRIVATE.
+
+    Raises:
+        FedprivError: something is wrong; before the first round nothing is left behind and
+            nothing was spent, later the run can be resumed.
+        KeyboardInterrupt: after the run was left in a state that can be resumed.
+    """
+    if insecure_seed is not None and not config.job.data_is_public:
+        raise ConfigError(
+            "--insecure-seed makes noise that anyone can subtract",
+            file=source,
+            key="job.data_is_public",
+            value=False,
+            fix="Leave the option out, or set data_is_public = true if the data really is.",
+        )
+    _check_files(config, source)
+    opened = RunDirectory.resume if resume else RunDirectory.create
+    run = opened(out, config, insecure_seed=insecure_seed)
+    try:
+        return _simulate(config, run, source, insecure_seed, progress)
+    finally:
+        run.discard()
+
+
+def _simulate(
+    config: JobConfig,
+    run: RunDirectory,
+    source: Path,
+    insecure_seed: int | None,
+    progress: Progress,
+) -> Outcome:
+    threads = 1
+    pool = WorkerPool(threads)
+    with contextlib.ExitStack() as stack:
+        progress.preparing("Loading the model")
+        with _naming(source):
+            job = Job(config, run, pool)
+        sites = []
+        for section in config.sites:
+            progress.preparing(f"Preparing {section.name}")
+            with _naming(source, f"sites.{section.name}"):
+                site = _site(config, section, run, pool, insecure_seed)
+                stack.callback(site.close)
+                site.consider(job.proposal)  # here the reasons of a refusal can be told in full
+            sites.append(site)
+        job_id = job.proposal.job_id
+
+        def round_done(metrics: dict[str, Any]) -> None:
+            for site in sites:
+                write_budget_report(site, job_id)
+            progress.round_done(metrics)
+
+        apps = {node: client_app(site) for node, site in enumerate(sites, start=SERVER_NODE + 1)}
+        grid = stack.enter_context(InlineGrid(apps, threads))
+        progress.started(job)
+        try:
+            job.execute(grid, round_done)
+        finally:
+            if run.info["status"] != "preparing":
+                budgets = {site.settings.name: write_budget_report(site, job_id) for site in sites}
+                report = write_report(run.path)
+    return Outcome(run, job.baseline, job.rounds, budgets, report)
+
+
+def _site(
+    config: JobConfig,
+    section: SiteSection,
+    run: RunDirectory,
+    pool: WorkerPool,
+    insecure_seed: int | None,
+) -> Site:
+    cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
+    folder = run.site_folder(section.name)
+    settings = SiteSettings(
+        name=section.name,
+        data=section.data,
+        columns=dict(config.data.columns),
+        state_dir=folder,
+        ledger=section.ledger or folder / "ledger.db",
+        terms=Terms(
+            dataset_id=new_dataset_id(),
+            declared_size=section.size,
+            unit=config.privacy.unit,
+            max_records_per_unit=config.privacy.max_records_per_unit,
+            delta=config.privacy.delta,
+            budget=cap,
+            simulated=True,
+            private=insecure_seed is None,
+        ),
+        limits=Limits(per_job=cap, methods=(config.job.method,)),
+        compute=config.compute,
+    )
+
+    def entropy(job_id: str, slot: int) -> Entropy:
+        if insecure_seed is None:
+            return SystemEntropy()
+        return InsecureEntropy(insecure_seed, section.name, slot)
+
+    return Site(settings, pool, entropy)
+
+
+def _check_files(config: JobConfig, source: Path) -> None:
+    """Refuse files that are not there before a model is loaded."""
+    for section in config.sites:
+        if not section.data.exists():
+            raise ConfigError(
+                "no such file or folder",
+                file=source,
+                key=f"sites.{section.name}.data",
+                value=str(section.data),
+            )
+    if not config.evaluation.data.exists():
+        raise ConfigError(
+            "no such file or folder",
+            file=source,
+            key="evaluation.data",
+            value=str(config.evaluation.data),
+        )
+
+
+@contextlib.contextmanager
+def _naming(source: Path, key: str | None = None) -> Iterator[None]:
+    """Say in which file the cause of an error stands, where the error does not know."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.file is not None:
+            raise
+        raise type(error)(
+            error.problem, file=source, key=error.key, value=error.value, fix=error.fix
+        ) from error
+    except FedprivError as error:
+        raise ConfigError(str(error).rstrip("."), file=source, key=key) from error

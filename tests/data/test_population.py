@@ -1,0 +1,146 @@
+"""Units: nobody's examples depend on anybody else's rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedpriv.data import DataSpec, Example, Population, load_examples, load_population
+from fedpriv.errors import DataError
+
+Make = Callable[..., Any]
+SPEC = DataSpec({"text": "note"}, "causal-lm", (), 8, "record", 2)
+BY_PATIENT = dataclasses.replace(SPEC, unit="patient")
+
+
+def load(rows: list[dict[str, Any]], folder: Path, spec: DataSpec, tokenizer: Any) -> Population:
+    path = folder / "notes.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_population(path, spec, tokenizer, cache_dir=folder / "cache", key="sites.a.data")
+
+
+def by_owner(rows: list[dict[str, Any]], population: Population) -> dict[str, tuple[Example, ...]]:
+    owners = list(dict.fromkeys(str(row["patient"]) for row in rows))
+    assert len(owners) == len(population)
+    return dict(zip(owners, population.units, strict=True))
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"patient": st.integers(0, 3), "note": st.one_of(st.none(), st.text("ab 1.é", max_size=30))}
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ROWS, st.data())
+def test_dropping_a_patient_or_shuffling_changes_nobody_else(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_tokenizer: Make,
+    rows: list[dict[str, Any]],
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("units")
+    everyone = by_owner(rows, load(rows, folder, BY_PATIENT, make_tokenizer()))
+    assert all(len(unit) <= BY_PATIENT.max_records_per_unit for unit in everyone.values())
+
+    gone = data.draw(st.sampled_from(rows))["patient"]
+    # A stable sort by a drawn order of patients: each one's own rows stay in order.
+    order = data.draw(st.permutations(range(4)))
+    others = sorted(
+        (row for row in rows if row["patient"] != gone), key=lambda row: order[row["patient"]]
+    )
+    if others:
+        remaining = by_owner(others, load(others, folder, BY_PATIENT, make_tokenizer()))
+        assert remaining == {k: unit for k, unit in everyone.items() if k != str(gone)}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ROWS, st.data())
+def test_a_record_as_a_unit_is_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_tokenizer: Make,
+    rows: list[dict[str, Any]],
+    data: st.DataObject,
+) -> None:
+    folder = tmp_path_factory.mktemp("records")
+    population = load(rows, folder, SPEC, make_tokenizer())
+    assert len(population) == len(rows)
+    assert population.empty_rows == tuple(
+        row for row, unit in enumerate(population.units, 1) if not unit
+    )
+    shuffled = data.draw(st.permutations(range(len(rows))))
+    again = load([rows[i] for i in shuffled], folder, SPEC, make_tokenizer())
+    assert again.units == tuple(population.units[i] for i in shuffled)
+
+
+def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: Make) -> None:
+    tokenizer = make_tokenizer(eos=False)
+    rows = [
+        {"patient": 1, "note": "a" * 8},
+        {"patient": 2, "note": "b" * 40},
+        {"patient": "1", "note": ""},
+        {"patient": 1.0, "note": "c" * 16},
+    ]
+    population = load(rows, tmp_path, BY_PATIENT, tokenizer)
+    texts = [[tokenizer.decode(e.input_ids) for e in unit] for unit in population.units]
+    assert texts == [["a" * 8, "c" * 8], ["b" * 8, "b" * 8]]
+    assert population.empty_rows == (3,)
+
+
+def test_a_unit_without_tokens_stays(tmp_path: Path, make_tokenizer: Make) -> None:
+    rows = [{"patient": 1, "note": None}, {"patient": 2, "note": "ab"}]
+    population = load(rows, tmp_path, BY_PATIENT, make_tokenizer())
+    assert [len(unit) for unit in population.units] == [0, 1]
+
+
+def test_an_undeclared_label_names_its_row(tmp_path: Path, make_tokenizer: Make) -> None:
+    columns = {"text": "note", "label": "class"}
+    spec = DataSpec(columns, "classification", ("0", "1"), 8, "record", 1)
+    rows = [{"note": "a", "class": 0}, {"note": "b", "class": 2}]
+    with pytest.raises(DataError, match="row 2"):
+        load(rows, tmp_path, spec, make_tokenizer())
+    population = load(rows[:1], tmp_path, spec, make_tokenizer())
+    assert [example.labels for unit in population.units for example in unit] == [0]
+
+
+def test_no_chat_template_is_refused_before_records_are_read(
+    tmp_path: Path, make_tokenizer: Make
+) -> None:
+    spec = dataclasses.replace(SPEC, columns={"messages": "talk"})
+    with pytest.raises(DataError, match="chat template"):
+        load_population(
+            tmp_path / "missing.jsonl", spec, make_tokenizer(), cache_dir=tmp_path, key="k"
+        )
+
+
+def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
+    path = tmp_path / "public.jsonl"
+    notes = ["", "a" * 30, "bb", "cc"]
+    path.write_text("".join(json.dumps({"note": note}) + "\n" for note in notes))
+
+    def load_notes(limit: int | None) -> list[Example]:
+        return load_examples(
+            path,
+            BY_PATIENT,  # its id column is not needed
+            make_tokenizer(),
+            cache_dir=tmp_path / "cache",
+            key="evaluation.data",
+            limit=limit,
+        )
+
+    assert [len(example.input_ids) for example in load_notes(None)] == [8, 8, 3, 3]
+    assert len(load_notes(3)) == 3
+    assert len(load_notes(99)) == 4
+    with pytest.raises(DataError, match="nothing to evaluate") as caught:
+        load_notes(1)
+    assert caught.value.key == "evaluation.data"

@@ -1,0 +1,208 @@
+"""The budget report: signed as a whole, read back as written, with a key nobody else reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetEvent, BudgetReport
+
+KEY = Ed25519PrivateKey.generate()
+REPORT = budget.sign(
+    BudgetReport(
+        site="cardiology",
+        dataset_id="5d17ef8a4dacc7ae",
+        unit="patient_nbr",
+        max_records_per_unit=4,
+        delta=1e-5,
+        declared_size=250,
+        accountant="PRV, upper bound, both directions",
+        assumptions=("Sampling is secret.",),
+        private=True,
+        simulated=False,
+        epsilon_spent=2.1718281828,
+        epsilon_committed=3.9,
+        budget=10.0,
+        events=(
+            BudgetEvent(
+                job="four-hospitals", round=1, sample_rate=0.05, noise_multiplier=1.2, count=60
+            ),
+        ),
+        ledger_head="ab" * 32,
+        ledger_rows=123,
+        job="four-hospitals",
+    ),
+    KEY,
+)
+KEYS = {
+    *("format", "site", "dataset_id", "unit", "max_records_per_unit", "relation", "delta"),
+    *("declared_size", "rule", "accountant", "timing", "numerics", "trust_model", "assumptions"),
+    *("private", "simulated", "epsilon_spent", "epsilon_committed", "budget", "events"),
+    *("ledger_head", "ledger_rows", "job", "signature"),
+}
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    found = []
+    for key, value in items:
+        nested = isinstance(value, (dict, list))
+        found += leaves(value, (*path, key)) if nested else [(*path, key)]
+    return found
+
+
+def another(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the same type that are not `value`."""
+    if isinstance(value, bool):
+        return st.just(not value)
+    if isinstance(value, str) and len(value) >= 64 and set(value) <= set("0123456789abcdef"):
+        return st.binary(min_size=len(value) // 2, max_size=len(value) // 2).map(bytes.hex)
+    kinds = {
+        int: st.integers(0, 10**9),
+        float: st.floats(0, 1, allow_nan=False),
+        str: st.text('aZ09 -_.ßε\n"', min_size=1, max_size=40),
+    }
+    return kinds[type(value)].filter(lambda other: other != value)
+
+
+def test_file_has_exactly_the_documented_keys_and_reads_back_equal(tmp_path: Path) -> None:
+    path = tmp_path / "budget.json"
+    budget.write(REPORT, path)
+    assert set(json.loads(path.read_text())) == KEYS
+    assert budget.read(path) == REPORT
+    budget.verify(budget.read(path))
+
+
+@given(st.data())
+def test_changing_any_value_breaks_the_signature(data: st.DataObject) -> None:
+    tree = REPORT.model_dump(mode="json")
+    *parents, last = data.draw(st.sampled_from(leaves(tree)))
+    node = tree
+    for key in parents:
+        node = node[key]
+    node[last] = data.draw(another(node[last]).filter(lambda value: value != node[last]))
+    unchecked = BudgetReport.model_construct(
+        **{
+            **tree,
+            "events": tuple(BudgetEvent.model_construct(**event) for event in tree["events"]),
+            "assumptions": tuple(tree["assumptions"]),
+            "signature": budget.Signature.model_construct(**tree["signature"]),
+        }
+    )
+    if [*parents, last] == ["signature", "algorithm"]:  # not signed, but there is only one
+        with pytest.raises(ValueError, match="ed25519"):
+            BudgetReport.model_validate(tree)
+        return
+    with pytest.raises(LedgerCorruptError, match="does not match its signature"):
+        budget.verify(unchecked)
+
+
+@pytest.mark.parametrize("field", ["events", "assumptions"])
+def test_dropping_a_list_breaks_the_signature(field: str) -> None:
+    with pytest.raises(LedgerCorruptError):
+        budget.verify(REPORT.model_copy(update={field: ()}))
+
+
+def test_an_unsigned_report_does_not_verify() -> None:
+    with pytest.raises(LedgerCorruptError, match="is not signed"):
+        budget.verify(REPORT.model_copy(update={"signature": None}))
+
+
+def test_a_report_signed_anew_is_told_by_its_key() -> None:
+    forged = budget.sign(
+        REPORT.model_copy(update={"epsilon_committed": 0.1}), Ed25519PrivateKey.generate()
+    )
+    budget.verify(forged)
+    with pytest.raises(LedgerCorruptError, match="not by the expected"):
+        budget.verify(forged, KEY.public_key().public_bytes_raw().hex())
+    budget.verify(REPORT, KEY.public_key().public_bytes_raw().hex().upper())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"delta": 1.5}, "delta"),
+        ({"epsilon_spent": "2"}, "epsilon_spent"),
+        ({"epsilon_spent": None}, "epsilon_spent"),
+        ({"surprise": 1}, "surprise"),
+        ({"site": "../../etc"}, "site"),
+        ({"ledger_head": "not hex"}, "ledger_head"),
+        ({"events": [{"job": "x"}]}, "events.0.round"),
+        ({"relation": "replace-one"}, "relation"),
+    ],
+)
+def test_a_malformed_report_names_file_and_key(
+    tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    path = tmp_path / "budget.json"
+    path.write_text(json.dumps(REPORT.model_dump(mode="json") | change))
+    with pytest.raises(ConfigError) as caught:
+        budget.read(path)
+    assert (caught.value.file, caught.value.key) == (path, named)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"epsilon_spent": NaN}'])
+def test_what_is_no_report_names_the_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "budget.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"budget\.json"):
+        budget.read(path)
+    with pytest.raises(ConfigError, match="no such file"):
+        budget.read(tmp_path / "elsewhere.json")
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(1e-9, 1e-3)), max_size=20))
+def test_totals_are_the_sums_of_the_claims(claims: list[tuple[float, float]]) -> None:
+    reports = [
+        REPORT.model_copy(update={"epsilon_committed": epsilon, "delta": delta})
+        for epsilon, delta in claims
+    ]
+    total = budget.totals(reports)
+    assert total["sites"] == len(claims)
+    assert total["epsilon"] == pytest.approx(sum(epsilon for epsilon, _ in claims))
+    assert total["delta"] == pytest.approx(sum(delta for _, delta in claims))
+
+
+def test_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "report.key"
+    first = budget.load_or_create_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(path.parent) == ["report.key"]
+    assert budget.load_or_create_key(path).private_bytes_raw() == first.private_bytes_raw()
+
+
+def test_a_key_made_meanwhile_by_another_process_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.key"
+    theirs = budget.load_or_create_key(path)
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert budget.load_or_create_key(path).private_bytes_raw() == theirs.private_bytes_raw()
+    assert os.listdir(tmp_path) == ["report.key"]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_key_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "report.key"
+    budget.load_or_create_key(path)
+    path.chmod(mode)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        budget.load_or_create_key(path)
+
+
+def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
+    path = tmp_path / "report.key"
+    path.write_text("patient 4711")
+    path.chmod(0o600)
+    with pytest.raises(LedgerError, match=r"report\.key") as caught:
+        budget.load_or_create_key(path)
+    assert "4711" not in str(caught.value)
