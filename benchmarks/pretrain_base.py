@@ -142,8 +142,10 @@ def main() -> None:
     warmup = max(1, arguments.steps // 50)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: min(1.0, (step + 1) / warmup)
-        * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / arguments.steps))),
+        lambda step: (
+            min(1.0, (step + 1) / warmup)
+            * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / arguments.steps)))
+        ),
     )
     offsets = torch.arange(arguments.length)
     started = time.monotonic()

@@ -55,7 +55,9 @@ def init(
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
     shutil.copytree(EMBEDDED.parent, folder, dirs_exist_ok=True)
-    print(f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}")
+    print(
+        f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}"
+    )
 
 
 @app.command()

@@ -8,6 +8,7 @@
     ├── RunError               a run directory that can't be used
     ├── ProtocolError          a message that breaks the agreement between site and server
     ├── RoundError             a round that can't be completed (too few sites)
+    ├── StepFailedError        a step that failed after its batch was sampled
     ├── AccountingError        parameters no accountant can bound
     ├── BudgetError            a plan that would cost more than the site allows
     └── LedgerError            a ledger that can't be trusted or used
@@ -55,13 +56,15 @@ class ConfigError(FedprivError):
         self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
         where = ": ".join(str(part) for part in (file, key) if part)
         got = "" if value is ... else f" (got {value!r})"
-        super().__init__(f"{where + ': ' if where else ''}{problem}{got}.{' ' + fix if fix else ''}")
+        advice = f" {fix}" if fix else ""
+        super().__init__(f"{where + ': ' if where else ''}{problem}{got}.{advice}")
 
 
 class DataError(ConfigError):
-    """Records that can't be read; `key` names the column or the setting that asked for them."""
+    """Records that can't be read; `key` names the column or the setting that asked for them.
 
-    code = "data"
+    Its code is that of any setting: what is wrong with records is nobody else's business.
+    """
 
 
 class ModelError(FedprivError):
@@ -92,6 +95,12 @@ class RoundError(FedprivError):
     """A round that can't be completed."""
 
     code = "round"
+
+
+class StepFailedError(FedprivError):
+    """A step failed after its batch was sampled. The reason stays at the site."""
+
+    code = "failed"
 
 
 class AccountingError(FedprivError):

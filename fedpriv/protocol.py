@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedpriv.config.job import Field_, LoraSection, ModelSection, PrivacySection, Section
+from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Section
 from fedpriv.errors import ProtocolError
 from fedpriv.privacy.ledger import Head
 
@@ -39,7 +39,9 @@ class Body(Section):
             ProtocolError: names the first field that is wrong.
         """
         if not isinstance(text, str):
-            raise ProtocolError(f"Expected the body of a {cls.__name__}, got {type(text).__name__}.")
+            raise ProtocolError(
+                f"Expected the body of a {cls.__name__}, got {type(text).__name__}."
+            )
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -62,7 +64,7 @@ class Proposal(Body):
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=100_000)
     seed: int = Field(ge=0)
-    fields: tuple[Field_, ...]
+    fields: tuple[str, ...]
     model: ModelSection
     lora: LoraSection
     privacy: PrivacySection

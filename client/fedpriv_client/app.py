@@ -27,7 +27,9 @@ def client_app(site: Site) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: site.step(StepRequest.parse(_body(message)), _vector(message)))
+        return _answer(
+            message, lambda: site.step(StepRequest.parse(_body(message)), _vector(message))
+        )
 
     return app
 

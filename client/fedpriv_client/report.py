@@ -64,6 +64,6 @@ def budget_report(site: Site, job: str) -> BudgetReport:
 def write_budget_report(site: Site, job: str) -> BudgetReport:
     """Sign the report of a job and write it as ``budget.json`` into the site's folder."""
     folder = site.settings.state_dir
-    report = sign(budget_report(site, job), load_or_create_key(folder / "site.key"))
+    report = sign(budget_report(site, job), load_or_create_key(folder / "report.key"))
     write(report, folder / "budget.json")
     return report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.data import DataSpec, Population, load_population
-from fedpriv.errors import ConfigError, FedprivError, ProtocolError
+from fedpriv.errors import ConfigError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.privacy.ledger import Ledger, Plan, Terms
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.entropy import Entropy
 
 log = logging.getLogger(__name__)
+_FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class SiteSettings:
 
     name: str
     data: Path | str
-    columns: dict[str, str]
+    columns: Mapping[str, str]
     state_dir: Path
     ledger: Path
     terms: Terms
     limits: Limits
-    compute: ComputeSection = ComputeSection()
+    compute: ComputeSection
 
 
 @dataclass
@@ -91,7 +92,14 @@ class Site:
             return Ledger.create(path, settings.terms)
         ledger = Ledger.open(path)
         held = ledger.terms
-        for key in ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private"):
+        for key in (
+            "declared_size",
+            "unit",
+            "max_records_per_unit",
+            "delta",
+            "simulated",
+            "private",
+        ):
             stated, fixed = getattr(settings.terms, key), getattr(held, key)
             if stated != fixed:
                 ledger.close()
@@ -151,22 +159,20 @@ class Site:
                 raise ProtocolError("lora: this site would train other shapes than the server.")
             _ = worker.gradients
             tokenizer = worker.base.tokenizer
-        cache = settings.state_dir / "cache"  # clear text, for as long as it takes
-        population = load_population(
-            settings.data,
-            DataSpec(
-                columns=settings.columns,
-                task=proposal.model.task,
-                labels=proposal.model.labels,
-                max_length=proposal.model.max_length,
-                unit=proposal.privacy.unit,
-                max_records_per_unit=proposal.privacy.max_records_per_unit,
-            ),
-            tokenizer,
-            cache_dir=cache,
-            key=f"sites.{settings.name}.data",
-        )
-        shutil.rmtree(cache, ignore_errors=True)
+        # The reader's cache is clear text: it lives as long as the reading takes.
+        with tempfile.TemporaryDirectory(dir=settings.state_dir, prefix="cache-") as cache:
+            population = load_population(
+                settings.data,
+                DataSpec.of(
+                    settings.columns,
+                    proposal.model,
+                    unit=proposal.privacy.unit,
+                    max_records_per_unit=proposal.privacy.max_records_per_unit,
+                ),
+                tokenizer,
+                cache_dir=Path(cache),
+                key=f"sites.{settings.name}.data",
+            )
         if population.empty_rows:
             shown = ", ".join(map(str, population.empty_rows[:10]))
             log.warning(
@@ -182,7 +188,7 @@ class Site:
 
         Raises:
             FedprivError: refused before anything was sampled.
-            StepFailed: something failed after the sample was drawn.
+            StepFailedError: something failed after the sample was drawn.
 
         Privacy:
             What leaves is the privatised vector, paid by the slot's reservation before it is
@@ -213,7 +219,7 @@ class Site:
                 ledger.release(slot, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
-                raise StepFailed() from error
+                raise StepFailedError() from error
         return self._reply(request, payload)
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Vector]:
@@ -230,12 +236,6 @@ class Site:
     def close(self) -> None:
         """Give the ledger back."""
         self.ledger.close()
-
-
-class StepFailed(FedprivError):
-    """A slot failed after its batch was sampled: the reason stays at the site."""
-
-    code = "failed"
 
 
 def new_dataset_id() -> str:

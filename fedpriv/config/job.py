@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Field_ = Literal["text", "label", "prompt", "completion", "messages"]
+FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 SHAPES = {
     "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
     "classification": ({"text", "label"},),
@@ -62,7 +62,15 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    columns: dict[Field_, str] = Field({"text": "text"}, description="field → column of the files")
+    columns: dict[str, str] = Field({"text": "text"}, description="field → column of the files")
+
+    @field_validator("columns")
+    @classmethod
+    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        for field in value.keys() - set(get_args(FieldName)):
+            known = ", ".join(get_args(FieldName))
+            raise ValueError(f"columns: {field!r} is not a field; the fields are {known}")
+        return value
 
 
 class LoraSection(Section):
@@ -104,7 +112,7 @@ class ComputeSection(Section):
 
 class SiteSection(Section):
     name: Name
-    data: Path
+    data: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
     size: int = Field(ge=1, description="declared, public, in units; typed, never derived")
     epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
     ledger: Path | None = Field(None, description="a ledger that outlives the run")

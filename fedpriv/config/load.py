@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -134,7 +135,7 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     sites = tuple(
         site.model_copy(
             update={
-                "data": folder / site.data,
+                "data": _source(folder, site.data),
                 "ledger": None if site.ledger is None else folder / site.ledger,
             }
         )
@@ -145,6 +146,13 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     if (folder / model.name).is_dir():
         model = model.model_copy(update={"name": str(folder / model.name)})
     return job.model_copy(update={"sites": sites, "evaluation": evaluation, "model": model})
+
+
+def _source(folder: Path, data: Path | str) -> Path | str:
+    """A path of the site, or the owner/name of a hub dataset where no such path exists."""
+    path = folder / data
+    is_hub_name = re.fullmatch(r"[\w-]+/[\w-]+", str(data)) and not path.exists()
+    return str(data) if is_hub_name else path
 
 
 def digest(job: JobConfig) -> str:

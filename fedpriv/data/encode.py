@@ -91,7 +91,7 @@ def encode_text(
     """Plain text, ended by eos where the tokenizer has one, in consecutive windows.
 
     The first `max_windows` windows of `max_length` tokens are used; a last window of a
-    single token has no target and is left out. Every token of a window is a label.
+    single token has no target and is left out.
     """
     if _is_blank(text):
         return []
@@ -101,7 +101,7 @@ def encode_text(
     ids = _with_eos(tokenizer, ids)
     starts = range(0, len(ids), max_length)[:max_windows]
     windows = [ids[start : start + max_length] for start in starts]
-    return [Example(window, list(window)) for window in windows if len(window) >= 2]
+    return [example for window in windows for example in _with_target(window, window)]
 
 
 def encode_completion(
@@ -307,5 +307,9 @@ def _with_eos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
 
 
 def _with_target(ids: list[int], labels: list[int]) -> list[Example]:
-    """The example, unless its loss would be over no token."""
-    return [Example(ids, labels)] if any(label != NO_LOSS for label in labels[1:]) else []
+    """The example, unless its loss would be over no token.
+
+    Nothing predicts the first token; with padding on the left, padding would.
+    """
+    labels = [NO_LOSS, *labels[1:]]
+    return [Example(ids, labels)] if any(label != NO_LOSS for label in labels) else []

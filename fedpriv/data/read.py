@@ -8,30 +8,25 @@ asked for are copied into the cache.
 
 from __future__ import annotations
 
-import csv
 import difflib
-import gzip
 import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
+from fedpriv.data.formats import Row, reader_of
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
-Row = Mapping[str, Any]
-Reader = Callable[[Path, Sequence[str], str], Iterator[Row]]  # path, wanted columns, key
 UNIT = "unit"
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"
-MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
 
 
 def read_records(
@@ -51,7 +46,8 @@ def read_records(
     Returns:
         One row per record, in file order. Every column is text, or None where the file
         has nothing, except ``messages``, which holds what the file held. Whole floats are
-        written as integers, so that a label 1 that parquet stores as 1.0 is "1".
+        written as integers, so that a label 1 that parquet stores as 1.0 is "1"; unit ids
+        lose the spaces around them, so that " 7" is no second patient beside "7".
 
     Raises:
         DataError: the source is missing, empty, unreadable, or of an unknown format; a
@@ -90,7 +86,7 @@ def _open(
     if path.is_dir():
         return _from_dataset(_load_folder(path, key), wanted)
     if path.is_file():
-        reader = _reader(path, key)
+        reader = reader_of(path, key)
         return lambda: reader(path, wanted, key), _digest(path)
     if isinstance(source, str) and re.fullmatch(HUB_NAME, source):
         return _from_dataset(_load_hub(source, cache_dir, key), wanted)
@@ -140,7 +136,13 @@ def _write(
     cache_dir: Path,
 ) -> datasets.Dataset:
     """The rows as a memory-mapped dataset of text columns, written once per content."""
-    from datasets import Dataset, Features, Json, Value
+    from datasets import Dataset, Features, Value
+
+    features = {field: Value("string") for field in fields}
+    if "messages" in fields:
+        from datasets import Json  # younger than the rest of what is used here
+
+        features["messages"] = Json()
 
     def records() -> Iterator[dict[str, str | None]]:
         for number, row in enumerate(rows(), 1):
@@ -148,7 +150,9 @@ def _write(
                 field: _cell(row.get(column), field, number, source)
                 for field, column in fields.items()
             }
-            if UNIT in fields and not (record[UNIT] or "").strip():
+            if UNIT in fields:
+                record[UNIT] = (record[UNIT] or "").strip()
+            if UNIT in fields and not record[UNIT]:
                 raise DataError(
                     f"row {number} has no unit id",
                     file=source,
@@ -162,7 +166,7 @@ def _write(
     named = json.dumps([fingerprint, list(fields.items())])
     return Dataset.from_generator(
         records,
-        features=Features({f: Json() if f == "messages" else Value("string") for f in fields}),
+        features=Features(features),
         cache_dir=str(cache_dir),
         fingerprint=hashlib.sha256(named.encode()).hexdigest()[:32],
     )
@@ -184,129 +188,6 @@ def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value).encode("utf-8", "replace").decode("utf-8")
-
-
-def _json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """JSON lines, or one JSON array."""
-    with _text(path) as stream:
-        while (first := stream.read(1)).isspace():
-            pass
-        stream.seek(0)
-        if first == "[":
-            yield from (
-                _object(value, n, path, key) for n, value in enumerate(json.load(stream), 1)
-            )
-            return
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                try:
-                    value = json.loads(line)
-                except ValueError:
-                    raise DataError(
-                        f"line {number} is not JSON",
-                        file=path,
-                        key=key,
-                        fix="Expected one object per line, or one array of objects.",
-                    ) from None
-                yield _object(value, number, path, key)
-
-
-def _object(value: Any, number: int, path: Path, key: str) -> Row:
-    if not isinstance(value, dict):
-        raise DataError(
-            f"record {number} is not a JSON object",
-            file=path,
-            key=key,
-            fix='Expected one object per record, such as {"text": "…"}.',
-        )
-    return value
-
-
-def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",") -> Iterator[Row]:
-    """Separated values with a header; every value is the text that was written."""
-    csv.field_size_limit(MAX_FIELD)
-    with _text(path) as stream:
-        # strict: an unclosed quote would otherwise swallow the rows after it into one record.
-        reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
-        try:
-            for number, row in enumerate(reader, 1):
-                if None in row:
-                    raise DataError(
-                        f"row {number} has more fields than the header",
-                        file=path,
-                        key=key,
-                        fix=f"Quote values that hold {delimiter!r}.",
-                    )
-                yield row
-        except csv.Error:
-            raise DataError(
-                f"is not well formed up to line {reader.line_num}",
-                file=path,
-                key=key,
-                fix="Check its quotes: one that opens a value must close it.",
-            ) from None
-
-
-def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
-
-    with ParquetFile(path) as file:
-        present = set(wanted) <= set(file.schema_arrow.names)
-        for batch in file.iter_batches(batch_size=1024, columns=list(wanted) if present else None):
-            yield from batch.to_pylist()
-
-
-def _arrow_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
-    import pyarrow  # type: ignore[import-untyped, unused-ignore]
-
-    with pyarrow.memory_map(str(path)) as file:
-        try:
-            reader = pyarrow.ipc.open_stream(file)
-            batches = iter(reader)
-        except pyarrow.ArrowInvalid:
-            reader = pyarrow.ipc.open_file(file)
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        present = set(wanted) <= set(reader.schema.names)
-        for batch in batches:
-            yield from (batch.select(list(wanted)) if present else batch).to_pylist()
-
-
-READERS: dict[str, Reader] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-    ".csv": _csv_rows,
-    ".tsv": partial(_csv_rows, delimiter="\t"),
-    ".parquet": _parquet_rows,
-    ".arrow": _arrow_rows,
-}
-COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
-
-
-def _reader(path: Path, key: str) -> Reader:
-    """The reader for a file, by its name."""
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        suffix = Path(path.stem).suffix.lower()
-        if suffix not in COMPRESSED:
-            suffix = ".gz"
-    if suffix not in READERS:
-        raise DataError(
-            "unknown format",
-            file=path,
-            key=key,
-            value=path.suffix,
-            fix=f"Expected {', '.join(READERS)} ({', '.join(COMPRESSED)} also as .gz),"
-            " or a folder written by save_to_disk.",
-        )
-    return READERS[suffix]
-
-
-def _text(path: Path) -> TextIO:
-    """The file as UTF-8 text, without a byte order mark, with its own line ends."""
-    if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _load_folder(path: Path, key: str) -> datasets.Dataset:

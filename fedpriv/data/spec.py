@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import ModelSection
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,15 @@ class DataSpec:
     max_length: int
     unit: str
     max_records_per_unit: int
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, str],
+        model: ModelSection,
+        *,
+        unit: str = "record",
+        max_records_per_unit: int,
+    ) -> DataSpec:
+        """The preparation for a model of a job."""
+        return cls(columns, model.task, model.labels, model.max_length, unit, max_records_per_unit)

@@ -101,12 +101,12 @@ class PerSampleGradients:
         self.size = block.stop + (out_features if with_bias else 0)
 
         def forward(x: Tensor) -> Tensor:
-            recorded: Tensor = _RecordingLinear.apply(
+            recorded: Tensor = _RecordingLinear.apply(  # type: ignore[no-untyped-call]
                 x, module.weight, module.bias, self._record, block
             )
             return recorded
 
-        module.forward = forward  # type: ignore[method-assign]
+        module.forward = forward  # type: ignore[method-assign, assignment]
         self._patched.append(module)
 
     def rows(self, losses: Callable[[nn.Module], Tensor], batch_size: int) -> Tensor:
@@ -143,7 +143,7 @@ class PerSampleGradients:
                 raise NotPrivateError(
                     f"Expected one loss per record, ({batch_size},), got {tuple(per_record.shape)}."
                 )
-            per_record.sum().backward()
+            per_record.sum().backward()  # type: ignore[no-untyped-call]
         rows = buffer[:batch_size]
         for block in self._blocks.values():
             if not block.written:  # the layer was not used: its gradient is zero

@@ -44,10 +44,8 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         ModelError: not found, no safetensors, or not a model for the task.
     """
     import torch
-    from transformers import (
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-    )
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     source = str(EMBEDDED) if settings.name == "embedded" else settings.name
     tokenizer = load_tokenizer(settings)
@@ -59,6 +57,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     factory: Any = AutoModelForCausalLM
     if settings.task == "classification":
         factory = AutoModelForSequenceClassification
+        options["ignore_mismatched_sizes"] = True  # a head for other labels is drawn anew
         options["num_labels"] = len(settings.labels)
         options["id2label"] = dict(enumerate(settings.labels))
         options["label2id"] = {label: index for index, label in enumerate(settings.labels)}
@@ -66,7 +65,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
             model = factory.from_pretrained(source, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
             " Name a folder with config.json and model.safetensors, or a hub model."
@@ -127,7 +126,9 @@ def weights_digest(model: PreTrainedModel, skip: Sequence[str] = ()) -> str:
 def _new_head(model: PreTrainedModel, settings: ModelSection) -> list[str]:
     if settings.task != "classification":
         return []
-    return [f"{name}." for name in ("classifier", "score", "pre_classifier") if hasattr(model, name)]
+    return [
+        f"{name}." for name in ("classifier", "score", "pre_classifier") if hasattr(model, name)
+    ]
 
 
 def _first_line(error: Exception) -> str:
@@ -143,7 +144,7 @@ def _quiet() -> Any:
     @contextlib.contextmanager
     def quiet() -> Any:
         level = logging.get_verbosity()
-        logging.set_verbosity_error()
+        logging.set_verbosity(40)  # errors only
         try:
             yield
         finally:

@@ -45,7 +45,7 @@ def attach_lora(
         torch.manual_seed(seed)
         model = get_peft_model(base.model, config)
     model.eval()
-    return model  # type: ignore[return-value]
+    return model
 
 
 def _targets(base: Base, settings: LoraSection) -> list[str]:

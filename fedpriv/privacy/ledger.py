@@ -243,8 +243,9 @@ class Ledger:
             if epsilon > self.terms.budget:
                 raise BudgetError(
                     f"{self.path}: {plan.steps} steps at rate {plan.sample_rate:g} and noise"
-                    f" {plan.noise_multiplier:g} cost ε = {epsilon:.3f} at δ = {self.terms.delta:g},"
-                    f" more than the budget {self.terms.budget:g}. Use more noise or fewer steps."
+                    f" {plan.noise_multiplier:g} cost ε = {epsilon:.3f} at δ ="
+                    f" {self.terms.delta:g}, more than the budget {self.terms.budget:g}."
+                    " Use more noise or fewer steps."
                 )
             return epsilon
 
@@ -338,7 +339,7 @@ class Ledger:
     def spent_events(self) -> list[Event]:
         """The reserved slots as events, one per plan."""
         with self._lock:
-            counts = {job: 0 for job in self._plans}
+            counts = dict.fromkeys(self._plans, 0)
             for job, _ in self._requests:
                 counts[job] += 1
             return [

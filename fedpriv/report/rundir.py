@@ -34,6 +34,12 @@ class RunModel(Part):
     trainable: Any = None
 
 
+class Preparing(Part):
+    """What run.json is sure to hold before the model is loaded and the sites agree."""
+
+    status: str
+
+
 class Evaluation(Part):
     """Held-out scores; a model that diverged may have scores that are not finite."""
 
@@ -100,6 +106,8 @@ def read_run(run_dir: Path) -> RunDirectory:
     """
     path = run_dir / "run.json"
     try:
+        if Preparing.model_validate_json(_bytes(path)).status == "preparing":
+            raise RunError(f"{path}: the run has not begun, so there is nothing to report yet.")
         run = Run.model_validate_json(_bytes(path))
     except ValidationError as error:
         raise budget.malformed(error, path) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,26 +54,18 @@ class DpLora:
 
     def _unit_rows(self, worker: Worker, units: Sequence[Unit], size: int) -> Tensor:
         """The mean gradient of each unit, (U, P), in the engine's order."""
-        from fedpriv.data.batch import buckets, collate
+        from fedpriv.data.batch import buckets
 
         examples: list[Example] = [example for unit in units for example in unit]
         owner = torch.tensor([i for i, unit in enumerate(units) for _ in unit])
         share = torch.tensor([1 / len(unit) for unit in units])
         single = len(examples) == len(units)
         groups = buckets(examples, worker.recipe.model.max_length)
-        tokenizer = worker.base.tokenizer
         result: Tensor | None = None
         for length, members in groups.items():
             for chunk in _chunks(members, size):
-                batch = collate(
-                    [examples[i] for i in chunk],
-                    tokenizer.pad_token_id,
-                    length,
-                    padding_side=tokenizer.padding_side,
-                ).to(worker.device)
-                rows = worker.gradients.rows(
-                    lambda model, batch=batch: record_losses(model, batch), len(chunk)
-                )
+                batch = worker.batch([examples[i] for i in chunk], length)
+                rows = worker.gradients.rows(partial(record_losses, batch=batch), len(chunk))
                 if single and len(chunk) == len(examples):
                     return rows  # one record a unit, one bucket: nothing to average
                 if result is None:

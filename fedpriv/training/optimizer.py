@@ -61,8 +61,11 @@ class VectorOptimizer:
         import torch
 
         found: dict[str, Any] = self._optimizer.state.get(self._parameter, {})
-        tensors = {f"optimizer.{key}": torch.as_tensor(value) for key, value in found.items()
-                   if value is not None}
+        tensors = {
+            f"optimizer.{key}": torch.as_tensor(value)
+            for key, value in found.items()
+            if value is not None
+        }
         return {"vector": self._parameter.detach().clone(), **tensors}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from fedpriv.models.lora import attach_lora
 from fedpriv.models.vector import TrainableVector
 
 if TYPE_CHECKING:
+    from fedpriv.data.batch import Batch
+    from fedpriv.data.encode import Example
     from fedpriv.gradients.per_sample import PerSampleGradients
 
 
@@ -31,7 +33,7 @@ class ModelRecipe:
     model: ModelSection
     lora: LoraSection
     seed: int
-    compute: ComputeSection = ComputeSection()
+    compute: ComputeSection
 
 
 class Worker:
@@ -46,9 +48,7 @@ class Worker:
     def __init__(self, recipe: ModelRecipe) -> None:
         self.recipe = recipe
         self.base: Base = load_base(recipe.model, dtype=recipe.compute.dtype, seed=recipe.seed)
-        self.model: Any = attach_lora(
-            self.base, recipe.lora, recipe.model.task, seed=recipe.seed
-        )
+        self.model: Any = attach_lora(self.base, recipe.lora, recipe.model.task, seed=recipe.seed)
         self.device = device_of(recipe.compute.device)
         self.model.to(self.device)
         self.vector = TrainableVector(self.model)
@@ -68,6 +68,14 @@ class Worker:
             probe_independence(self, gradients)
             self._gradients = gradients
         return self._gradients
+
+    def batch(self, examples: Sequence[Example], length: int) -> Batch:
+        """Examples as this model takes them, padded to `length`, on its device."""
+        from fedpriv.data.batch import collate
+
+        tokenizer: Any = self.base.tokenizer
+        side = tokenizer.padding_side
+        return collate(examples, tokenizer.pad_token_id, length, side).to(self.device)
 
 
 class WorkerPool:
@@ -139,6 +147,9 @@ def probe_independence(worker: Worker, gradients: PerSampleGradients) -> None:
     from fedpriv.data.batch import Batch
     from fedpriv.training.loss import record_losses
 
+    def rows(batch: Batch) -> torch.Tensor:
+        return gradients.rows(lambda model: record_losses(model, batch), len(batch))
+
     config = worker.model.config
     length = min(12, worker.recipe.model.max_length)
     generator = torch.Generator().manual_seed(0)
@@ -156,21 +167,12 @@ def probe_independence(worker: Worker, gradients: PerSampleGradients) -> None:
     disturbed = torch.randn(worker.vector.size, generator=generator) * 0.02
     worker.vector.write(original + disturbed.numpy())  # a fresh lora_B is 0 and hides errors
     batch = Batch(ids, mask, labels).to(worker.device)
+    single = [slice(i, i + 1) for i in range(3)]
     alone = [
-        gradients.rows(
-            lambda model, i=i: record_losses(
-                model,
-                Batch(
-                    batch.input_ids[i : i + 1],
-                    batch.attention_mask[i : i + 1],
-                    batch.labels[i : i + 1],
-                ),
-            ),
-            1,
-        ).clone()
-        for i in range(3)
+        rows(Batch(batch.input_ids[i], batch.attention_mask[i], batch.labels[i])).clone()
+        for i in single
     ]
-    together = gradients.rows(lambda model: record_losses(model, batch), 3)
+    together = rows(batch)
     worker.vector.write(original)
     expected = torch.cat(alone)
     error = float((together - expected).norm(dim=1).max() / expected.norm(dim=1).max())

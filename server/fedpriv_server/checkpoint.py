@@ -51,7 +51,7 @@ class Checkpoint:
         try:
             with safe_open(path, framework="pt") as stream:
                 meta = stream.metadata()
-                tensors = {name: stream.get_tensor(name) for name in stream.keys()}
+                tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = {k: Head(*v) for k, v in json.loads(meta["heads"]).items()}
             return cls(meta["job_id"], int(meta["round"]), tensors, heads)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:

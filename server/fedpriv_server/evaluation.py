@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from scipy.stats import rankdata
 
-    from fedpriv.data.encode import Example
-    from fedpriv.models.vector import Vector
-    from fedpriv.training.worker import Worker
+from fedpriv.data.batch import buckets
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.training.loss import correct_tokens, token_losses
+from fedpriv.training.worker import Worker
 
 BATCH = 32
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Attributes:
-    eval_loss: mean over the target tokens, or over the records of a classifier.
-    eval_accuracy: next tokens or records that the model has right, as a share.
-    eval_auc: area under the ROC curve of the second label; two labels only.
+    """How good a model is.
+
+    Attributes:
+        eval_loss: mean over the target tokens, or over the records of a classifier.
+        eval_accuracy: next tokens or records that the model has right, as a share.
+        eval_auc: area under the ROC curve of the second label; two labels only.
     """
 
     eval_loss: float
@@ -29,61 +32,47 @@ class Scores:
     eval_auc: float | None = None
 
     def as_dict(self) -> dict[str, float]:
+        """The scores there are, by name."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
+@torch.inference_mode()
 def evaluate(worker: Worker, examples: Sequence[Example], vector: Vector) -> Scores:
     """Score the model with `vector` on public examples.
 
     Privacy:
         Never called with private records: their loss would be a release of its own.
     """
-    import torch
-
-    from fedpriv.data.batch import buckets, collate
-
     worker.vector.write(vector)
-    tokenizer = worker.base.tokenizer
     total, right, count = 0.0, 0, 0
-    scores: list[torch.Tensor] = []
+    ranked: list[torch.Tensor] = []
     truth: list[torch.Tensor] = []
-    with torch.inference_mode():
-        for length, members in buckets(examples, worker.recipe.model.max_length).items():
-            for start in range(0, len(members), BATCH):
-                batch = collate(
-                    [examples[i] for i in members[start : start + BATCH]],
-                    tokenizer.pad_token_id,
-                    length,
-                    padding_side=tokenizer.padding_side,
-                ).to(worker.device)
-                logits = worker.model(
-                    input_ids=batch.input_ids, attention_mask=batch.attention_mask
-                ).logits.float()
-                if batch.labels.ndim == 1:
-                    loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
-                    total, count = total + loss.item(), count + len(batch)
-                    right += int((logits.argmax(-1) == batch.labels).sum())
-                    scores.append((logits[:, -1] - logits[:, 0]).cpu())
-                    truth.append(batch.labels.cpu())
-                    continue
-                from fedpriv.training.loss import correct_tokens, token_losses
-
+    for length, members in buckets(examples, worker.recipe.model.max_length).items():
+        for start in range(0, len(members), BATCH):
+            batch = worker.batch([examples[i] for i in members[start : start + BATCH]], length)
+            logits = worker.model(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask
+            ).logits.float()
+            if batch.labels.ndim == 1:
+                loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
+                total, count = total + loss.item(), count + len(batch)
+                right += int((logits.argmax(-1) == batch.labels).sum())
+                ranked.append((logits[:, -1] - logits[:, 0]).cpu())
+                truth.append(batch.labels.cpu())
+            else:
                 losses, counted = token_losses(logits, batch.labels)
                 total, count = total + losses.sum().item(), count + int(counted.sum())
                 right += int(correct_tokens(logits, batch.labels))
-    auc = None
-    if scores and len(worker.recipe.model.labels) == 2:
-        auc = area_under_curve(torch.cat(scores), torch.cat(truth))
+    binary = len(worker.recipe.model.labels) == 2
+    auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
     return Scores(total / count, right / count, auc)
 
 
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
     """P(score of a positive > score of a negative), ties half; None with one class only.
 
-    The Mann–Whitney statistic (Hanley & McNeil 1982).
+    The Mann-Whitney statistic (Hanley & McNeil 1982).
     """
-    from scipy.stats import rankdata
-
     positive = (truth == 1).numpy()
     n_positive, n = int(positive.sum()), positive.size
     if n_positive in (0, n):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedpriv_strategies.messages import as_arrays
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
@@ -24,7 +26,6 @@ from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import Scores, evaluate
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_strategies.messages import as_arrays
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -71,22 +72,19 @@ class Job:
                 base_digest=worker.base.digest,
                 vector_digest=worker.vector.digest,
             )
-            self.examples = load_examples(
-                config.evaluation.data,
-                DataSpec(
-                    columns=config.data.columns,
-                    task=config.model.task,
-                    labels=config.model.labels,
-                    max_length=config.model.max_length,
-                    unit="record",
-                    max_records_per_unit=config.privacy.max_records_per_unit,
-                ),
-                worker.base.tokenizer,
-                cache_dir=run.path / "cache",
-                key="evaluation.data",
-                limit=config.evaluation.limit,
-            )
-            shutil.rmtree(run.path / "cache", ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
+                self.examples = load_examples(
+                    config.evaluation.data,
+                    DataSpec.of(
+                        config.data.columns,
+                        config.model,
+                        max_records_per_unit=config.privacy.max_records_per_unit,
+                    ),
+                    worker.base.tokenizer,
+                    cache_dir=Path(cache),
+                    key="evaluation.data",
+                    limit=config.evaluation.limit,
+                )
         optimizer = VectorOptimizer(config.optimizer, initial)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0

@@ -1,9 +1,9 @@
 """The directory of one job: what is written when, so that a crash leaves something to go on from.
 
-    run.json       first of all, with status `preparing`: nothing is spent yet
-    metrics.jsonl  one line a round, before its checkpoint
-    checkpoint/    after every round; what the metrics say beyond it is dropped on resume
-    adapter/       when the job stops
+run.json       first of all, with status `preparing`: nothing is spent yet
+metrics.jsonl  one line a round, before its checkpoint
+checkpoint/    after every round; what the metrics say beyond it is dropped on resume
+adapter/       when the job stops
 """
 
 from __future__ import annotations
@@ -95,8 +95,10 @@ class RunDirectory:
                 " Resume with the same file and options; a plan can't change once it is committed."
             )
         if info["private"] != (insecure_seed is None):
-            raise RunError(f"{path}: was started {'without' if info['private'] else 'with'}"
-                           " --insecure-seed; resume it the same way.")
+            raise RunError(
+                f"{path}: was started {'without' if info['private'] else 'with'}"
+                " --insecure-seed; resume it the same way."
+            )
         return cls(path, info)
 
     def ready(self, **facts: Any) -> None:

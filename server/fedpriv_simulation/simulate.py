@@ -8,13 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
-from fedpriv.privacy.ledger import Terms
-from fedpriv.report import write_report
-from fedpriv.report.budget import BudgetReport
-from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
 from fedpriv_client.report import write_budget_report
@@ -22,6 +15,14 @@ from fedpriv_client.site import Site, SiteSettings, new_dataset_id
 from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
+from fedpriv.privacy.ledger import Terms
+from fedpriv.report import write_report
+from fedpriv.report.budget import BudgetReport
+from fedpriv.training.worker import WorkerPool
 from fedpriv_simulation.inline import SERVER_NODE, InlineGrid
 
 
@@ -142,7 +143,7 @@ def _site(
     settings = SiteSettings(
         name=section.name,
         data=section.data,
-        columns=dict(config.data.columns),
+        columns=config.data.columns,
         state_dir=folder,
         ledger=section.ledger or folder / "ledger.db",
         terms=Terms(
@@ -170,7 +171,7 @@ def _site(
 def _check_files(config: JobConfig, source: Path) -> None:
     """Refuse files that are not there before a model is loaded."""
     for section in config.sites:
-        if not section.data.exists():
+        if isinstance(section.data, Path) and not section.data.exists():
             raise ConfigError(
                 "no such file or folder",
                 file=source,

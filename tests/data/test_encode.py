@@ -61,7 +61,7 @@ def test_windows_reassemble_the_token_stream(
         stream = []
     assert len(examples) <= cap
     assert all(2 <= len(example.input_ids) <= max_length for example in examples)
-    assert all(example.labels == example.input_ids for example in examples)
+    assert all(example.labels == [NO_LOSS, *example.input_ids[1:]] for example in examples)
     joined = list(chain.from_iterable(example.input_ids for example in examples))
     assert joined == stream[: len(joined)]
     lost = len(stream[: cap * max_length]) - len(joined)

@@ -88,7 +88,7 @@ def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: M
     rows = [
         {"patient": 1, "note": "a" * 8},
         {"patient": 2, "note": "b" * 40},
-        {"patient": "1", "note": ""},
+        {"patient": " 1", "note": ""},
         {"patient": 1.0, "note": "c" * 16},
     ]
     population = load(rows, tmp_path, BY_PATIENT, tokenizer)

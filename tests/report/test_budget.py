@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +175,7 @@ def test_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "state" / "report.key"
     first = budget.load_or_create_key(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(path.parent) == ["report.key"]
+    assert list(path.parent.iterdir()) == [path]
     assert budget.load_or_create_key(path).private_bytes_raw() == first.private_bytes_raw()
 
 
@@ -187,7 +186,7 @@ def test_a_key_made_meanwhile_by_another_process_is_kept(
     theirs = budget.load_or_create_key(path)
     monkeypatch.setattr(Path, "exists", lambda self: False)
     assert budget.load_or_create_key(path).private_bytes_raw() == theirs.private_bytes_raw()
-    assert os.listdir(tmp_path) == ["report.key"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])

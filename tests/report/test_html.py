@@ -273,6 +273,12 @@ def test_a_job_before_its_first_site_has_a_page(make_run: MakeRun) -> None:
     assert "No site has reported yet." in Page(write_report(run)).words
 
 
+def test_a_run_that_has_not_begun_has_nothing_to_report(make_run: MakeRun) -> None:
+    run = make_run(sites=0, rounds=0, status="preparing", model=None)
+    with pytest.raises(RunError, match="has not begun"):
+        write_report(run)
+
+
 def test_a_line_that_is_still_being_written_is_left_out(make_run: MakeRun) -> None:
     run = make_run(rounds=6, status="running", finished=None)
     path = run / "metrics.jsonl"

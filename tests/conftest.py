@@ -1,0 +1,134 @@
+"""Small random models of real architectures, and a tokenizer of bytes to go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.environment import no_calls_home
+
+no_calls_home()
+Make = Callable[..., Any]
+VOCAB = 300
+_SMALL = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TARGETS = {
+    "bert": ("query", "key", "value", "dense"),
+    "roberta": ("query", "value"),
+    "gpt2": ("c_attn", "c_proj", "c_fc"),
+    "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"),
+    "qwen3": ("q_proj", "v_proj"),
+}
+
+
+def small_config(kind: str, **changes: Any) -> Any:
+    """A configuration of a real architecture, small enough for a unit test."""
+    import transformers
+
+    options: dict[str, Any] = {**_SMALL, **changes}
+    match kind:
+        case "bert":
+            return transformers.BertConfig(**options)
+        case "roberta":
+            return transformers.RobertaConfig(**{**options, "max_position_embeddings": 140})
+        case "gpt2":
+            return transformers.GPT2Config(
+                vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128,
+                pad_token_id=0, bos_token_id=1, eos_token_id=2, **changes,
+            )  # fmt: skip
+        case "llama":
+            return transformers.LlamaConfig(**options, num_key_value_heads=2)
+        case "qwen3":
+            return transformers.Qwen3Config(**options, num_key_value_heads=2, head_dim=8)
+        case "deberta":
+            return transformers.DebertaV2Config(
+                **options, relative_attention=True, pos_att_type=["p2c", "c2p"]
+            )
+    raise ValueError(kind)
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Any:
+    """One token a byte; <pad>, <bos>, <eos> are 0, 1, 2."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    specials = ["<pad>", "<bos>", "<eos>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*specials, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(specials)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
+    )
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any) -> Make:
+    """A factory of Hugging Face folders with a small random causal LM or encoder."""
+    made: dict[str, Path] = {}
+
+    def make(kind: str = "llama", **changes: Any) -> Path:
+        import torch
+        import transformers
+
+        key = f"{kind}-{sorted(changes.items())}"
+        if key not in made:
+            folder = tmp_path_factory.mktemp(kind)
+            torch.manual_seed(0)
+            config = small_config(kind, **changes)
+            if kind in ("bert", "roberta", "deberta"):
+                model: Any = transformers.AutoModelForSequenceClassification.from_config(config)
+            else:
+                model = transformers.AutoModelForCausalLM.from_config(config)
+            model.save_pretrained(folder)
+            byte_tokenizer.save_pretrained(folder)
+            made[key] = folder
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def make_worker(model_folder: Make) -> Make:
+    """A factory of workers on small random models, float64 unless told otherwise."""
+
+    def make(
+        kind: str = "llama",
+        *,
+        task: str = "causal-lm",
+        dtype: str = "float64",
+        r: int = 4,
+        targets: Any = None,
+        microbatch: int = 16,
+        **changes: Any,
+    ) -> Any:
+        from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+        from fedpriv.training.worker import ModelRecipe, Worker
+
+        labels = ("no", "yes", "maybe") if task == "classification" else ()
+        recipe = ModelRecipe(
+            ModelSection(
+                name=str(model_folder(kind, **changes)), task=task, labels=labels, max_length=64
+            ),
+            LoraSection(r=r, alpha=2.0 * r, target_modules=targets or TARGETS[kind]),
+            seed=3,
+            compute=ComputeSection(device="cpu", dtype=dtype, microbatch=microbatch),
+        )
+        return Worker(recipe)
+
+    return make

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.gradients.clip import MARGIN, clip_and_sum
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(0, 12),
+    size=st.integers(1, 40),
+    scale=st.floats(1e-6, 1e6),
+    clip=st.floats(1e-3, 1e3),
+    wide=st.booleans(),
+)
+def test_one_row_never_adds_more_than_the_bound(
+    seed: int, rows: int, size: int, scale: float, clip: float, wide: bool
+) -> None:
+    dtype = torch.float64 if wide else torch.float32
+    generator = torch.Generator().manual_seed(seed)
+    g = torch.randn(rows + 1, size, generator=generator, dtype=dtype) * scale
+    alone = clip_and_sum(g[-1:].clone(), clip).double()
+    assert alone.norm() <= clip
+    difference = clip_and_sum(g.clone(), clip).double() - clip_and_sum(g[:-1].clone(), clip)
+    assert difference.norm() <= clip * (1 + 1e-5 * (rows + 1))
+
+
+def test_short_rows_are_kept_and_long_ones_scaled() -> None:
+    rows = torch.tensor([[0.3, 0.4], [30.0, 40.0]], dtype=torch.float64)
+    total = clip_and_sum(rows.clone(), 1.0)
+    expected = rows[0] + torch.tensor([0.6, 0.8], dtype=torch.float64) * (1 - MARGIN)
+    assert torch.allclose(total, expected, atol=1e-15)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+def test_a_row_that_is_not_finite_becomes_zero(bad: float) -> None:
+    rows = torch.tensor([[0.1, 0.2], [bad, bad], [0.1, 0.1]])
+    assert torch.allclose(clip_and_sum(rows, 1.0), torch.tensor([0.2, 0.3]))
+
+
+def test_an_empty_sum_is_zero() -> None:
+    assert torch.equal(clip_and_sum(torch.empty(0, 3), 1.0), torch.zeros(3))
+
+
+def test_without_clipping_the_bound_is_broken() -> None:
+    """The mutation: the property above is not true by itself."""
+    rows = torch.full((1, 4), 10.0)
+    assert rows.sum(0).norm() > 1.0 >= clip_and_sum(rows, 1.0).norm()
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan])
+def test_a_bound_that_is_none_is_refused(clip: float) -> None:
+    with pytest.raises(ValueError, match="clip_norm"):
+        clip_and_sum(torch.ones(1, 1), clip)

@@ -1,0 +1,268 @@
+"""Rows against a loop over single records, and what one record may do to another's row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.data.batch import Batch
+from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.training.loss import record_losses
+
+KINDS = [
+    ("bert", "classification"),
+    ("roberta", "classification"),
+    ("gpt2", "causal-lm"),
+    ("llama", "causal-lm"),
+    ("qwen3", "causal-lm"),
+    ("llama", "classification"),
+    ("gpt2", "classification"),
+    ("qwen3", "classification"),
+]
+
+
+def random_batch(worker: Any, lengths: list[int], width: int = 20, seed: int = 0) -> Batch:
+    """Records of the given lengths, padded on the right to `width`."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 250, (len(lengths), width), generator=generator)
+    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+    ids = ids * mask  # the padding token is 0
+    if worker.recipe.model.task == "classification":
+        labels = torch.randint(0, 3, (len(lengths),), generator=generator)
+    else:
+        labels = torch.where(mask == 1, ids, -100)
+        labels[:, 0] = -100  # nothing comes before the first token
+    return Batch(ids, mask, labels)
+
+
+def disturb(worker: Any) -> None:
+    """Move the adapter off its start, where lora_B is 0 and hides half of the gradient."""
+    generator = torch.Generator().manual_seed(7)
+    noise = torch.randn(worker.vector.size, generator=generator) * 0.1
+    worker.vector.write(worker.vector.read() + noise.numpy())
+
+
+def rows_of(worker: Any, batch: Batch) -> torch.Tensor:
+    rows = worker.gradients.rows(lambda model: record_losses(model, batch), len(batch))
+    return torch.stack([worker.gradients.natural(row) for row in rows])
+
+
+def loop(worker: Any, batch: Batch) -> torch.Tensor:
+    """One record at a time, by plain autograd on the untouched model."""
+    gradients = worker._gradients
+    if gradients is not None:
+        gradients.detach()
+        worker._gradients = None
+    trained = [p for p in worker.model.parameters() if p.requires_grad]
+    found = []
+    for i in range(len(batch)):
+        one = Batch(batch.input_ids[i : i + 1], batch.attention_mask[i : i + 1],
+                    batch.labels[i : i + 1])  # fmt: skip
+        loss = record_losses(worker.model, one).sum()
+        parts = torch.autograd.grad(loss, trained, allow_unused=True)
+        found.append(
+            torch.cat(
+                [
+                    torch.zeros(p.numel(), dtype=p.dtype) if g is None else g.reshape(-1)
+                    for p, g in zip(trained, parts, strict=True)
+                ]
+            )
+        )
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(("kind", "task"), KINDS)
+def test_rows_equal_a_loop_over_single_records(
+    make_worker: Callable[..., Any], kind: str, task: str
+) -> None:
+    worker = make_worker(kind, task=task)
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13, 1 if task == "classification" else 2])
+    rows = rows_of(worker, batch)
+    expected = loop(worker, batch)
+    assert rows.shape == (4, worker.vector.size)
+    assert expected.norm(dim=1).min() > 1e-3
+    assert (rows - expected).norm() / expected.norm() < 1e-12
+
+
+@pytest.mark.parametrize(("kind", "task"), KINDS)
+def test_replacing_one_record_leaves_every_other_row_bit_equal(
+    make_worker: Callable[..., Any], kind: str, task: str
+) -> None:
+    worker = make_worker(kind, task=task)
+    disturb(worker)
+    batch = random_batch(worker, [20, 9, 14, 5, 11])
+    other = random_batch(worker, [3, 3, 17, 3, 3], seed=9)
+    changed = Batch(*(getattr(batch, f).clone() for f in ("input_ids", "attention_mask", "labels")))
+    for f in ("input_ids", "attention_mask", "labels"):
+        getattr(changed, f)[2] = getattr(other, f)[2]
+    before, after = rows_of(worker, batch).clone(), rows_of(worker, changed)
+    assert not torch.equal(before[2], after[2])
+    keep = [0, 1, 3, 4]
+    assert torch.equal(before[keep], after[keep])
+
+
+@pytest.mark.parametrize(("kind", "task"), KINDS)
+def test_dropping_one_record_moves_no_other_row(
+    make_worker: Callable[..., Any], kind: str, task: str
+) -> None:
+    worker = make_worker(kind, task=task)
+    disturb(worker)
+    batch = random_batch(worker, [20, 9, 14, 5, 11])
+    keep = [0, 1, 3, 4]
+    fewer = Batch(batch.input_ids[keep], batch.attention_mask[keep], batch.labels[keep])
+    before = rows_of(worker, batch).clone()[keep]
+    assert (before - rows_of(worker, fewer)).abs().max() <= 1e-12
+
+
+def test_a_batch_mean_loss_would_tie_records_together(make_worker: Callable[..., Any]) -> None:
+    """The mutation of law 4: with the mean over the batch's tokens the rows do move."""
+    worker = make_worker("llama")
+    disturb(worker)
+    batch = random_batch(worker, [20, 9, 14])
+    shorter = random_batch(worker, [20, 9, 4])
+
+    def mean_loss(b: Batch) -> Callable[[Any], torch.Tensor]:
+        def losses(model: Any) -> torch.Tensor:
+            tokens = (b.labels != -100).sum()
+            return record_losses(model, b) * (b.labels != -100).sum(1) / tokens
+
+        return losses
+
+    before = worker.gradients.rows(mean_loss(batch), 3).clone()
+    after = worker.gradients.rows(mean_loss(shorter), 3)
+    assert (before[0] - after[0]).norm() / before[0].norm() > 0.05
+
+
+def test_padding_on_the_left_gives_the_same_rows(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("llama")
+    disturb(worker)
+    right = random_batch(worker, [20, 9, 14])
+    order = torch.argsort(right.attention_mask, dim=1, stable=True)
+    left = Batch(
+        right.input_ids.gather(1, order),
+        right.attention_mask.gather(1, order),
+        right.labels.gather(1, order),
+    )
+    a, b = rows_of(worker, right).clone(), rows_of(worker, left)
+    assert (a - b).norm() / a.norm() < 1e-6  # rotary positions are relative, float32 tables
+    assert torch.isfinite(b).all()
+
+
+def test_detach_restores_the_model_bit_for_bit(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("gpt2")
+    batch = random_batch(worker, [10, 10])
+    before = record_losses(worker.model, batch)
+    state = {name: p.clone() for name, p in worker.model.state_dict().items()}
+    rows_of(worker, batch)
+    worker.gradients.detach()
+    assert torch.equal(before, record_losses(worker.model, batch))
+    assert all(torch.equal(p, state[name]) for name, p in worker.model.state_dict().items())
+    assert not any("forward" in vars(module) for module in worker.model.modules())
+    assert all(p.grad is None for p in worker.model.parameters())
+
+
+def test_no_summed_weight_gradient_is_computed(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("llama")
+    rows_of(worker, random_batch(worker, [10, 10]))
+    assert all(p.grad is None for p in worker.model.parameters())
+
+
+def test_a_layer_used_twice_adds_both_uses() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6).double()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.tanh(self.layer(x)))
+
+    model, x = Twice(), torch.randn(3, 4, 6, dtype=torch.float64)
+    gradients = PerSampleGradients(model)
+    rows = gradients.rows(lambda m: (m(x) ** 2).sum((1, 2)), 3).clone()
+    gradients.detach()
+    for i in range(3):
+        (model(x[i : i + 1]) ** 2).sum().backward()
+        expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+        model.zero_grad()
+        assert (gradients.natural(rows[i]) - expected).abs().max() < 1e-12
+
+
+def test_an_unused_layer_has_a_zero_gradient() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 5), "b": nn.Linear(4, 3)}).double()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    gradients = PerSampleGradients(model)
+    for used in ("a", "b", "a"):  # the buffer's old content must not come through
+        rows = gradients.rows(lambda m, used=used: m[used](x).sum(1), 2)
+        row = gradients.natural(rows[0])
+        assert (row[: 4 * 5 + 5] == 0).all() == (used == "b")
+        assert (row[4 * 5 + 5 :] == 0).all() == (used == "a")
+
+
+def test_what_is_not_a_batch_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    gradients = PerSampleGradients(model)
+    with pytest.raises(NotPrivateError, match=r"shape \(3, 1\) in a batch of 2|shape"):
+        gradients.rows(lambda m: m(torch.randn(3, 4)).sum().repeat(2), 2)
+
+
+def test_a_mean_loss_instead_of_one_per_record_is_refused() -> None:
+    gradients = PerSampleGradients(nn.Linear(4, 1))
+    with pytest.raises(NotPrivateError, match="one loss per record"):
+        gradients.rows(lambda m: m(torch.randn(3, 4)).mean(), 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 1)), "Embedding"),
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), "LayerNorm"),
+        (nn.Sequential(nn.Conv1d(4, 4, 1)), "Conv1d"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)), "BatchNorm1d"),
+        (nn.Linear(4, 4).requires_grad_(False), "trainable"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused_by_name(model: nn.Module, name: str) -> None:
+    with pytest.raises(NotPrivateError, match=name):
+        PerSampleGradients(model)
+
+
+def test_deberta_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("deberta", task="classification", targets=("query_proj", "key_proj"))
+    with pytest.raises(NotPrivateError, match=r"deberta.*position"):
+        _ = worker.gradients
+
+
+def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    worker = make_worker("llama")
+    base = worker.model.unload()
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], use_dora=True))
+    with pytest.raises(NotPrivateError, match="magnitude"):
+        PerSampleGradients(model)
+
+
+def test_mixture_of_experts_is_refused_by_name() -> None:
+    class Config:
+        model_type, num_local_experts = "mixtral", 8
+
+    model = nn.Linear(2, 2)
+    model.config = Config()  # type: ignore[assignment]
+    with pytest.raises(NotPrivateError, match="mixture of experts"):
+        PerSampleGradients(model)
+
+
+def test_the_probe_catches_a_model_that_mixes_records(make_worker: Callable[..., Any]) -> None:
+    """A model that subtracts the batch mean is unknown by name, and is refused all the same."""
+    worker = make_worker("llama")
+    norm = worker.model.get_base_model().model.norm
+    plain = norm.forward
+    norm.forward = lambda x: plain(x - x.mean(0, keepdim=True))
+    with pytest.raises(NotPrivateError, match="changes with the other records"):
+        _ = worker.gradients

@@ -1,0 +1,392 @@
+"""The ledger: what it counts, what it refuses, and what survives a crash at any point."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.errors import (
+    BudgetError,
+    LedgerCorruptError,
+    LedgerError,
+    LedgerInUseError,
+    SlotError,
+)
+from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger import KEPT_REPLIES, Head, Ledger, Plan, Reservation, Terms
+
+TERMS = Terms(
+    dataset_id="0" * 32,
+    declared_size=200,
+    unit="record",
+    max_records_per_unit=1,
+    delta=1e-5,
+    budget=4.0,
+    simulated=True,
+)
+PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8)
+DIGEST = "sha256:" + "a" * 64
+OTHER = "sha256:" + "b" * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def with_plan(path: Path, plan: Plan = PLAN) -> Ledger:
+    ledger = Ledger.create(path, TERMS)
+    ledger.commit(plan)
+    return ledger
+
+
+def take(ledger: Ledger, slot: int, digest: str = DIGEST, job: str = "job-1") -> Reservation:
+    reservation = ledger.reserve(job, slot, digest)
+    assert isinstance(reservation, Reservation)
+    return reservation
+
+
+def test_committed_is_the_whole_plan_and_spent_the_reserved_slots(path: Path) -> None:
+    with with_plan(path) as ledger:
+        assert ledger.epsilon_spent == 0
+        assert ledger.epsilon_committed == epsilon_upper([Event(0.1, 1.5, 8)], 1e-5)
+        take(ledger, 0)
+        assert ledger.epsilon_spent == epsilon_upper([Event(0.1, 1.5, 1)], 1e-5)
+        ledger.release(take(ledger, 1, OTHER), b"reply")
+        assert ledger.epsilon_spent == epsilon_upper([Event(0.1, 1.5, 2)], 1e-5)
+        assert ledger.slots("job-1") == [(0, False), (1, True)]
+
+
+def test_reserved_counts_as_spent_also_after_a_crash(path: Path) -> None:
+    with with_plan(path) as ledger:
+        take(ledger, 0)
+        spent, head = ledger.epsilon_spent, ledger.head
+    with Ledger.open(path) as ledger:
+        assert (ledger.epsilon_spent, ledger.head) == (spent, head)
+        take(ledger, 0)  # the same reservation, not a second one
+        assert (ledger.epsilon_spent, ledger.head) == (spent, head)
+
+
+def test_a_repeated_request_gets_the_stored_reply(path: Path) -> None:
+    with with_plan(path) as ledger:
+        ledger.release(take(ledger, 0), b"first answer")
+        head = ledger.head
+        assert ledger.reserve("job-1", 0, DIGEST) == b"first answer"
+        assert ledger.head == head
+    with Ledger.open(path) as ledger:
+        assert ledger.reserve("job-1", 0, DIGEST) == b"first answer"
+
+
+def test_a_changed_request_under_an_old_slot_is_refused_for_ever(path: Path) -> None:
+    with with_plan(path) as ledger:
+        reservation = take(ledger, 0)
+        with pytest.raises(SlotError, match="another request"):
+            ledger.reserve("job-1", 0, OTHER)
+        ledger.release(reservation, b"x")
+        with pytest.raises(SlotError, match="another request"):
+            ledger.reserve("job-1", 0, OTHER)
+
+
+def test_a_slot_is_released_once(path: Path) -> None:
+    with with_plan(path) as ledger:
+        reservation = take(ledger, 0)
+        ledger.release(reservation, b"x")
+        with pytest.raises(SlotError, match="not open"):
+            ledger.release(reservation, b"y")
+        with pytest.raises(SlotError, match="not open"):
+            ledger.release(replace(reservation, slot=3), b"unpaid")
+        assert ledger.reserve("job-1", 0, DIGEST) == b"x"
+
+
+@pytest.mark.parametrize(("job", "slot"), [("job-1", 8), ("job-1", -1), ("job-2", 0)])
+def test_a_slot_outside_the_plan_is_refused(path: Path, job: str, slot: int) -> None:
+    with with_plan(path) as ledger, pytest.raises(SlotError, match="no plan"):
+        ledger.reserve(job, slot, DIGEST)
+
+
+def test_only_the_last_replies_are_kept(path: Path) -> None:
+    with with_plan(path) as ledger:
+        for slot in range(KEPT_REPLIES + 1):
+            ledger.release(take(ledger, slot), b"%d" % slot)
+        with pytest.raises(SlotError, match="only the last"):
+            ledger.reserve("job-1", 0, DIGEST)
+        assert ledger.reserve("job-1", KEPT_REPLIES, DIGEST) == b"%d" % KEPT_REPLIES
+
+
+def test_a_plan_over_the_budget_is_refused_at_the_door(path: Path) -> None:
+    with Ledger.create(path, TERMS) as ledger:
+        head = ledger.head
+        with pytest.raises(BudgetError, match=r"more than the budget 4"):
+            ledger.commit(replace(PLAN, steps=800))
+        assert ledger.head == head
+        ledger.commit(PLAN)  # the refusal left nothing behind
+
+
+def test_the_rule_plan_allows_one_plan_for_life(path: Path) -> None:
+    with with_plan(path) as ledger:
+        ledger.commit(PLAN)  # the same again changes nothing
+        for other in (replace(PLAN, job="job-2"), replace(PLAN, noise_multiplier=9.0)):
+            with pytest.raises(BudgetError, match="one plan for life"):
+                ledger.commit(other)
+        assert [row["kind"] for row in ledger.rows()] == ["terms", "plan"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"delta": 0.005}, {"delta": 0.0}, {"budget": 0.0}, {"budget": -1.0}]
+)
+def test_terms_that_promise_nothing_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(LedgerError, match="Expected"):
+        replace(TERMS, **change)
+
+
+def test_a_second_opener_is_refused(path: Path) -> None:
+    with with_plan(path):
+        with pytest.raises(LedgerInUseError, match="in use"):
+            Ledger.open(path)
+        code = (
+            "import sys, pathlib; from fedpriv.privacy.ledger import Ledger;"
+            "Ledger.open(pathlib.Path(sys.argv[1]))"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        child = subprocess.run(command, capture_output=True, text=True)
+        assert "LedgerInUseError" in child.stderr
+    Ledger.open(path).close()
+
+
+def test_threads_share_a_ledger(path: Path) -> None:
+    with with_plan(path) as ledger:
+        threads = [
+            threading.Thread(target=lambda s=s: ledger.release(take(ledger, s), b"x"))
+            for s in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ledger.slots("job-1") == [(s, True) for s in range(8)]
+    Ledger.open(path).close()
+
+
+def tamper(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TRIGGER rows_are_final")
+    connection.execute("DROP TRIGGER rows_are_kept")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (
+            "UPDATE rows SET body = replace(body, '1.5', '9.5') WHERE kind = 'plan'",
+            "row 2 was edited",
+        ),
+        (
+            "UPDATE rows SET body = replace(body, '\"budget\":4.0', '\"budget\":9.0')",
+            "row 1 was edited",
+        ),
+        ("DELETE FROM rows WHERE number = 3", "row 3 is missing"),
+        ("DELETE FROM rows", "row 1 is missing"),
+        ("UPDATE rows SET kind = 'note' WHERE number = 4", "row 4 was edited"),
+        ("UPDATE outbox SET reply = x'00'", "not the released one"),
+    ],
+)
+def test_edited_and_missing_rows_show(path: Path, statement: str, message: str) -> None:
+    with with_plan(path) as ledger:
+        ledger.release(take(ledger, 0), b"x")
+        take(ledger, 1)
+    tamper(path, statement)
+    with pytest.raises(LedgerCorruptError, match=message), Ledger.open(path) as ledger:
+        ledger.reserve("job-1", 0, DIGEST)
+
+
+def test_rows_cannot_be_changed_through_sql(path: Path) -> None:
+    with_plan(path).close()
+    connection = sqlite3.connect(path)
+    for statement in ("DELETE FROM rows", "UPDATE rows SET body = '{}'"):
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            connection.execute(statement)
+
+
+def test_a_restored_older_copy_is_told_by_its_witness(path: Path, tmp_path: Path) -> None:
+    with with_plan(path) as ledger:
+        take(ledger, 0)
+    backup = tmp_path / "backup.db"
+    shutil.copy(path, backup)
+    with Ledger.open(path) as ledger:
+        take(ledger, 1)
+        seen = ledger.head
+        ledger.check_witness(seen)
+        ledger.check_witness(Head(0, "0" * 64))
+    with Ledger.open(backup) as ledger:  # whole in itself
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            ledger.check_witness(seen)
+        take(ledger, 2, OTHER)  # another branch of the same length
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            ledger.check_witness(seen)
+
+
+def test_files_that_are_no_ledger_are_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="no such ledger"):
+        Ledger.open(path)
+    path.write_bytes(b"something else entirely" * 100)
+    with pytest.raises(LedgerCorruptError, match="not a fedpriv ledger"):
+        Ledger.open(path)
+    foreign = tmp_path / "foreign.db"
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE rows (number)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match="is not a fedpriv ledger"):
+        Ledger.open(foreign)
+
+
+def test_a_newer_format_is_refused(path: Path) -> None:
+    with_plan(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(LedgerError, match="format 99"):
+        Ledger.open(path)
+
+
+def test_an_existing_ledger_is_not_made_again(path: Path) -> None:
+    with_plan(path).close()
+    with pytest.raises(LedgerError, match="already exists"):
+        Ledger.create(path, TERMS)
+
+
+def test_a_full_disk_stops_before_the_release(path: Path) -> None:
+    with with_plan(path) as ledger:
+        reservation = take(ledger, 0)
+        head = ledger.head
+        pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
+        ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(LedgerError, match="can't be written"):
+            ledger.release(reservation, b"x" * 100_000)
+        assert ledger.head == head
+        assert ledger.slots("job-1") == [(0, False)]
+        ledger._connection.execute("PRAGMA max_page_count = 1000000")
+        ledger.release(reservation, b"x" * 100_000)
+    Ledger.open(path).close()
+
+
+def test_only_the_owner_may_read_it(path: Path) -> None:
+    with_plan(path).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    actions=st.lists(
+        st.tuples(
+            st.integers(0, 9), st.sampled_from([DIGEST, OTHER]), st.booleans(), st.booleans()
+        ),
+        max_size=20,
+    )
+)
+def test_any_history_counts_every_slot_once(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[int, str, bool, bool]]
+) -> None:
+    """A model of the ledger in a dict: reserve, release or not, reopen or not, in any order."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    ledger = with_plan(path)
+    taken: dict[int, tuple[str, bytes | None]] = {}
+    try:
+        for slot, digest, releases, reopens in actions:
+            if slot >= PLAN.steps or (slot in taken and taken[slot][0] != digest):
+                with pytest.raises(SlotError):
+                    ledger.reserve("job-1", slot, digest)
+            elif slot in taken and taken[slot][1] is not None:
+                try:
+                    assert ledger.reserve("job-1", slot, digest) == taken[slot][1]
+                except SlotError:
+                    assert slot <= max(taken) - KEPT_REPLIES
+            else:
+                reservation = take(ledger, slot, digest)
+                reply = b"reply %d" % slot if releases else None
+                if reply is not None:
+                    ledger.release(reservation, reply)
+                taken[slot] = (digest, reply)
+            if reopens:
+                head = ledger.head
+                ledger.close()
+                ledger = Ledger.open(path)
+                assert ledger.head == head
+            assert len(ledger.slots("job-1")) == len(taken)
+            assert sum(event.count for event in ledger.spent_events) == len(taken)
+    finally:
+        ledger.close()
+
+
+_WORKER = """
+import os, sys
+from pathlib import Path
+from fedpriv.privacy.ledger import Ledger, Reservation
+ledger = Ledger.open(Path(sys.argv[1]))
+print("ready", flush=True)
+for slot in range(8):
+    found = ledger.reserve("job-1", slot, "sha256:" + "a" * 64)
+    if isinstance(found, Reservation):
+        found_reply = os.urandom(16)
+        ledger.release(found, found_reply)
+    else:
+        found_reply = found
+    os.write(1, b"sent %d %s\\n" % (slot, found_reply.hex().encode()))
+"""
+
+
+def kill_at(path: Path, delay: float) -> list[str]:
+    """Run the worker, kill it `delay` seconds after it is ready, and return what it sent."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    assert worker.stdout.readline() == "ready\n"
+    time.sleep(delay)
+    os.kill(worker.pid, signal.SIGKILL)
+    lines = worker.stdout.read().splitlines()
+    worker.wait()
+    return [line for line in lines if len(line.split()) == 3]
+
+
+def check_kills(tmp_path: Path, kills: int) -> None:
+    """A release is never sent unpaid, and never sent as two different values."""
+    for round_ in range(kills // 4):
+        path = tmp_path / f"{round_}.db"
+        with_plan(path).close()
+        sent: dict[str, set[str]] = {}
+        for attempt in range(4):
+            delay = ((round_ * 4 + attempt) * 0.0007) % 0.03
+            for line in kill_at(path, delay):
+                _, slot, reply = line.split()
+                sent.setdefault(slot, set()).add(reply)
+        assert all(len(replies) == 1 for replies in sent.values())
+        with Ledger.open(path) as ledger:
+            reserved = dict(ledger.slots("job-1"))
+            assert all(reserved[int(slot)] for slot in sent)
+            assert sum(event.count for event in ledger.spent_events) == len(reserved)
+
+
+def test_killed_anywhere_it_never_under_counts(tmp_path: Path) -> None:
+    check_kills(tmp_path, 12)
+
+
+@pytest.mark.slow
+def test_killed_at_many_points_it_never_under_counts(tmp_path: Path) -> None:
+    check_kills(tmp_path, 200)

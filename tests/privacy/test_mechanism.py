@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from fedpriv.errors import AccountingError
+from fedpriv.gradients.clip import ClippedSum
+from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
+from fedpriv.privacy.ledger import Plan, Reservation
+from fedpriv.privacy.mechanism import Privatised, release_gaussian
+
+PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3)
+PAID = Reservation("ledger", PLAN, 0, "sha256:" + "0" * 64)
+SIZE = 20_000
+
+
+def accepts(noise: np.ndarray, sigma: float) -> bool:
+    """Whether a two-sided chi-square test at 1e-6 believes that the noise has this deviation."""
+    statistic = float(np.sum((noise / sigma) ** 2))
+    return bool(chi2.ppf(5e-7, noise.size) < statistic < chi2.isf(5e-7, noise.size))
+
+
+def released(plan: Plan = PLAN) -> np.ndarray:
+    total = ClippedSum(torch.ones(SIZE, dtype=torch.float64), plan.clip_norm)
+    value = release_gaussian(total, replace(PAID, plan=plan), InsecureEntropy(1, "test")).value
+    assert value.dtype == np.float32
+    return value.astype(np.float64) - 1
+
+
+def test_the_noise_is_the_one_that_was_paid_for() -> None:
+    noise = released()
+    sigma = PLAN.noise_multiplier * PLAN.clip_norm
+    assert accepts(noise, sigma)
+    assert not accepts(noise, sigma * 2 / 3)
+    assert not accepts(noise, sigma * 3 / 2)
+    assert abs(noise.mean()) < 6 * sigma / SIZE**0.5
+
+
+@pytest.mark.parametrize("factor", [0.5, 2 / 3, 1.5])
+def test_another_noise_would_be_noticed(factor: float) -> None:
+    """The mutation: the same test goes red when σ is off."""
+    changed = released(replace(PLAN, noise_multiplier=PLAN.noise_multiplier * factor))
+    assert not accepts(changed, PLAN.noise_multiplier * PLAN.clip_norm)
+
+
+def test_noise_is_fresh_every_time() -> None:
+    total = ClippedSum(torch.zeros(100, dtype=torch.float64), 2.0)
+    first, second = (release_gaussian(total, PAID, SystemEntropy()).value for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_an_empty_sum_releases_noise_all_the_same() -> None:
+    total = ClippedSum(torch.zeros(SIZE, dtype=torch.float64), 2.0)
+    value = release_gaussian(total, PAID, InsecureEntropy(2, "empty")).value
+    assert accepts(value.astype(np.float64), 3.0)
+
+
+def test_a_sum_clipped_to_a_larger_norm_is_refused() -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.1)
+    with pytest.raises(AccountingError, match="clip_norm"):
+        release_gaussian(total, PAID, SystemEntropy())
+
+
+def test_a_privatised_value_cannot_be_made_by_hand() -> None:
+    with pytest.raises(AccountingError, match="made by a mechanism"):
+        Privatised(np.zeros(3), 1.0, 0.1)
