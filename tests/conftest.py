@@ -132,3 +132,62 @@ def make_worker(model_folder: Make) -> Make:
         return Worker(recipe)
 
     return make
+
+
+WORDS = "fever cough pain chest heart lungs clear normal patient denies reports blood left".split()
+
+
+def note(seed: int) -> str:
+    """A short note of made-up text, the same for a seed."""
+    import random
+
+    return " ".join(random.Random(seed).choices(WORDS, k=4))
+
+
+@pytest.fixture
+def federation(tmp_path: Path, model_folder: Make) -> Make:
+    """A factory of federation files: two sites, a tiny model, a few seconds to run."""
+    import json
+
+    def make(rounds: int = 3, sites: int = 2, public: bool = True, extra: str = "") -> Path:
+        folder = tmp_path / "federation"
+        folder.mkdir(exist_ok=True)
+        for index in range(sites + 1):
+            name = f"site-{index}.jsonl" if index < sites else "held-out.jsonl"
+            rows = [{"note": note(100 * index + i), "patient": i // 2} for i in range(24)]
+            (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        tables = "".join(
+            f'[[sites]]\nname = "site-{i}"\ndata = "site-{i}.jsonl"\nsize = 24\n'
+            for i in range(sites)
+        )
+        file = folder / "federation.toml"
+        file.write_text(
+            f"""
+[job]
+name = "test"
+rounds = {rounds}
+data_is_public = {str(public).lower()}
+min_sites = {sites}
+[model]
+name = "{model_folder("llama")}"
+max_length = 32
+[data]
+columns = {{ text = "note" }}
+[lora]
+r = 2
+alpha = 4
+[privacy]
+epsilon = 6.0
+delta = 1e-3
+sample_rate = 0.3
+max_records_per_unit = 1
+[optimizer]
+lr = 1e-2
+[evaluation]
+data = "held-out.jsonl"
+{extra}
+{tables}"""
+        )
+        return file
+
+    return make

@@ -58,7 +58,7 @@ class DpLora:
 
         examples: list[Example] = [example for unit in units for example in unit]
         owner = torch.tensor([i for i, unit in enumerate(units) for _ in unit])
-        share = torch.tensor([1 / len(unit) for unit in units])
+        share = torch.tensor([1 / len(unit) for unit in units], dtype=torch.float64)
         single = len(examples) == len(units)
         groups = buckets(examples, worker.recipe.model.max_length)
         result: Tensor | None = None

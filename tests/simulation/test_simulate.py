@@ -1,0 +1,433 @@
+"""The whole path on a tiny model: what it leaves, what it refuses, how it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv.config import load_job
+from fedpriv.errors import ConfigError, DataError, FedprivError, RunError
+from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.report.budget import read, verify
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.app import client_app
+from fedpriv_server.job import Job
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_simulation.simulate import Outcome, Progress, _site, simulate
+from fedpriv_strategies.messages import as_arrays
+
+Make = Callable[..., Any]
+
+
+def run(file: Path, out: Path, *overrides: str, **options: Any) -> Outcome:
+    return simulate(load_job(file, overrides), out, source=file, **options)
+
+
+def adapter_bytes(outcome: Outcome) -> bytes:
+    return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def test_a_finished_run_leaves_everything(federation: Make, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    outcome = run(federation(rounds=3), out)
+    info = json.loads((out / "run.json").read_text())
+    assert info["status"] == "finished"
+    assert info["private"] is True
+    assert info["seeds"]["noise"] == "operating system"
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert {"eval_loss", "eval_accuracy", "bytes_up", "bytes_down", "seconds"} < line.keys()
+        assert {site["status"] for site in line["sites"].values()} == {"ok"}
+    spent = [line["sites"]["site-0"]["epsilon_spent"] for line in lines]
+    assert spent == sorted(spent)
+    assert spent[0] < spent[2] == lines[2]["sites"]["site-0"]["epsilon_committed"] <= 6.0
+    assert (out / "checkpoint" / "latest.safetensors").is_file()
+    assert "<svg" in (out / "report.html").read_text()
+    for name in ("site-0", "site-1"):
+        report = read(out / "sites" / name / "budget.json")
+        verify(report)
+        assert [event.count for event in report.events] == [3]
+        assert report.epsilon_spent == report.epsilon_committed <= report.budget == 6.0
+        assert report.simulated
+        left = {path.name for path in (out / "sites" / name).iterdir()}
+        assert left == {"budget.json", "ledger.db", "report.key"}  # no clear text of records
+        assert (out / "sites" / name).stat().st_mode & 0o777 == 0o700
+
+
+def test_the_adapter_loads_in_peft_and_is_the_last_model(federation: Make, tmp_path: Path) -> None:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    outcome = run(federation(), tmp_path / "run")
+    base = AutoModelForCausalLM.from_pretrained(load_job(federation()).model.name)
+    model = PeftModel.from_pretrained(base, outcome.run.path / "adapter")
+    loaded = torch.cat([p.reshape(-1) for n, p in model.named_parameters() if "lora_" in n])
+    checkpoint = outcome.run.checkpoint()
+    assert checkpoint is not None
+    assert torch.equal(loaded.detach(), checkpoint.tensors["vector"])
+    assert loaded.detach().abs().max() > 0
+
+
+def test_seeded_runs_repeat_and_say_that_they_are_not_private(
+    federation: Make, tmp_path: Path
+) -> None:
+    first = run(federation(), tmp_path / "a", insecure_seed=5)
+    second = run(federation(), tmp_path / "b", insecure_seed=5)
+    third = run(federation(), tmp_path / "c", insecure_seed=6)
+    assert adapter_bytes(first) == adapter_bytes(second) != adapter_bytes(third)
+    assert "NOT PRIVATE" in first.report.read_text()
+    assert not any(report.private for report in first.budgets.values())
+    assert first.run.info["private"] is False
+
+
+def test_unseeded_runs_differ(federation: Make, tmp_path: Path) -> None:
+    first, second = (run(federation(), tmp_path / name) for name in "ab")
+    assert adapter_bytes(first) != adapter_bytes(second)
+    assert "NOT PRIVATE" not in first.report.read_text()
+
+
+def test_a_seed_needs_public_data(federation: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"job\.data_is_public"):
+        run(federation(public=False), tmp_path / "run", insecure_seed=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_with_little_noise_learns(federation: Make, tmp_path: Path) -> None:
+    outcome = run(
+        federation(rounds=15),
+        tmp_path / "run",
+        "privacy.epsilon=5000",
+        "privacy.sample_rate=1.0",
+        "optimizer.lr=0.05",
+        "lora.target_modules=['v_proj', 'o_proj', 'up_proj', 'down_proj']",
+        insecure_seed=1,
+    )
+    assert outcome.rounds[-1]["eval_loss"] < outcome.baseline.eval_loss - 0.3
+
+
+class Stop:
+    """A listener that presses Ctrl-C after a round."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __call__(self, metrics: dict[str, Any]) -> None:
+        if metrics["round"] == self.after:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_resumes_to_the_same_ledger_and_model(
+    federation: Make, tmp_path: Path
+) -> None:
+    file, out = federation(rounds=4), tmp_path / "run"
+    straight = run(file, tmp_path / "straight", insecure_seed=3)
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, insecure_seed=3, progress=Progress(round_done=Stop(2)))
+    assert json.loads((out / "run.json").read_text())["status"] == "interrupted"
+    resumed = run(file, out, insecure_seed=3, resume=True)
+    assert [row["round"] for row in resumed.rounds] == [1, 2, 3, 4]
+    for name, report in straight.budgets.items():
+        assert resumed.budgets[name].epsilon_spent == report.epsilon_spent
+        assert resumed.budgets[name].events[0].count == 4
+        assert resumed.budgets[name].ledger_rows == report.ledger_rows
+    assert adapter_bytes(resumed) == adapter_bytes(straight)
+
+
+_RUN = """
+import sys
+from pathlib import Path
+from fedpriv.config import load_job
+from fedpriv_simulation.simulate import simulate
+file, out = map(Path, sys.argv[1:3])
+simulate(load_job(file), out, source=file, resume=sys.argv[3] == "resume")
+"""
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.4])
+def test_a_killed_run_resumes_to_the_same_ledger_total(
+    federation: Make, tmp_path: Path, delay: float
+) -> None:
+    file, out = federation(rounds=20), tmp_path / "run"
+    child = subprocess.Popen([sys.executable, "-c", _RUN, str(file), str(out), "new"])
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists():
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(delay)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    before = len((out / "metrics.jsonl").read_text().splitlines())
+    resumed = run(file, out, resume=True)
+    assert [row["round"] for row in resumed.rounds] == list(range(1, 21))
+    assert before < 20
+    for report in resumed.budgets.values():
+        assert [event.count for event in report.events] == [20]
+        with Ledger.open(out / "sites" / report.site / "ledger.db") as ledger:
+            assert ledger.epsilon_spent == ledger.epsilon_committed
+            assert ledger.slots(report.job) == [(slot, True) for slot in range(20)]
+
+
+def test_a_repeated_slot_gets_the_stored_reply(federation: Make, tmp_path: Path) -> None:
+    """A server that forgets its last checkpoint asks again, and pays nothing."""
+    file, out = federation(rounds=3), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, progress=Progress(round_done=Stop(1)))
+    (out / "checkpoint" / "latest.safetensors").unlink()
+    resumed = run(file, out, resume=True)
+    assert [row["round"] for row in resumed.rounds] == [1, 2, 3]
+    assert all(report.events[0].count == 3 for report in resumed.budgets.values())
+
+
+def test_a_restored_ledger_stops_the_run(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=4), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, progress=Progress(round_done=Stop(1)))
+    path = out / "sites" / "site-0" / "ledger.db"
+    backup = path.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, resume=True, progress=Progress(round_done=Stop(2)))
+    path.write_bytes(backup)
+    with pytest.raises(FedprivError, match=r"went back|site-0|are needed"):
+        run(file, out, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        (["privacy.epsilonn=3"], "privacy.epsilonn"),
+        (["privacy.epsilon=0"], "privacy.epsilon"),
+        (["privacy.delta=0.05"], "privacy.delta"),
+        (["data.columns={text='letter'}"], "letter"),
+        (["lora.target_modules=['no_such_layer']"], "lora.target_modules"),
+        (["sites.site-1.data='nowhere.jsonl'"], "sites.site-1.data"),
+        (["sites.site-1.data='empty.jsonl'"], "sites.site-1"),
+        (["evaluation.data='nowhere.jsonl'"], "evaluation.data"),
+        (["sites.site-1.epsilon=1e-7"], "sites.site-1"),
+        (["job.method='magic'"], "job.method"),
+        (["model.name='no/such-model-anywhere'"], "model.name"),
+        (["compute.device='cuda:7'"], "compute.device"),
+        (["privacy.unit='patient_id'"], "patient_id"),
+    ],
+)
+def test_bad_input_is_named_and_leaves_nothing(
+    federation: Make, tmp_path: Path, overrides: list[str], key: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    file, out = federation(), tmp_path / "run"
+    (file.parent / "empty.jsonl").write_text("")
+    with pytest.raises(FedprivError) as caught:
+        run(file, out, *overrides)
+    assert key in str(caught.value)
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.file is not None
+    assert not out.exists()
+
+
+def test_a_model_that_cannot_be_trained_privately_is_refused(
+    federation: Make, tmp_path: Path, model_folder: Make
+) -> None:
+    file, out = federation(), tmp_path / "run"
+    overrides = (
+        f"model.name='{model_folder('deberta')}'",
+        "model.task=classification",
+        "model.labels=['0', '1']",
+        "data.columns={text='note', label='patient'}",
+        "lora.target_modules=['query_proj']",
+    )
+    with pytest.raises(ConfigError, match="deberta"):
+        run(file, out, *overrides)
+    assert not out.exists()
+
+
+def test_an_unlisted_label_is_named_by_its_row_not_its_text(
+    federation: Make, tmp_path: Path, model_folder: Make
+) -> None:
+    file = federation()
+    overrides = (
+        f"model.name='{model_folder('bert')}'",
+        "model.task=classification",
+        "model.labels=['0', '1']",
+        "data.columns={text='note', label='patient'}",
+        "lora.target_modules=['query']",
+    )
+    with pytest.raises(DataError, match=r"model\.labels.*row 5|row 5") as caught:
+        run(file, tmp_path / "run", *overrides)
+    assert "fever" not in str(caught.value)
+
+
+def test_another_run_in_the_folder_is_refused(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=1), tmp_path / "run"
+    run(file, out)
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    with pytest.raises(RunError, match="already holds the run"):
+        run(file, out)
+    with pytest.raises(RunError, match="is finished"):
+        run(file, out, resume=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="not empty"):
+        run(file, other)
+    assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+    assert (other / "thesis.tex").exists()
+
+
+def test_a_run_that_never_began_makes_room(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=1), tmp_path / "run"
+    out.mkdir()
+    (out / "run.json").write_text(
+        json.dumps({"job_id": "x", "status": "preparing", "config": {}, "config_digest": ""})
+    )
+    with pytest.raises(RunError, match="no run to resume"):
+        run(file, out, resume=True)
+    run(file, out)
+
+
+def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=3), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, progress=Progress(round_done=Stop(1)))
+    with pytest.raises(RunError, match=r"privacy\.epsilon"):
+        run(file, out, "privacy.epsilon=3", resume=True)
+    with pytest.raises(RunError, match="insecure-seed"):
+        run(file, out, resume=True, insecure_seed=1)
+
+
+def test_a_ledger_that_outlives_the_run_refuses_a_second_plan(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=2)
+    ledger = tmp_path / "kept.db"
+    override = f"sites.site-0.ledger='{ledger}'"
+    run(file, tmp_path / "a", override)
+    spent = ledger.read_bytes()
+    with pytest.raises(ConfigError, match=r"sites\.site-0.*one plan for life"):
+        run(file, tmp_path / "b", override)
+    assert ledger.read_bytes() == spent
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_budget_too_small_for_the_plan_spends_nothing_anywhere(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=2)
+    ledger = tmp_path / "kept.db"
+    Ledger.create(ledger, Terms("0" * 32, 24, "record", 1, 1e-3, 0.5, simulated=True)).close()
+    with pytest.raises(ConfigError, match=r"sites\.site-1.*more than the budget 0\.5"):
+        run(file, tmp_path / "run", f"sites.site-1.ledger='{ledger}'")
+    assert not (tmp_path / "run").exists()
+    with Ledger.open(ledger) as opened:
+        assert opened.epsilon_committed == 0
+
+
+def test_a_site_may_allow_less_than_is_proposed(federation: Make, tmp_path: Path) -> None:
+    outcome = run(federation(), tmp_path / "run", "sites.site-1.epsilon=2.0")
+    one, two = outcome.budgets["site-0"], outcome.budgets["site-1"]
+    assert two.epsilon_committed <= 2.0 < one.epsilon_committed <= 6.0
+    assert two.events[0].noise_multiplier > one.events[0].noise_multiplier
+    for report in (one, two):
+        events = [Event(e.sample_rate, e.noise_multiplier, e.count) for e in report.events]
+        assert epsilon_upper(events, report.delta) == pytest.approx(report.epsilon_spent)
+
+
+def test_a_record_without_tokens_contributes_nothing_and_is_named_locally(
+    federation: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = federation(rounds=1)
+    path = file.parent / "site-0.jsonl"
+    lines = path.read_text().splitlines()
+    lines[6] = json.dumps({"note": "", "patient": 3})
+    path.write_text("\n".join(lines) + "\n")
+    run(file, tmp_path / "run")
+    assert "rows without tokens contribute nothing: 7" in caplog.text
+
+
+def test_units_by_column(federation: Make, tmp_path: Path) -> None:
+    outcome = run(
+        federation(rounds=1),
+        tmp_path / "run",
+        "privacy.unit='patient'",
+        "privacy.max_records_per_unit=2",
+        *(f"sites.site-{i}.size=12" for i in range(2)),
+    )
+    report = outcome.budgets["site-0"]
+    assert (report.unit, report.max_records_per_unit, report.declared_size) == ("patient", 2, 12)
+
+
+def test_classification_reports_accuracy_and_auc(
+    federation: Make, tmp_path: Path, model_folder: Make
+) -> None:
+    file = federation(rounds=2)
+    for path in file.parent.glob("*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text(
+            "".join(
+                json.dumps({**row, "pain": "yes" if "pain" in row["note"] else "no"}) + "\n"
+                for row in rows
+            )
+        )
+    outcome = run(
+        file,
+        tmp_path / "run",
+        f"model.name='{model_folder('bert')}'",
+        "model.task=classification",
+        "model.labels=['no', 'yes']",
+        "data.columns={text='note', label='pain'}",
+        "lora.target_modules=['query', 'value']",
+    )
+    last = outcome.rounds[-1]
+    assert 0 <= last["eval_auc"] <= 1
+    assert 0 <= last["eval_accuracy"] <= 1
+    assert outcome.baseline.eval_auc is not None
+
+
+def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Law 1: two populations, the same requests; every field of every answer is equal."""
+    file = federation(rounds=2)
+    config = load_job(file)
+    rows = (file.parent / "site-0.jsonl").read_text().splitlines()
+    (file.parent / "site-1.jsonl").write_text("\n".join(rows[:-9]) + "\n")  # fewer records
+    directory = RunDirectory.create(tmp_path / "run", config, insecure_seed=None)
+    pool = WorkerPool()
+    job = Job(config, directory, pool)
+    seen = []
+    for section in config.sites:
+        site = _site(config, section, directory, pool, None)
+        with InlineGrid({2: client_app(site)}, 1) as grid:
+            job.strategy.offers.clear()
+            job.strategy._min_sites = 1
+            job.strategy.propose(grid)
+            [offer] = job.strategy.offers.values()
+            answers = [offer.model_dump()]
+            for number in (1, 2):
+                arrays = as_arrays(np.zeros(job.optimizer.size, dtype=np.float32))
+                messages = job.strategy.configure_train(number, arrays, {}, grid)
+                [reply] = grid.send_and_receive(messages, timeout=60)
+                content = reply.content
+                assert set(content) == {"fedpriv", "arrays"}
+                assert set(content["fedpriv"]) == {"body"}
+                assert set(content["arrays"]) == {"vector"}
+                assert content["arrays"]["vector"].shape == (job.optimizer.size,)
+                answers.append(json.loads(content["fedpriv"]["body"]))
+        site.close()
+        public = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values
+        seen.append([{k: v for k, v in a.items() if k not in public} for a in answers])
+    assert seen[0] == seen[1]
