@@ -80,7 +80,7 @@ class Offer(Body):
     declared_size: int = Field(ge=1)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(gt=0)
-    epsilon: float = Field(gt=0)
+    epsilon: float = Field(ge=0)
     budget: float = Field(gt=0)
     ledger_rows: int = Field(ge=0)
     ledger_head: Hash

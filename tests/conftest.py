@@ -134,7 +134,7 @@ def make_worker(model_folder: Make) -> Make:
     return make
 
 
-WORDS = "fever cough pain chest heart lungs clear normal patient denies reports blood left".split()
+WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")
 
 
 def note(seed: int) -> str:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedpriv_strategies.messages import as_arrays
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
@@ -26,6 +25,7 @@ from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import Scores, evaluate
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_strategies.messages import as_arrays
 
 Listener = Callable[[dict[str, Any]], None]
 

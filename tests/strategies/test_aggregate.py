@@ -73,6 +73,9 @@ def test_two_sites_give_what_the_pooled_records_give(make_worker: Callable[..., 
     pooled = method.clipped_sum(worker, units, parameters, 0.5).value.numpy()
     assert np.abs(parts[0] + parts[1] - pooled).max() < 1e-12
     mean = weighted_mean(
-        [SiteSum(part.astype(np.float32), 1.3, 0.2 * n) for part, n in zip(parts, (3, 4))]
+        [
+            SiteSum(part.astype(np.float32), 1.3, 0.2 * n)
+            for part, n in zip(parts, (3, 4), strict=True)
+        ]
     )
     assert mean == pytest.approx(pooled / (0.2 * 7), abs=1e-6)
