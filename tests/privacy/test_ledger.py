@@ -275,13 +275,13 @@ def test_a_full_disk_stops_before_the_release(path: Path) -> None:
     with with_plan(path) as ledger:
         reservation = take(ledger, 0)
         head = ledger.head
-        pages = ledger._connection.execute("PRAGMA page_count").fetchone()[0]
-        ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = ledger._chain._connection.execute("PRAGMA page_count").fetchone()[0]
+        ledger._chain._connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(LedgerError, match="can't be written"):
             ledger.release(reservation, b"x" * 100_000)
         assert ledger.head == head
         assert ledger.slots("job-1") == [(0, False)]
-        ledger._connection.execute("PRAGMA max_page_count = 1000000")
+        ledger._chain._connection.execute("PRAGMA max_page_count = 1000000")
         ledger.release(reservation, b"x" * 100_000)
     Ledger.open(path).close()
 

@@ -1,0 +1,263 @@
+"""A file of append-only rows, each with the hash of the one before: what a ledger is kept in.
+
+Storage is SQLite, held exclusively. `synchronous=EXTRA` with a rollback journal: after a
+commit returns, the rows survive power loss, the deletion of the journal included. A
+write-ahead log is not used, because a copy of the main file alone would then be an older
+ledger that looks whole.
+
+An edited or missing row breaks the chain. A copy restored from a backup is whole in itself;
+it is noticed by a witness outside the backup, see `Chain.check_witness`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError
+from fedpriv.files import canonical_json, sync_folder
+
+APPLICATION = 0x66707631  # "fpv1", in the file's header
+FORMAT = 1
+GENESIS = "0" * 64
+_SCHEMA = (
+    "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,"
+    " hash TEXT NOT NULL) STRICT",
+    "CREATE TABLE outbox (job TEXT NOT NULL, slot INTEGER NOT NULL, reply BLOB NOT NULL,"
+    " PRIMARY KEY (job, slot)) STRICT",
+    "CREATE TRIGGER rows_are_kept BEFORE DELETE ON rows"
+    " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+    "CREATE TRIGGER rows_are_final BEFORE UPDATE ON rows"
+    " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest row: its number (rows so far) and its hash."""
+
+    rows: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, with its fields as they were written."""
+
+    number: int
+    kind: str
+    body: dict[str, Any]
+    hash: str
+
+
+class Chain:
+    """An open file; holds an exclusive lock on it until `close`.
+
+    Use `Chain.create` or `Chain.open`. Methods may be called from any thread.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._connection = connection
+        self._hashes = [GENESIS]
+
+    @classmethod
+    def create(cls, path: Path, kind: str, body: dict[str, Any]) -> Chain:
+        """Make a new file with its first row.
+
+        Raises:
+            LedgerError: there is already one of that name. (An empty file, as a crash in this
+                very call may leave it, never held a row and is used.)
+        """
+        if path.exists() and path.stat().st_size:
+            raise LedgerError(f"{path}: already exists. Open it, or choose another path.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        chain = cls(path, _connect(path))
+        try:
+            with chain.transaction():
+                for statement in _SCHEMA:
+                    chain._connection.execute(statement)
+                chain.append(kind, body)
+        except BaseException:
+            chain.close()
+            raise
+        sync_folder(path.parent)
+        return chain
+
+    @classmethod
+    def open(cls, path: Path) -> Chain:
+        """Open a file and check the chain from its first row.
+
+        Raises:
+            LedgerError: no such file, not a ledger, or of a newer format.
+            LedgerInUseError: another process has it.
+            LedgerCorruptError: a row was edited or is missing.
+        """
+        if not path.is_file():
+            raise LedgerError(f"{path}: no such ledger.")
+        chain = cls(path, _connect(path))
+        try:
+            chain._check()
+        except sqlite3.DatabaseError as error:
+            chain.close()
+            raise LedgerCorruptError(
+                f"{path}: can't be read as a ledger ({error})."
+                " Restore it together with its newest head, or close the population."
+            ) from None
+        except BaseException:
+            chain.close()
+            raise
+        return chain
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._connection.close()
+
+    @property
+    def head(self) -> Head:
+        """The newest row's number and hash."""
+        with self.lock:
+            return Head(len(self._hashes) - 1, self._hashes[-1])
+
+    def rows(self) -> list[Row]:
+        """Every row, oldest first."""
+        with self.lock:
+            found = self._connection.execute(
+                "SELECT number, kind, body, hash FROM rows ORDER BY number"
+            ).fetchall()
+        return [Row(number, kind, json.loads(body), digest) for number, kind, body, digest in found]
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is written in a `with` block or none; durable when the block ends.
+
+        Raises:
+            LedgerError: the file can't be written; nothing of the block was.
+        """
+        with self.lock:
+            rows = len(self._hashes)
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                del self._hashes[rows:]
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise LedgerError(
+                        f"{self.path}: can't be written ({error}). Nothing was released."
+                    ) from None
+                raise
+
+    def append(self, kind: str, body: dict[str, Any]) -> None:
+        """Write a row, inside a transaction. The time in it is for people; nothing reads it."""
+        number, previous = len(self._hashes), self._hashes[-1]
+        text = canonical_json({**body, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+        digest = _row_hash(previous, kind, text)
+        self._connection.execute(
+            "INSERT INTO rows VALUES (?, ?, ?, ?)", (number, kind, text.decode(), digest)
+        )
+        self._hashes.append(digest)
+
+    def put_reply(self, job: str, slot: int, reply: bytes, *, keep: int) -> None:
+        """Put a reply into the outbox, inside a transaction, and drop all but the last `keep`."""
+        self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?)", (job, slot, reply))
+        self._connection.execute(
+            "DELETE FROM outbox WHERE job = ? AND slot <= ?", (job, slot - keep)
+        )
+
+    def reply(self, job: str, slot: int) -> bytes | None:
+        """A reply of the outbox, or None if it is not kept."""
+        with self.lock:
+            row = self._connection.execute(
+                "SELECT reply FROM outbox WHERE job = ? AND slot = ?", (job, slot)
+            ).fetchone()
+        return None if row is None else row[0]
+
+    def check_witness(self, witness: Head) -> None:
+        """Compare with a head that someone outside has seen.
+
+        A witness that is newer than this file, or on another branch, means that an older copy
+        was restored. A lying witness can make a site stop, never spend.
+
+        Raises:
+            LedgerCorruptError: this file never had that head.
+        """
+        with self.lock:
+            newest = len(self._hashes) - 1
+            if witness.rows > newest or self._hashes[witness.rows] != witness.hash:
+                raise LedgerCorruptError(
+                    f"{self.path}: went back in time. It holds {newest} rows, and row"
+                    f" {witness.rows} was seen outside with another hash or is missing."
+                    " Restore the newest copy; releases made since an older one stay spent."
+                )
+
+    def _check(self) -> None:
+        connection = self._connection
+        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
+            raise LedgerError(f"{self.path}: is not a fedpriv ledger.")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != FORMAT:
+            raise LedgerError(
+                f"{self.path}: has format {version}; this fedpriv reads format {FORMAT}."
+                " Install the version that wrote it."
+            )
+        cursor = connection.execute("SELECT number, kind, body, hash FROM rows ORDER BY number")
+        for number, kind, body, digest in cursor:
+            if number != len(self._hashes):
+                break
+            if digest != _row_hash(self._hashes[-1], kind, body.encode()):
+                raise corrupt(self.path, f"row {number} was edited")
+            self._hashes.append(digest)
+        if cursor.fetchone() is not None or len(self._hashes) == 1:
+            raise corrupt(self.path, f"row {len(self._hashes)} is missing")
+
+
+def corrupt(path: Path, what: str) -> LedgerCorruptError:
+    """The error for rows that don't add up."""
+    return LedgerCorruptError(
+        f"{path}: {what}. Nothing is released from it; restore the newest copy."
+    )
+
+
+def _row_hash(previous: str, kind: str, body: bytes) -> str:
+    return hashlib.sha256(b"\n".join((previous.encode(), kind.encode(), body))).hexdigest()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a file for this process alone.
+
+    Raises:
+        LedgerInUseError: another connection has it.
+    """
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    path.chmod(0o600)
+    try:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if "locked" in str(error):
+            raise LedgerInUseError(
+                f"{path}: is in use by another process. One process at a time may spend."
+            ) from None
+        raise LedgerError(f"{path}: can't be opened ({error}).") from None
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise LedgerCorruptError(f"{path}: is not a fedpriv ledger ({error}).") from None
+    return connection

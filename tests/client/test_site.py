@@ -1,0 +1,314 @@
+"""The site's door: what it allows, what it refuses, and what an answer may hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, RecordDict
+
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.errors import BudgetError, ConfigError, ProtocolError, SlotError
+from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.entropy import SystemEntropy
+from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.protocol import FAILED, Proposal, StepRequest
+from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_client.app import client_app
+from fedpriv_client.limits import Limits
+from fedpriv_client.site import Site, SiteSettings
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
+
+Make = Callable[..., Any]
+TERMS = Terms("0" * 32, 24, "record", 1, 1e-3, 6.0, simulated=True)
+
+
+class Setting:
+    """A site with a tiny model, and the proposal it accepts."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        rows = [{"note": f"note {i} fever {i * i}"} for i in range(24)]
+        self.data = folder / "notes.jsonl"
+        self.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        self.folder = folder
+        self.pool = WorkerPool()
+        self.compute = ComputeSection(device="cpu")
+        recipe = ModelRecipe(
+            ModelSection(name=str(model), max_length=32),
+            LoraSection(r=2, target_modules=("q_proj",)),
+            0,
+            self.compute,
+        )
+        with self.pool.borrow(recipe) as worker:
+            self.vector = worker.vector.read()
+            self.proposal = Proposal(
+                job_id="job-1",
+                method="dp-lora",
+                steps=4,
+                seed=0,
+                fields=("text",),
+                model=recipe.model,
+                lora=recipe.lora,
+                privacy=PrivacySection(
+                    epsilon=5.0, delta=1e-3, sample_rate=0.5, max_records_per_unit=1
+                ),
+                base_digest=worker.base.digest,
+                vector_digest=worker.vector.digest,
+            )
+
+    def site(self, terms: Terms = TERMS, **limits: Any) -> Site:
+        settings = SiteSettings(
+            name="clinic",
+            data=self.data,
+            columns={"text": "note"},
+            state_dir=self.folder / "state",
+            ledger=self.folder / "state" / "ledger.db",
+            terms=terms,
+            limits=Limits(**{"per_job": 6.0, **limits}),
+            compute=self.compute,
+        )
+        return Site(settings, self.pool, lambda job, slot: SystemEntropy())
+
+    def change(self, **changes: Any) -> Proposal:
+        return self.proposal.model_copy(update=changes)
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
+
+
+def request(slot: int = 0, **changes: Any) -> StepRequest:
+    return StepRequest(job_id="job-1", slot=slot, **changes)
+
+
+def test_the_noise_is_calibrated_to_the_smaller_epsilon(setting: Setting) -> None:
+    for cap, expected in ((6.0, 5.0), (2.0, 2.0)):
+        plan = Limits(per_job=cap).plan(setting.proposal, TERMS)
+        epsilon = epsilon_upper([Event(0.5, plan.noise_multiplier, 4)], 1e-3)
+        assert 0.97 * expected < epsilon <= expected
+
+
+def test_the_sites_delta_counts_not_the_servers(setting: Setting) -> None:
+    proposal = setting.change(privacy=setting.proposal.privacy.model_copy(update={"delta": 0.9}))
+    assert Limits(per_job=6.0).plan(proposal, TERMS) == Limits(per_job=6.0).plan(
+        setting.proposal, TERMS
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "error", "words"),
+    [
+        ({"methods": ("pe-sgd",)}, ProtocolError, "not allowed here"),
+        ({"base_digest": "sha256:" + "f" * 64}, ProtocolError, "base model this site allows"),
+        ({"max_rate": 0.4}, BudgetError, "rate of 0.5"),
+        ({"max_steps": 3}, BudgetError, "4 steps"),
+    ],
+)
+def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str) -> None:
+    site = setting.site(**limits)
+    with pytest.raises(error, match=words):
+        site.consider(setting.proposal)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_a_minimum_of_noise_holds_whatever_is_proposed(setting: Setting) -> None:
+    site = setting.site(min_noise=7.0)
+    assert site.consider(setting.proposal).noise_multiplier == 7.0
+    site.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base_digest": "sha256:" + "0" * 64}, "has weights"),
+        ({"vector_digest": "sha256:" + "0" * 64}, "other shapes"),
+        ({"fields": ("prompt", "completion")}, "this site has text"),
+        ({"method": "magic"}, "not allowed"),
+    ],
+)
+def test_a_proposal_that_does_not_fit_is_refused(
+    setting: Setting, changes: Any, words: str
+) -> None:
+    site = setting.site()
+    with pytest.raises(ProtocolError, match=words):
+        site.consider(setting.change(**changes))
+    site.close()
+
+
+def test_another_unit_than_the_ledgers_is_refused(setting: Setting) -> None:
+    privacy = setting.proposal.privacy.model_copy(update={"unit": "patient"})
+    site = setting.site()
+    with pytest.raises(ProtocolError, match=r"privacy\.unit"):
+        site.consider(setting.change(privacy=privacy))
+    site.close()
+
+
+def test_considering_commits_nothing(setting: Setting) -> None:
+    site = setting.site()
+    offer = site.consider(setting.proposal)
+    assert site.ledger.epsilon_committed == 0 < offer.epsilon <= 5.0
+    assert offer.declared_size == 24
+    site.close()
+
+
+def test_the_first_step_commits_the_whole_plan(setting: Setting) -> None:
+    site = setting.site()
+    offer = site.consider(setting.proposal)
+    reply, vector = site.step(request(), setting.vector)
+    assert reply.epsilon_committed == offer.epsilon > reply.epsilon_spent > 0
+    assert vector.shape == setting.vector.shape
+    assert [row["kind"] for row in site.ledger.rows()] == ["terms", "plan", "reserve", "release"]
+    site.close()
+
+
+def test_a_repeat_is_answered_from_the_outbox_also_after_a_restart(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    first = site.step(request(), setting.vector)
+    again = site.step(request(), setting.vector)
+    assert first[0] == again[0]
+    assert np.array_equal(first[1], again[1])
+    site.close()
+    site = setting.site()
+    site.consider(setting.proposal)
+    restarted = site.step(request(), setting.vector)
+    assert np.array_equal(first[1], restarted[1])
+    assert site.ledger.slots("job-1") == [(0, True)]
+    site.close()
+
+
+def test_another_vector_for_an_old_slot_is_refused(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    with pytest.raises(SlotError, match="another request"):
+        site.step(request(), setting.vector + 1)
+    site.close()
+
+
+def test_a_changed_plan_under_an_old_job_is_refused(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    with pytest.raises(BudgetError, match="one plan for life"):
+        site.consider(setting.change(steps=3))
+    site.close()
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.zeros(3, dtype=np.float32),
+        np.full(1, np.nan, dtype=np.float32),
+        np.zeros((1, 1), dtype=np.float64),
+    ],
+)
+def test_a_bad_vector_is_refused_before_anything_is_paid(
+    setting: Setting, vector: np.ndarray
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    bad = np.resize(vector, setting.vector.shape) if np.isnan(vector).any() else vector
+    with pytest.raises(ProtocolError, match="Expected"):
+        site.step(request(), bad)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_a_job_without_an_offer_is_refused(setting: Setting) -> None:
+    site = setting.site()
+    with pytest.raises(ProtocolError, match="no offer"):
+        site.step(request(), setting.vector)
+    site.close()
+
+
+def test_terms_cannot_be_restated(setting: Setting) -> None:
+    setting.site().close()
+    with pytest.raises(ConfigError, match="declared_size") as caught:
+        setting.site(terms=Terms("0" * 32, 240, "record", 1, 1e-3, 6.0, simulated=True))
+    assert caught.value.value == 240
+    setting.site().close()  # and the lock was given back
+
+
+def ask(site: Site, body: Any, kind: str, vector: Any = None) -> dict[str, Any]:
+    """Send one message through Flower to the site, and return the body of its answer."""
+    with InlineGrid({2: client_app(site)}, 1) as grid:
+        arrays = None if vector is None else as_arrays(vector)
+        [reply] = grid.send_and_receive([message(body, 2, kind, "1", arrays)], timeout=60)
+    assert not reply.has_error()
+    assert set(reply.content) <= {"fedpriv", "arrays"}
+    answer: dict[str, Any] = json.loads(reply.content["fedpriv"]["body"])
+    return answer
+
+
+def test_a_refusal_is_a_code_and_nothing_else(setting: Setting) -> None:
+    site = setting.site(max_steps=1)
+    assert ask(site, setting.proposal, QUERY) == {"refused": "budget"}
+    assert ask(site, request(), TRAIN, setting.vector) == {"refused": "protocol"}
+    assert ask(site, request(), TRAIN) == {"refused": "protocol"}
+    site.close()
+
+
+def test_a_malformed_message_is_refused(setting: Setting) -> None:
+    site = setting.site()
+    for content in (
+        RecordDict(),
+        RecordDict({"fedpriv": ConfigRecord({"body": "{}"})}),
+        RecordDict({"fedpriv": ConfigRecord({"body": 3})}),
+        RecordDict({"fedpriv": ConfigRecord({"body": "not json"})}),
+    ):
+        with InlineGrid({2: client_app(site)}, 1) as grid:
+            item = grid.create_message(content, QUERY, 2, "1")
+            [reply] = grid.send_and_receive([item], timeout=60)
+        assert json.loads(reply.content["fedpriv"]["body"]) == {"refused": "protocol"}
+    site.close()
+
+
+def test_after_sampling_one_constant_code_is_all_that_leaves(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+
+    def explode(*_: Any, **__: Any) -> None:
+        raise ValueError("record 7 says: fever")
+
+    monkeypatch.setattr("fedpriv_client.site.private_step", explode)
+    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    monkeypatch.undo()
+    spent = site.ledger.epsilon_spent
+    assert spent > 0  # reserved counts as spent
+    reply, _ = site.step(request(), setting.vector)  # the same reservation is used
+    assert reply.epsilon_spent == spent
+    site.close()
+
+
+def test_a_release_that_cannot_be_written_is_not_sent(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Ledger, "release", full)
+    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    site.close()
+
+
+def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation of law 1: without a reservation there is nothing to release."""
+    site = setting.site()
+    site.consider(setting.proposal)
+    monkeypatch.setattr(Ledger, "reserve", lambda *_: None)
+    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    assert site.ledger.slots("job-1") == []
+    site.close()
