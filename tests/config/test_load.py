@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpriv.config import load_job
+from fedpriv.config.job import seconds
+from fedpriv.config.load import digest
+from fedpriv.errors import ConfigError
+
+
+def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_job(file, overrides)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "words"),
+    [
+        ("privacy.epsilonn=3", "privacy.epsilonn", "Did you mean 'epsilon'?"),
+        ("privcy.epsilon=3", "privcy", "Did you mean 'privacy'?"),
+        ("sites.surgery.siz=3", "sites.0.siz", "Did you mean 'size'?"),
+        ("privacy.epsilon=0", "privacy.epsilon", "greater than 0"),
+        ("privacy.epsilon=-1", "privacy.epsilon", "greater than 0"),
+        ("privacy.epsilon=nan", "privacy.epsilon", "finite"),
+        ("privacy.epsilon=inf", "privacy.epsilon", "finite"),
+        ("privacy.sample_rate=1.5", "privacy.sample_rate", "less than or equal to 1"),
+        ("privacy.delta=0.004", "privacy.delta", "not below 1 / size"),
+        ("privacy.clip_norm=0", "privacy.clip_norm", "greater than 0"),
+        ("sites.surgery.size=many", "sites.0.size", "valid integer"),
+        ("sites.surgery.name=radiology", "sites", "same name"),
+        ("job.min_sites=5", "job.min_sites", "more than the 4 sites"),
+        ("job.sync=2", "job.sync", "should be 1"),
+        ("job.engine=network", "job.engine", "'inline'"),
+        ("job.round_timeout=soon", "job.round_timeout", "such as 10m"),
+        ("job.name=../etc", "job.name", "pattern"),
+        ("model.task=classification", "model", "labels"),
+        ("model.labels=['a','b']", "model", "labels belong"),
+        ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
+        ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
+        ("denoise.where=server", "denoise", "unknown key"),
+    ],
+)
+def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: str) -> None:
+    error = error_of(override)
+    assert error.key == key
+    assert words in str(error)
+    assert str(error.file).endswith("federation.toml")
+    assert str(error.file) in str(error)
+
+
+def test_a_value_is_shown() -> None:
+    assert "(got -3)" in str(error_of("privacy.epsilon=-3"))
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('[job]\nrounds = 3\n[evaluation]\ndata = "x"\n[[sites]]\nname = "a"\nsize = 3\n')
+    error = error_of(file=file)
+    assert (error.key, "is missing" in str(error)) == ("sites.0.data", True)
+
+
+@pytest.mark.parametrize("text", ["[job", "a = ", "\x00"])
+def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    assert "is not TOML" in str(error_of(file=file))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    assert "no such file" in str(error_of(file=tmp_path / "nowhere.toml"))
+
+
+@pytest.mark.parametrize(
+    "override", ["privacy.epsilon", "=3", "sites.nobody.size=3", "sites.9.size=3", "job.name.x=3"]
+)
+def test_a_bad_override_is_refused(override: str) -> None:
+    assert str(error_of(override)).startswith("--set")
+
+
+def test_overrides_reach_tables_and_sites() -> None:
+    job = load_job(
+        None,
+        ["privacy.epsilon=3", "sites.radiology.epsilon=1.5", "sites.0.size=99", "job.name=other"],
+    )
+    assert job.privacy.epsilon == 3
+    assert job.sites[1].epsilon == 1.5
+    assert job.sites[0].size == 99
+    assert job.job.name == "other"
+
+
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    (tmp_path / "tiny").mkdir()
+    file.write_text(
+        '[job]\nrounds = 3\n[model]\nname = "tiny"\n[evaluation]\ndata = "e.jsonl"\n'
+        '[[sites]]\nname = "a"\nsize = 30\ndata = "a.jsonl"\nledger = "l.db"\n'
+        '[[sites]]\nname = "b"\nsize = 30\ndata = "owner/dataset"\n'
+    )
+    job = load_job(file)
+    assert job.model.name == str(tmp_path / "tiny")
+    assert job.evaluation.data == tmp_path / "e.jsonl"
+    assert (job.sites[0].data, job.sites[0].ledger) == (tmp_path / "a.jsonl", tmp_path / "l.db")
+    assert job.sites[1].data == "owner/dataset"  # a hub's, as there is no such path
+
+
+def test_the_digest_tells_settings_apart() -> None:
+    assert digest(load_job()) == digest(load_job())
+    assert digest(load_job()) != digest(load_job(None, ["privacy.epsilon=7.5"]))
+
+
+@pytest.mark.parametrize(("text", "value"), [("30s", 30), ("10m", 600), ("1.5h", 5400)])
+def test_durations(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["0s", "10", "m", "-3s", "3 m", ""])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 10m"):
+        seconds(text)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.config.job import LoraSection, ModelSection
+from fedpriv.errors import ConfigError, ModelError, ProtocolError
+from fedpriv.models.base import EMBEDDED, load_base, load_tokenizer
+from fedpriv.models.lora import attach_lora
+from fedpriv.models.vector import TrainableVector, check_vector
+
+Make = Callable[..., Any]
+
+
+def test_the_embedded_model_is_an_ordinary_folder_under_ten_megabytes() -> None:
+    base = load_base(ModelSection(name="embedded"))
+    assert sum(p.stat().st_size for p in EMBEDDED.parent.rglob("*") if p.is_file()) < 10e6
+    assert base.tokenizer.pad_token_id not in (None, base.tokenizer.eos_token_id)
+    text = "The patient denies chest pain."
+    ids = base.tokenizer(text)["input_ids"]
+    assert ids[0] == base.tokenizer.bos_token_id
+    assert base.tokenizer.decode(ids, skip_special_tokens=True) == text
+    recipe = json.loads((EMBEDDED / "recipe.json").read_text())
+    assert recipe["parameters"] == sum(p.numel() for p in base.model.parameters())
+    assert not any(p.requires_grad for p in base.model.parameters())
+
+
+def test_the_digest_is_that_of_the_weights(model_folder: Make) -> None:
+    folder = str(model_folder("llama"))
+    one, two = (load_base(ModelSection(name=folder)) for _ in "ab")
+    assert one.digest == two.digest
+    assert one.digest != load_base(ModelSection(name=str(model_folder("gpt2")))).digest
+
+
+def test_a_new_head_is_the_same_everywhere_and_no_part_of_the_base(model_folder: Make) -> None:
+    def classifier(seed: int, *labels: str) -> Any:
+        return load_base(
+            ModelSection(name=str(model_folder("llama")), task="classification", labels=labels),
+            seed=seed,
+        )
+
+    one, two, other = classifier(1, "a", "b", "c"), classifier(1, "a", "b", "c"), classifier(2, *"abc")
+    assert torch.equal(one.model.score.weight, two.model.score.weight)
+    assert not torch.equal(one.model.score.weight, other.model.score.weight)
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder"])
+def test_a_model_that_is_not_there(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=r"model\.name"):
+        load_base(ModelSection(name=name))
+
+
+def test_pickled_weights_are_never_loaded(model_folder: Make, tmp_path: Path) -> None:
+    """Only safetensors: a folder with a pickle alone is refused, and its code is not run."""
+    import shutil
+
+    folder = tmp_path / "pickled"
+    shutil.copytree(model_folder("llama"), folder)
+    (folder / "model.safetensors").unlink()
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (marker,))
+
+    torch.save({"x": Evil()}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="safetensors"):
+        load_base(ModelSection(name=str(folder)))
+    assert not marker.exists()
+
+
+def test_code_of_a_models_folder_is_never_run(model_folder: Make, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "custom"
+    shutil.copytree(model_folder("llama"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Model",
+                                                  "AutoConfig": "mine.Config"}}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    marker = tmp_path / "ran"
+    (folder / "mine.py").write_text(f"open({str(marker)!r}, 'w')")
+    with pytest.raises(ModelError):
+        load_base(ModelSection(name=str(folder)))
+    assert not marker.exists()
+
+
+def test_a_tokenizer_without_padding_pads_with_its_end(
+    byte_tokenizer: Any, model_folder: Make, tmp_path: Path
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer._tokenizer, eos_token="<eos>")
+    bare.save_pretrained(tmp_path / "a")
+    assert load_tokenizer(ModelSection(name=str(tmp_path / "a"))).pad_token == "<eos>"
+    none = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer._tokenizer)
+    none.save_pretrained(tmp_path / "b")
+    with pytest.raises(ModelError, match="no padding and no end token"):
+        load_tokenizer(ModelSection(name=str(tmp_path / "b")))
+
+
+def test_the_adapter_starts_as_the_identity_and_from_the_seed(model_folder: Make) -> None:
+    def vector(seed: int) -> np.ndarray:
+        base = load_base(ModelSection(name=str(model_folder("llama"))))
+        ids = torch.arange(3, 20)[None]
+        before = base.model(input_ids=ids).logits
+        model = attach_lora(base, LoraSection(r=3), "causal-lm", seed=seed)
+        assert torch.equal(before, model(input_ids=ids).logits)
+        return TrainableVector(model).read()
+
+    torch.manual_seed(99)
+    state = torch.random.get_rng_state()
+    assert np.array_equal(vector(1), vector(1))
+    assert not np.array_equal(vector(1), vector(2))
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_targets_that_match_nothing_are_refused_with_what_there_is(model_folder: Make) -> None:
+    base = load_base(ModelSection(name=str(model_folder("llama"))))
+    for targets in (("query",), ("q_proj", "nothing")):
+        with pytest.raises(ConfigError, match=r"lora\.target_modules.*q_proj"):
+            attach_lora(base, LoraSection(target_modules=targets), "causal-lm", seed=0)
+
+
+def test_the_vector_is_read_and_written_whole(make_worker: Make) -> None:
+    worker = make_worker("gpt2", dtype="float32")
+    values = np.random.default_rng(0).normal(size=worker.vector.size).astype(np.float32)
+    worker.vector.write(values)
+    assert np.array_equal(worker.vector.read(), values)
+    names = [name for name, p in worker.model.named_parameters() if p.requires_grad]
+    assert worker.vector.names == names
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["shape", "dtype", "nan", "inf"]), st.integers(0, 6))
+def test_a_vector_that_does_not_fit_is_refused(what: str, position: int) -> None:
+    vector = np.zeros(7, dtype=np.float32)
+    check_vector(vector, 7)
+    if what == "shape":
+        vector = vector[:position]
+    elif what == "dtype":
+        vector = vector.astype(np.float64)
+    else:
+        vector[position] = float(what)
+    with pytest.raises(ProtocolError, match="Expected"):
+        check_vector(vector, 7)

@@ -1,0 +1,230 @@
+"""Evaluation, checkpoints, the grid and the strategy under faults."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpriv.config import load_job
+from fedpriv.config.job import OptimizerSection
+from fedpriv.errors import RoundError, RunError
+from fedpriv.privacy.ledger import Head
+from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.app import client_app
+from fedpriv_server.checkpoint import Checkpoint
+from fedpriv_server.evaluation import area_under_curve, evaluate
+from fedpriv_server.job import Job
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_simulation.simulate import _site
+from fedpriv_strategies.messages import as_arrays
+
+Make = Callable[..., Any]
+
+
+def test_the_loss_is_the_mean_over_all_target_tokens(make_worker: Make) -> None:
+    from fedpriv.data.encode import Example
+
+    worker = make_worker("llama")
+    rng = np.random.default_rng(0)
+    examples = []
+    for n in (40, 5, 17):
+        ids = rng.integers(3, 250, size=n).tolist()
+        examples.append(Example(ids, [-100, *ids[1:]]))
+    scores = evaluate(worker, examples, worker.vector.read())
+    total, right, count = 0.0, 0, 0
+    for example in examples:
+        ids = torch.tensor([example.input_ids])
+        logits = worker.model(input_ids=ids).logits[0, :-1]
+        total += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
+        right += int((logits.argmax(-1) == ids[0, 1:]).sum())
+        count += len(example.input_ids) - 1
+    assert scores.eval_loss == pytest.approx(total / count, rel=1e-6)
+    assert scores.eval_accuracy == right / count
+    assert scores.eval_auc is None
+
+
+def test_the_area_under_the_curve() -> None:
+    truth = torch.tensor([0, 0, 1, 1])
+    assert area_under_curve(torch.tensor([0.1, 0.2, 0.3, 0.4]), truth) == 1.0
+    assert area_under_curve(torch.tensor([0.4, 0.3, 0.2, 0.1]), truth) == 0.0
+    assert area_under_curve(torch.tensor([0.5, 0.5, 0.5, 0.5]), truth) == 0.5
+    assert area_under_curve(torch.tensor([0.1, 0.3, 0.2, 0.4]), truth) == 0.75
+    assert area_under_curve(torch.tensor([0.1]), torch.tensor([1])) is None
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_an_optimiser_goes_on_from_its_state(name: Any, tmp_path: Path) -> None:
+    settings = OptimizerSection(name=name, lr=0.1, momentum=0.9, weight_decay=0.01)
+    gradients = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    straight = VectorOptimizer(settings, np.ones(5, dtype=np.float32))
+    for gradient in gradients:
+        straight.step(gradient)
+    first = VectorOptimizer(settings, np.ones(5, dtype=np.float32))
+    for gradient in gradients[:3]:
+        first.step(gradient)
+    path = tmp_path / "c" / "latest.safetensors"
+    Checkpoint("job", 3, first.state(), {"a": Head(4, "f" * 64)}).write(path)
+    found = Checkpoint.read(path)
+    assert (found.job_id, found.round, found.heads) == ("job", 3, {"a": Head(4, "f" * 64)})
+    second = VectorOptimizer(settings, np.zeros(5, dtype=np.float32))
+    second.restore(found.tensors)
+    for gradient in gradients[3:]:
+        second.step(gradient)
+    assert np.array_equal(straight.vector, second.vector)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "latest.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="is not a checkpoint"):
+        Checkpoint.read(path)
+
+
+class Setting:
+    """A job of two sites with one private record set each, ready to run."""
+
+    def __init__(self, file: Path, out: Path, *overrides: str) -> None:
+        self.config = load_job(file, overrides)
+        self.run = RunDirectory.create(out, self.config, insecure_seed=None)
+        pool = WorkerPool()
+        self.job = Job(self.config, self.run, pool)
+        self.sites = [
+            _site(self.config, section, self.run, pool, None) for section in self.config.sites
+        ]
+        self.apps = {i: client_app(site) for i, site in enumerate(self.sites, start=2)}
+
+    def close(self) -> None:
+        for site in self.sites:
+            site.close()
+
+
+def broken_app(behaviour: Callable[[Message], Message], healthy: ClientApp) -> ClientApp:
+    """Answers proposals like a healthy site and step requests as told."""
+    app = ClientApp()
+    app.query()(lambda message, context: healthy(message, context))
+    app.train()(lambda message, context: behaviour(message))
+    return app
+
+
+def reply_with(content: RecordDict) -> Callable[[Message], Message]:
+    return lambda message: Message(content, reply_to=message)
+
+
+def crash(message: Message) -> Message:
+    raise RuntimeError("site fell over")
+
+
+FAULTS = {
+    "no content": (reply_with(RecordDict()), "unusable"),
+    "crash": (crash, "unusable"),
+    "no reply": (lambda message: time.sleep(3) or crash(message), "no reply"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_round_goes_on_without_a_broken_site(
+    federation: Make, tmp_path: Path, fault: str
+) -> None:
+    setting = Setting(
+        federation(rounds=2), tmp_path / "run", "job.min_sites=1", "job.round_timeout=2s"
+    )
+    behaviour, status = FAULTS[fault]
+    setting.apps[3] = broken_app(behaviour, setting.apps[3])
+    rows: list[dict[str, Any]] = []
+    with InlineGrid(setting.apps, 2) as grid:
+        setting.job.execute(grid, rows.append)
+    setting.close()
+    assert len(rows) == 2
+    assert {row["sites"]["site-0"]["status"] for row in rows} == {"ok"}
+    assert {row["sites"]["site-1"]["status"] for row in rows} == {status}
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [np.full(3, 1.0), np.array([math.nan]), np.zeros((2, 2)), np.array([1e300])],
+)
+def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.ndarray) -> None:
+    setting = Setting(federation(rounds=1), tmp_path / "run", "job.min_sites=1")
+    healthy = setting.apps[3]
+
+    def lie(message: Message) -> Message:
+        answer = setting.sites[1].step  # the real answer, with another vector
+        reply = client_app(setting.sites[1])(message, None)  # type: ignore[arg-type]
+        assert answer is not None
+        bad = np.resize(vector, setting.job.optimizer.size) if vector.size == 1 else vector
+        reply.content["arrays"] = as_arrays(bad)
+        return reply
+
+    setting.apps[3] = broken_app(lie, healthy)
+    rows: list[dict[str, Any]] = []
+    with InlineGrid(setting.apps, 1) as grid:
+        setting.job.execute(grid, rows.append)
+    setting.close()
+    assert rows[0]["sites"]["site-1"]["status"] == "unusable"
+    assert np.isfinite(setting.job.optimizer.vector).all()
+
+
+def test_too_few_replies_change_nothing_and_can_be_resumed(
+    federation: Make, tmp_path: Path
+) -> None:
+    setting = Setting(federation(rounds=2), tmp_path / "run")
+    before = setting.job.optimizer.vector
+    setting.apps[3] = broken_app(crash, setting.apps[3])
+    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="1 usable replies"):
+        setting.job.execute(grid, lambda row: None)
+    setting.close()
+    assert np.array_equal(before, setting.job.optimizer.vector)
+    assert setting.run.info["status"] == "interrupted"
+
+
+def test_too_few_offers_stop_the_job_before_anything_is_spent(
+    federation: Make, tmp_path: Path
+) -> None:
+    setting = Setting(federation(rounds=2), tmp_path / "run")
+    object.__setattr__(setting.sites[1].settings.limits, "max_steps", 1)
+    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="node 3: budget"):
+        setting.job.execute(grid, lambda row: None)
+    assert all(site.ledger.epsilon_committed == 0 for site in setting.sites)
+    setting.close()
+
+
+def test_the_strategy_runs_under_flowers_own_loop(federation: Make, tmp_path: Path) -> None:
+    """`Strategy.start` of Flower drives it too: the same rounds, the same ledgers."""
+    setting = Setting(federation(rounds=2), tmp_path / "run")
+    with InlineGrid(setting.apps, 1) as grid:
+        result = setting.job.strategy.start(
+            grid, as_arrays(setting.job.optimizer.vector), num_rounds=2
+        )
+    assert np.array_equal(result.arrays["vector"].numpy(), setting.job.optimizer.vector)
+    for site in setting.sites:
+        assert site.ledger.slots(setting.job.proposal.job_id) == [(0, True), (1, True)]
+    setting.close()
+
+
+def test_the_grid_copies_contents(tmp_path: Path) -> None:
+    seen = []
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        seen.append(message.content)
+        return Message(message.content, reply_to=message)
+
+    content = RecordDict({"arrays": as_arrays(np.ones(3, dtype=np.float32))})
+    with InlineGrid({2: app}, 1) as grid:
+        [reply] = grid.send_and_receive([grid.create_message(content, "train", 2, "1")])
+    assert seen[0] is not content
+    assert reply.content is not seen[0]
+    assert list(grid.get_node_ids()) == [2]
