@@ -29,7 +29,7 @@ def rank(*parts: str) -> int:
 def read(path: Path) -> list[Row]:
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         rows = (json.loads(line) for line in stream)
-        return [{"mr": row["mr"], "ref": row["ref"]} for row in rows]
+        return [{"mr": row["mr"] + "\n", "ref": row["ref"]} for row in rows]
 
 
 def write(path: Path, rows: list[Row]) -> None:

@@ -128,16 +128,15 @@ def main() -> None:
         else:
             app.command(point.name)(command)
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except typer.Exit as stop:
-        raise SystemExit(stop.exit_code) from None
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         raise SystemExit(130) from None
     except Exception as error:
         if hasattr(error, "show"):  # a usage error of the command line
             error.show()
             raise SystemExit(2) from None
         raise
+    raise SystemExit(code)

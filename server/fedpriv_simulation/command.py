@@ -86,7 +86,7 @@ def _run(
     def started(job: Any) -> None:
         nonlocal note
         note = f"loss {job.baseline.eval_loss:.3f}"
-        console.print(_opening(config, out, insecure_seed), highlight=False)
+        console.print(_opening(config, out, insecure_seed), highlight=False, soft_wrap=True)
         bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
 
     def round_done(metrics: dict[str, Any]) -> None:
@@ -115,6 +115,7 @@ def _run(
                 f"\nStopped; what was spent stays spent. To go on:\n"
                 f"  fedpriv simulate{given} --out {out} --resume  (with the same options)",
                 highlight=False,
+                soft_wrap=True,
             )
         raise
 

@@ -57,7 +57,9 @@ def test_a_value_is_shown() -> None:
 
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
-    file.write_text('[job]\nrounds = 3\n[evaluation]\ndata = "x"\n[[sites]]\nname = "a"\nsize = 3\n')
+    file.write_text(
+        '[job]\nrounds = 3\n[evaluation]\ndata = "x"\n[[sites]]\nname = "a"\nsize = 3\n'
+    )
     error = error_of(file=file)
     assert (error.key, "is missing" in str(error)) == ("sites.0.data", True)
 

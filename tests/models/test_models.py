@@ -47,7 +47,11 @@ def test_a_new_head_is_the_same_everywhere_and_no_part_of_the_base(model_folder:
             seed=seed,
         )
 
-    one, two, other = classifier(1, "a", "b", "c"), classifier(1, "a", "b", "c"), classifier(2, *"abc")
+    one, two, other = (
+        classifier(1, "a", "b", "c"),
+        classifier(1, "a", "b", "c"),
+        classifier(2, *"abc"),
+    )
     assert torch.equal(one.model.score.weight, two.model.score.weight)
     assert not torch.equal(one.model.score.weight, other.model.score.weight)
     assert one.digest == other.digest

@@ -1,0 +1,152 @@
+"""The command line as a person types it: real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Make = Callable[..., Any]
+BIN = Path(sys.executable).parent
+
+
+def fedpriv(*arguments: str | Path, program: str = "fedpriv") -> subprocess.CompletedProcess[str]:
+    command = [str(BIN / program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_help_lists_the_commands_without_loading_torch() -> None:
+    shown = fedpriv("--help")
+    assert shown.returncode == 0
+    for command in ("simulate", "init", "report", "ledger"):
+        assert command in shown.stdout
+    code = (
+        "import sys; sys.argv = ['fedpriv', '--version']\n"
+        "from fedpriv.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'transformers', 'flwr', 'matplotlib') if m in sys.modules])"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    version, modules = child.stdout.splitlines()
+    assert re.fullmatch(r"fedpriv \d+\.\d+\.\d+", version)
+    assert modules == "[]"
+
+
+@pytest.mark.parametrize("program", ["fedpriv-client", "fedpriv-server"])
+def test_the_network_commands_say_what_there_is_instead(program: str) -> None:
+    shown = fedpriv(program=program)
+    assert shown.returncode == 2
+    assert "comes with the network engine" in shown.stderr
+    assert "fedpriv simulate" in shown.stderr
+
+
+def test_simulate_prints_json_and_the_other_commands_read_its_run(
+    federation: Make, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shown = fedpriv("simulate", federation(rounds=2), "--out", out, "--json")
+    assert shown.returncode == 0, shown.stderr
+    result = json.loads(shown.stdout)
+    assert result["rounds"] == 2
+    assert result["private"] is True
+    assert set(result["sites"]) == {"site-0", "site-1"}
+    assert result["bytes_up"] > 0
+    assert {"eval_loss", "eval_accuracy"} <= result["after"].keys()
+
+    ledger = out / "sites" / "site-0" / "ledger.db"
+    shown = fedpriv("ledger", "show", ledger, "--json")
+    found = json.loads(shown.stdout)
+    assert found["epsilon_committed"] == result["sites"]["site-0"]["epsilon_committed"]
+    assert [row["kind"] for row in found["rows"]] == ["terms", "plan", *["reserve", "release"] * 2]
+    assert "the claim" in fedpriv("ledger", "show", ledger).stdout
+
+    (out / "report.html").unlink()
+    assert fedpriv("report", out).returncode == 0
+    assert (out / "report.html").exists()
+    budget = out / "sites" / "site-0" / "budget.json"
+    budget.write_text(budget.read_text().replace('"declared_size": 24', '"declared_size": 9'))
+    refused = fedpriv("report", out)
+    assert refused.returncode == 2
+    assert "signature" in refused.stderr
+
+
+def test_simulate_prints_tables(federation: Make, tmp_path: Path) -> None:
+    shown = fedpriv("simulate", federation(), "--rounds", "1", "--out", tmp_path / "run")
+    assert shown.returncode == 0, shown.stderr
+    for words in ("held-out loss", "next-token accuracy", "site-1", "ε spent", " up, ", "Adapter:"):
+        assert words in shown.stdout
+    assert shown.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "privacy.epsilonn=3"], "Did you mean 'epsilon'?"),
+        (["--set", "privacy.epsilon=0"], "privacy.epsilon"),
+        (["--resume"], "--resume needs --out"),
+        (["--rounds", "many"], "many"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_two(
+    federation: Make, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    shown = fedpriv("simulate", federation(), *arguments)
+    assert shown.returncode == 2
+    assert words in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_file_and_a_missing_ledger_are_named(tmp_path: Path) -> None:
+    for command in (("simulate", tmp_path / "x.toml"), ("ledger", "show", tmp_path / "x.toml")):
+        shown = fedpriv(*command)
+        assert shown.returncode == 2
+        assert str(tmp_path / "x.toml") in shown.stderr
+        assert "Traceback" not in shown.stderr
+
+
+def test_init_copies_the_embedded_federation_once(tmp_path: Path) -> None:
+    shown = fedpriv("init", tmp_path / "mine")
+    assert shown.returncode == 0
+    assert (tmp_path / "mine" / "federation.toml").exists()
+    assert len(list((tmp_path / "mine").glob("*.jsonl.gz"))) == 5
+    again = fedpriv("init", tmp_path / "mine")
+    assert again.returncode == 2
+    assert "not empty" in again.stderr
+
+
+def test_ctrl_c_says_how_to_go_on_and_it_does(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=30), tmp_path / "run"
+    arguments = [str(BIN / "fedpriv"), "simulate", str(file), "--out", str(out)]
+    child = subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs its jobs in the background has them ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists():
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGINT)
+    stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
+    assert f"--out {out} --resume" in stdout
+    assert "Traceback" not in stderr
+    assert json.loads((out / "run.json").read_text())["status"] == "interrupted"
+    shown = fedpriv("simulate", file, "--out", out, "--resume", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["rounds"] == 30
