@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.data import DataSpec, Population, load_population
-from fedpriv.errors import ConfigError, ProtocolError, StepFailedError
+from fedpriv.errors import AccountingError, ConfigError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.privacy.ledger import Ledger, Plan, Terms
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
@@ -92,14 +92,7 @@ class Site:
             return Ledger.create(path, settings.terms)
         ledger = Ledger.open(path)
         held = ledger.terms
-        for key in (
-            "declared_size",
-            "unit",
-            "max_records_per_unit",
-            "delta",
-            "simulated",
-            "private",
-        ):
+        for key in _FIXED:
             stated, fixed = getattr(settings.terms, key), getattr(held, key)
             if stated != fixed:
                 ledger.close()
@@ -200,6 +193,9 @@ class Site:
         if job is None:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
         ledger.check_witness(request.witness)
+        entropy = self._entropy(request.job_id, request.slot)
+        if ledger.terms.private and not entropy.is_secure:
+            raise AccountingError("A private ledger pays for secret randomness only.")
         with self._pool.borrow(job.recipe) as worker:
             worker.vector.write(vector)  # refuses what is not a finite vector of this size
             ledger.commit(job.plan)
@@ -213,7 +209,7 @@ class Site:
                     job.population,
                     vector,
                     slot,
-                    self._entropy(request.job_id, request.slot),
+                    entropy,
                 )
                 payload = np.ascontiguousarray(released.value, dtype="<f4").tobytes()
                 ledger.release(slot, payload)

@@ -25,7 +25,7 @@ class Base:
 
     Attributes:
         source: the folder or hub name it came from.
-        digest: of the base weights and the tokenizer, see `weights_digest`.
+        digest: of the base weights, see `weights_digest`.
     """
 
     model: PreTrainedModel

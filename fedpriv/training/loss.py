@@ -29,24 +29,28 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each next token (B, T−1), and a mask of those that count.
+    """The loss at each position (B, T), and a mask of the positions that count.
 
     Args:
         logits: (B, T, V); those of position t predict the token at t + 1.
         labels: (B, T), -100 where nothing is to be predicted.
     """
-    targets = labels[:, 1:]
-    predicted = logits[:, :-1]
+    targets = next_tokens(labels)
     losses = F.cross_entropy(
-        predicted.reshape(-1, predicted.shape[-1]),
-        targets.reshape(-1),
-        reduction="none",
-        ignore_index=IGNORED,
+        logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=IGNORED
     )
     return losses.view(targets.shape), targets != IGNORED
+
+
+def next_tokens(labels: Tensor) -> Tensor:
+    """The target of each position (B, T): the labels moved one to the left, none at the end.
+
+    Moving the labels, not the logits, spares copies of the largest tensor of the step.
+    """
+    return F.pad(labels[:, 1:], (0, 1), value=IGNORED)
 
 
 @torch.no_grad()
 def correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
     """How many next tokens the model has right, over the whole batch."""
-    return (logits[:, :-1].argmax(-1) == labels[:, 1:]).sum()
+    return (logits.argmax(-1) == next_tokens(labels)).sum()

@@ -312,3 +312,14 @@ def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.Monk
     assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
     assert site.ledger.slots("job-1") == []
     site.close()
+
+
+def test_a_private_ledger_refuses_a_seed(setting: Setting) -> None:
+    from fedpriv.privacy.entropy import InsecureEntropy
+
+    site = setting.site()
+    site._entropy = lambda job, slot: InsecureEntropy(1, slot)
+    site.consider(setting.proposal)
+    assert ask(site, request(), TRAIN, setting.vector) == {"refused": "accounting"}
+    assert site.ledger.head.rows == 1
+    site.close()
