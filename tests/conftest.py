@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from fedpriv.environment import no_calls_home
 
 no_calls_home()
+os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 VOCAB = 300
 _SMALL = {

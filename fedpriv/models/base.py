@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     """Load the model of `settings` in `dtype`, on the CPU, in evaluation mode.
 
     Only safetensors are read and no code of the model's repository is run. A new
-    classification head is drawn from the public `seed`, so that every party has the same.
+    classification head is drawn from the public `seed`, its last layer is 0.
 
     Raises:
         ModelError: not found, no safetensors, or not a model for the task.
@@ -50,6 +50,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     source = str(EMBEDDED) if settings.name == "embedded" else settings.name
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
+        "output_loading_info": True,
         "dtype": getattr(torch, dtype),
         "use_safetensors": True,
         "trust_remote_code": False,
@@ -64,7 +65,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     try:
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
-            model = factory.from_pretrained(source, **options)
+            model, loaded = factory.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
             f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
@@ -74,7 +75,23 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         model.config.pad_token_id = tokenizer.pad_token_id
     model.requires_grad_(False)
     model.eval()
-    return Base(model, tokenizer, source, weights_digest(model, _new_head(model, settings)))
+    new = {*loaded["missing_keys"], *(entry[0] for entry in loaded["mismatched_keys"])}
+    if settings.task == "classification":
+        _start_at_even_odds(model, new, len(settings.labels))
+    return Base(model, tokenizer, source, weights_digest(model, skip=new))
+
+
+def _start_at_even_odds(model: PreTrainedModel, new: Collection[str], labels: int) -> None:
+    """Set the last layer of a new head to 0, so that every label starts as likely.
+
+    Random logits cost a private run its first rounds to unlearn.
+    """
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in new and parameter.shape[0] == labels:
+                parameter.zero_()
 
 
 def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
@@ -103,32 +120,24 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
     return tokenizer  # type: ignore[no-any-return]
 
 
-def weights_digest(model: PreTrainedModel, skip: Sequence[str] = ()) -> str:
+def weights_digest(model: PreTrainedModel, skip: Collection[str] = ()) -> str:
     """SHA-256 over the names, shapes, types and bytes of a model's weights.
 
     Args:
-        skip: name prefixes that are not part of the base, such as a new head.
+        skip: names that are not part of the base: those of a new head.
     """
     import torch
 
     digest = hashlib.sha256()
     state: dict[str, torch.Tensor] = model.state_dict()
     for name in sorted(state):
-        if any(name.startswith(prefix) for prefix in skip):
+        if name in skip:
             continue
         tensor = state[name].detach().contiguous().cpu()
         header = json.dumps([name, list(tensor.shape), str(tensor.dtype)])
         digest.update(header.encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return "sha256:" + digest.hexdigest()
-
-
-def _new_head(model: PreTrainedModel, settings: ModelSection) -> list[str]:
-    if settings.task != "classification":
-        return []
-    return [
-        f"{name}." for name in ("classifier", "score", "pre_classifier") if hasattr(model, name)
-    ]
 
 
 def _first_line(error: Exception) -> str:

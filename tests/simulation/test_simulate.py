@@ -224,10 +224,8 @@ def test_a_restored_ledger_stops_the_run(federation: Make, tmp_path: Path) -> No
     ],
 )
 def test_bad_input_is_named_and_leaves_nothing(
-    federation: Make, tmp_path: Path, overrides: list[str], key: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    federation: Make, tmp_path: Path, overrides: list[str], key: str
+) -> None:
     file, out = federation(), tmp_path / "run"
     (file.parent / "empty.jsonl").write_text("")
     with pytest.raises(FedprivError) as caught:
