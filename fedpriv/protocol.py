@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Section
 from fedpriv.errors import ProtocolError
+from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger import Head
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -70,6 +71,10 @@ class Proposal(Body):
     privacy: PrivacySection
     base_digest: Digest
     vector_digest: Digest
+
+    def digest(self) -> str:
+        """SHA-256 of everything in it."""
+        return "sha256:" + hashlib.sha256(canonical_json(self.model_dump(mode="json"))).hexdigest()
 
 
 class Offer(Body):

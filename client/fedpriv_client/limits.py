@@ -17,16 +17,20 @@ class Limits:
     Attributes:
         per_job: ε that one job may be committed to.
         methods: names a server may ask for.
-        base_digest: of the only base model that may be used, or None for any.
+        base_digest: of the only base that may be used: weights, tokenizer, configuration.
+        labels: of the records, in the model's order; none for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
+        max_length: tokens of the longest example.
     """
 
     per_job: float
+    base_digest: str
+    labels: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("dp-lora",)
-    base_digest: str | None = None
     min_noise: float = 0.3
     max_rate: float = 1.0
     max_steps: int = 100_000
+    max_length: int = 8192
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
         """The plan this site would commit to for a proposal.
@@ -42,7 +46,16 @@ class Limits:
             raise ProtocolError(
                 f"method: {proposal.method!r} is not allowed here, only {', '.join(self.methods)}."
             )
-        if self.base_digest not in (None, proposal.base_digest):
+        if self.labels != proposal.model.labels:
+            raise ProtocolError(
+                f"model.labels: {proposal.model.labels} are not this site's labels {self.labels}."
+            )
+        if proposal.model.max_length > self.max_length:
+            raise ProtocolError(
+                f"model.max_length: {proposal.model.max_length} is more than this site allows,"
+                f" {self.max_length}."
+            )
+        if self.base_digest != proposal.base_digest:
             raise ProtocolError(
                 f"model: {proposal.base_digest} is not the base model this site allows,"
                 f" {self.base_digest}."
@@ -68,4 +81,5 @@ class Limits:
             noise_multiplier=max(noise, self.min_noise),
             clip_norm=privacy.clip_norm,
             steps=proposal.steps,
+            proposal=proposal.digest(),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-import tempfile
+import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpriv.config.job import ComputeSection
-from fedpriv.data import DataSpec, Population, load_population
-from fedpriv.errors import AccountingError, ConfigError, ProtocolError, StepFailedError
+from fedpriv.data import DataSpec, Population, check_labels, encode_population, read_records
+from fedpriv.errors import (
+    AccountingError,
+    ConfigError,
+    LedgerCorruptError,
+    ProtocolError,
+    SlotError,
+    StepFailedError,
+)
 from fedpriv.files import private_folder
-from fedpriv.privacy.ledger import Ledger, Plan, Terms
+from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
+from fedpriv.report import budget
 from fedpriv.training.private_step import private_step
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.limits import Limits
 
 if TYPE_CHECKING:
+    import datasets
+
     from fedpriv.models.vector import Vector
     from fedpriv.privacy.entropy import Entropy
 
@@ -66,11 +77,20 @@ class _Job:
 class Site:
     """Answers proposals and step requests for one population of records.
 
+    Making one reads and checks the records, so that whatever is wrong with them shows here, to
+    the administrator. From then on no answer to a server depends on what they hold, but for
+    the privatised vectors.
+
     Args:
         settings: the administrator's.
         pool: workers that hold the model.
         entropy: makes the randomness of one slot, from the job's id and the slot's number;
             secret, unless the ledger's terms say that nothing here is private.
+
+    Raises:
+        DataError: the records can't be read, or hold a label that is not declared.
+        LedgerError: the ledger can't be used, or is gone although the site has reported from it.
+        ConfigError: the terms are not those that the ledger was made with.
     """
 
     def __init__(
@@ -82,37 +102,77 @@ class Site:
         self.settings = settings
         self._pool = pool
         self._entropy = entropy
-        self._jobs: dict[str, _Job] = {}
+        self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
+        self._job: _Job | None = None
         private_folder(settings.state_dir)
         self.ledger = self._open_ledger()
+        try:
+            self._records = self._read_records()
+        except BaseException:
+            self.ledger.close()
+            raise
 
     def _open_ledger(self) -> Ledger:
         settings, path = self.settings, self.settings.ledger
+        report = settings.state_dir / "budget.json"
         if not path.exists() or not path.stat().st_size:
+            if report.exists():
+                raise LedgerCorruptError(
+                    f"{path}: is missing, although {report} was written from it. Restore the"
+                    " newest ledger; a new one would be a fresh budget for the same people."
+                )
             return Ledger.create(path, settings.terms)
         ledger = Ledger.open(path)
-        held = ledger.terms
-        for key in _FIXED:
-            stated, fixed = getattr(settings.terms, key), getattr(held, key)
-            if stated != fixed:
-                ledger.close()
-                raise ConfigError(
-                    f"was fixed as {fixed!r} when the ledger was made",
-                    file=path,
-                    key=key,
-                    value=stated,
-                    fix="State the same again. Another population needs another ledger.",
-                )
+        try:
+            if report.exists():
+                seen = budget.read(report)
+                ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
+            for key in _FIXED:
+                stated, fixed = getattr(settings.terms, key), getattr(ledger.terms, key)
+                if stated != fixed:
+                    raise ConfigError(
+                        f"was fixed as {fixed!r} when the ledger was made",
+                        file=path,
+                        key=key,
+                        value=stated,
+                        fix="State the same again. Another population needs another ledger.",
+                    )
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
+
+    def _read_records(self) -> datasets.Dataset:
+        settings = self.settings
+        shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
+        records = read_records(
+            settings.data,
+            settings.columns,
+            unit=settings.terms.unit,
+            cache_dir=self._cache,
+            key=f"sites.{settings.name}.data",
+        )
+        if "label" in settings.columns:
+            check_labels(records, settings.limits.labels, settings.data)
+        return records
+
+    @property
+    def _cache(self) -> Path:
+        """Clear text, for as long as the site is open."""
+        return self.settings.state_dir / "cache"
 
     def consider(self, proposal: Proposal) -> Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
 
-        Reads and prepares the records and loads the model, so that whatever is wrong with
-        them shows before the first slot is paid.
+        Loads the model and prepares the records for it, so that whatever is wrong with the
+        model shows before the first slot is paid.
 
         Raises:
             FedprivError: the site refuses; the message is for the site alone.
+
+        Privacy:
+            Whether and how it refuses is decided by settings, the ledger's public rows and the
+            model, never by records.
         """
         ledger, settings = self.ledger, self.settings
         plan = settings.limits.plan(proposal, ledger.terms)
@@ -122,9 +182,9 @@ class Site:
                 f"data.columns: the job needs {', '.join(sorted(proposal.fields))}; this site has"
                 f" {', '.join(sorted(settings.columns))}."
             )
-        known = self._jobs.get(proposal.job_id)
-        if known is None or known.proposal != proposal:
-            self._jobs[proposal.job_id] = self._prepare(proposal, plan)
+        with self._lock:
+            if self._job is None or self._job.proposal != proposal:
+                self._job = self._prepare(proposal, plan)
         head = ledger.head
         return Offer(
             site=settings.name,
@@ -145,27 +205,20 @@ class Site:
         with self._pool.borrow(recipe) as worker:
             if worker.base.digest != proposal.base_digest:
                 raise ProtocolError(
-                    f"model.name: this site's {proposal.model.name!r} has weights"
-                    f" {worker.base.digest}, the server's {proposal.base_digest}."
+                    f"model.name: this site's {proposal.model.name!r} is {worker.base.digest}, the"
+                    f" server's {proposal.base_digest}."
                 )
             if worker.vector.digest != proposal.vector_digest:
                 raise ProtocolError("lora: this site would train other shapes than the server.")
             _ = worker.gradients
             tokenizer = worker.base.tokenizer
-        # The reader's cache is clear text: it lives as long as the reading takes.
-        with tempfile.TemporaryDirectory(dir=settings.state_dir, prefix="cache-") as cache:
-            population = load_population(
-                settings.data,
-                DataSpec.of(
-                    settings.columns,
-                    proposal.model,
-                    unit=proposal.privacy.unit,
-                    max_records_per_unit=proposal.privacy.max_records_per_unit,
-                ),
-                tokenizer,
-                cache_dir=Path(cache),
-                key=f"sites.{settings.name}.data",
-            )
+        spec = DataSpec.of(
+            settings.columns,
+            proposal.model,
+            unit=proposal.privacy.unit,
+            max_records_per_unit=proposal.privacy.max_records_per_unit,
+        )
+        population = encode_population(self._records, spec, tokenizer)
         if population.empty_rows:
             shown = ", ".join(map(str, population.empty_rows[:10]))
             log.warning(
@@ -179,6 +232,9 @@ class Site:
     def step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
         """Answer one slot: from the outbox if it was answered before, else pay and compute.
 
+        Requests are answered one after the other: of two for the same slot the second gets the
+        reply of the first.
+
         Raises:
             FedprivError: refused before anything was sampled.
             StepFailedError: something failed after the sample was drawn.
@@ -188,10 +244,15 @@ class Site:
             computed and stored with its release before it is returned; and public figures of
             the ledger.
         """
-        ledger = self.ledger
-        job = self._jobs.get(request.job_id)
-        if job is None:
+        with self._lock:
+            return self._step(request, vector)
+
+    def _step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
+        ledger, job = self.ledger, self._job
+        if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
+        if request.slot >= job.plan.steps:
+            raise SlotError(f"Job {request.job_id!r} has {job.plan.steps} slots.")
         ledger.check_witness(request.witness)
         entropy = self._entropy(request.job_id, request.slot)
         if ledger.terms.private and not entropy.is_secure:
@@ -230,8 +291,9 @@ class Site:
         return reply, np.frombuffer(payload, dtype="<f4").astype(np.float32)
 
     def close(self) -> None:
-        """Give the ledger back."""
+        """Give the ledger back, and remove the clear text of the records."""
         self.ledger.close()
+        shutil.rmtree(self._cache, ignore_errors=True)
 
 
 def new_dataset_id() -> str:

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
+# Far from where float64 squares lose their value: a bound that small would clip nothing.
+MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 SHAPES = {
     "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
     "classification": ({"text", "label"},),
@@ -85,7 +87,9 @@ class PrivacySection(Section):
     epsilon: float = Field(8.0, gt=0, description="proposed per site, for this job")
     delta: float = Field(1e-5, gt=0, lt=1, description="must be below 1 / declared size")
     sample_rate: float = Field(0.05, gt=0, le=1, description="chance of a unit to be in a step")
-    clip_norm: float = Field(1.0, gt=0, description="bound on a unit's gradient, L2")
+    clip_norm: float = Field(
+        1.0, ge=MIN_CLIP, le=MAX_CLIP, description="bound on a unit's gradient, L2"
+    )
     unit: str = Field("record", min_length=1, description="record, or an id column")
     max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
 

@@ -6,7 +6,13 @@ needs torch, so it is not imported by this package.
 """
 
 from fedpriv.data.encode import Example, encode_record
-from fedpriv.data.population import Population, load_examples, load_population
+from fedpriv.data.population import (
+    Population,
+    check_labels,
+    encode_population,
+    load_examples,
+    load_population,
+)
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
 
@@ -14,6 +20,8 @@ __all__ = [
     "DataSpec",
     "Example",
     "Population",
+    "check_labels",
+    "encode_population",
     "encode_record",
     "load_examples",
     "load_population",

@@ -74,15 +74,26 @@ def encode_record(
         return encode_messages(record["messages"], tokenizer, spec.max_length)
     if fields != {"text", "label"}:
         raise ValueError(f"Expected a shape of columns that is known, got {sorted(fields)}.")
-    if str(record["label"]) not in spec.labels:
+    check_label(record, spec.labels, row=row, source=source)
+    label = spec.labels.index(str(record["label"]))
+    return encode_labelled(record["text"], label, tokenizer, spec.max_length)
+
+
+def check_label(
+    record: Mapping[str, Any], labels: Sequence[str], *, row: int, source: Path | str
+) -> None:
+    """Refuse a record whose label is not declared.
+
+    Raises:
+        DataError: names the row, not what it holds.
+    """
+    if str(record["label"]) not in labels:
         raise DataError(
             f"row {row} has a label that is not declared",
             file=source,
             key="model.labels",
-            fix=f"Correct the row, or declare its label beside {', '.join(spec.labels)}.",
+            fix=f"Correct the row, or declare its label beside {', '.join(labels)}.",
         )
-    label = spec.labels.index(str(record["label"]))
-    return encode_labelled(record["text"], label, tokenizer, spec.max_length)
 
 
 def encode_text(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fedpriv.data.encode import Example, check_chat_template, encode_record
+from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
@@ -62,10 +63,45 @@ def load_population(
     """
     _check(spec, tokenizer)
     records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
+    if "label" in spec.columns:
+        check_labels(records, spec.labels, source)
+    return encode_population(records, spec, tokenizer)
+
+
+def check_labels(records: Iterable[Mapping[str, Any]], labels: Sequence[str], source: Any) -> None:
+    """Refuse records whose label is not one of `labels`.
+
+    Raises:
+        DataError: names the row, not its label.
+
+    Privacy:
+        For the site's own administrator, at its start. A site that refused a *job* for it would
+        tell the server whose labels its records hold.
+    """
+    for row, record in enumerate(records, 1):
+        check_label(record, labels, row=row, source=source)
+
+
+def encode_population(
+    records: Iterable[Mapping[str, Any]], spec: DataSpec, tokenizer: PreTrainedTokenizerBase
+) -> Population:
+    """Records that were read as units of examples, whatever they hold.
+
+    A record that can't be encoded contributes nothing and its row is noted: a server chooses
+    the tokenizer and the labels, so a refusal would be an answer about the records.
+
+    Raises:
+        DataError: the tokenizer has no usable chat template for ``messages``, whatever the
+            records are.
+    """
+    _check(spec, tokenizer)
     units: dict[int | str, list[Example]] = {}
     empty_rows = []
     for row, record in enumerate(records, 1):
-        examples = encode_record(record, spec, tokenizer, row=row, source=source)
+        try:
+            examples = encode_record(record, spec, tokenizer, row=row, source="")
+        except Exception:
+            examples = []
         if not examples:
             empty_rows.append(row)
         owner = row if spec.unit == "record" else record[UNIT]

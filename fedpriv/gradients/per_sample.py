@@ -9,7 +9,7 @@ first: for lora_B that is the transposed gradient, which a `bmm` writes several 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from fedpriv.errors import NotPrivateError
 
 # Layers whose output for one record depends on the other records of the batch.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
+# Rotary positions that are the same for a position whatever else was seen.
+_CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
 # Architectures with a linear layer that is also fed something other than the batch.
 _SHARED_POSITIONS = ("deberta", "deberta-v2")
 
@@ -221,6 +223,16 @@ class _RecordingLinear(torch.autograd.Function):
         return (g @ weight if ctx.needs_input_grad[0] else None), None, None, None, None
 
 
+def _rope_types(settings: Any) -> Iterator[str]:
+    """Every rotary type named in a configuration, wherever it stands."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            if key == "rope_type" and isinstance(value, str):
+                yield value
+            else:
+                yield from _rope_types(value)
+
+
 def refuse_mixing(model: nn.Module) -> None:
     """Refuse by name what is known to tie the records of a batch together.
 
@@ -244,6 +256,12 @@ def refuse_mixing(model: nn.Module) -> None:
             f"{kind} is a mixture of experts: where one record is routed may depend on the others."
             " Use a dense model."
         )
+    for rope in _rope_types(getattr(config, "to_dict", dict)()):
+        if rope not in _CONSTANT_ROPE:
+            raise NotPrivateError(
+                f"{kind}: rotary positions of type {rope!r} change with the longest record seen so"
+                f" far. Use a model with one of: {', '.join(_CONSTANT_ROPE)}."
+            )
     for name, module in model.named_modules():
         if isinstance(module, _MIXING):
             raise NotPrivateError(

@@ -10,12 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ModelSection
-from fedpriv.errors import ModelError
+from fedpriv.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Keys of a configuration that say where it came from or what head it carries.
+_NOT_THE_MODEL = (
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "pad_token_id",
+    "problem_type",
+    "torch_dtype",
+    "transformers_version",
+)
 EMBEDDED = Path(__file__).parent.parent / "assets" / "base"
 
 
@@ -25,7 +38,7 @@ class Base:
 
     Attributes:
         source: the folder or hub name it came from.
-        digest: of the base weights, see `weights_digest`.
+        digest: of all that it is, see `base_digest`.
     """
 
     model: PreTrainedModel
@@ -54,6 +67,9 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         "dtype": getattr(torch, dtype),
         "use_safetensors": True,
         "trust_remote_code": False,
+        # Other kernels are chosen by the whole batch's padding: one short record would change
+        # the rounding of all others, and a server can pick weights that blow rounding up.
+        "attn_implementation": "eager",
     }
     factory: Any = AutoModelForCausalLM
     if settings.task == "classification":
@@ -78,7 +94,27 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     new = {*loaded["missing_keys"], *(entry[0] for entry in loaded["mismatched_keys"])}
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
-    return Base(model, tokenizer, source, weights_digest(model, skip=new))
+    if len(tokenizer) > model.config.vocab_size:
+        raise ModelError(
+            f"model.name: the tokenizer of {settings.name!r} knows {len(tokenizer)} tokens, the"
+            f" model {model.config.vocab_size}. Use the tokenizer the model was trained with."
+        )
+    longest = _longest(model)
+    if settings.max_length > longest:
+        raise ConfigError(
+            f"is more than the {longest} tokens that {settings.name!r} can read",
+            key="model.max_length",
+            value=settings.max_length,
+        )
+    return Base(model, tokenizer, source, base_digest(model, tokenizer, skip=new))
+
+
+def _longest(model: PreTrainedModel) -> int:
+    """Tokens a model has positions for."""
+    positions = int(getattr(model.config, "max_position_embeddings", 0) or 2**20)
+    embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
+    offset = getattr(embedded[0], "padding_idx", None) if embedded else None
+    return positions - (0 if offset is None else offset + 1)  # RoBERTa counts from there
 
 
 def _start_at_even_odds(model: PreTrainedModel, new: Collection[str], labels: int) -> None:
@@ -120,15 +156,27 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
     return tokenizer  # type: ignore[no-any-return]
 
 
-def weights_digest(model: PreTrainedModel, skip: Collection[str] = ()) -> str:
-    """SHA-256 over the names, shapes, types and bytes of a model's weights.
+def base_digest(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, skip: Collection[str] = ()
+) -> str:
+    """SHA-256 over all of a base that decides a gradient: configuration, tokenizer, weights.
 
     Args:
-        skip: names that are not part of the base: those of a new head.
+        skip: names of weights that are not part of the base: those of a new head.
     """
     import torch
 
-    digest = hashlib.sha256()
+    settings = model.config.to_dict()
+    for key in _NOT_THE_MODEL:
+        settings.pop(key, None)
+    words: Any = tokenizer
+    backend = getattr(words, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else sorted(words.get_vocab().items())
+    special = {name: str(token) for name, token in words.special_tokens_map.items()}
+    template = [words.chat_template, words.padding_side, special]
+    digest = hashlib.sha256(
+        json.dumps([settings, vocabulary, template], sort_keys=True, default=str).encode()
+    )
     state: dict[str, torch.Tensor] = model.state_dict()
     for name in sorted(state):
         if name in skip:

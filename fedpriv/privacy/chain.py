@@ -121,7 +121,7 @@ class Chain:
         return chain
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back. Whatever is asked of a closed file afterwards fails."""
         self._connection.close()
 
     @property

@@ -75,6 +75,7 @@ class Plan:
     Attributes:
         job: id of the job, unique for this ledger.
         noise_multiplier: standard deviation of the noise over the sensitivity.
+        proposal: digest of all that was proposed, so that nothing of it changes afterwards.
     """
 
     job: str
@@ -83,6 +84,7 @@ class Plan:
     noise_multiplier: float
     clip_norm: float
     steps: int
+    proposal: str
 
     @property
     def event(self) -> Event:
@@ -327,26 +329,32 @@ class Ledger:
         self._remember(kind, body)
 
     def _read(self) -> None:
-        """Rebuild what is remembered from the rows."""
+        """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
         self._plans: dict[str, Plan] = {}
         self._requests: dict[tuple[str, int], str] = {}  # reserved slots → request digest
         self._released: dict[tuple[str, int], str] = {}  # released slots → reply digest
-        first, *rest = self._chain.rows()
-        if first.kind != "terms":
-            raise corrupt(self.path, "row 1 is not the terms")
-        self.terms = Terms(**_fields(first.body))
-        for row in rest:
-            self._remember(row.kind, _fields(row.body))
+        try:
+            first, *rest = self._chain.rows()
+            if first.kind != "terms":
+                raise corrupt(self.path, "row 1 is not the terms")
+            self.terms = Terms(**_fields(first.body))
+            for row in rest:
+                self._remember(row.kind, _fields(row.body))
+        except BaseException:
+            self._chain.close()  # half of a memory would sell the same slots again
+            raise
 
     def _remember(self, kind: str, fields: dict[str, Any]) -> None:
-        if kind == "plan":
+        if kind == "plan" and not self._plans:
             self._plans[fields["job"]] = Plan(**fields)
-        elif kind == "reserve":
-            self._requests[fields["job"], fields["slot"]] = fields["request"]
-        elif kind == "release":
-            self._released[fields["job"], fields["slot"]] = fields["reply"]
+            return
+        key = (fields.get("job", ""), fields.get("slot", -1))
+        if kind == "reserve" and key[0] in self._plans and key not in self._requests:
+            self._requests[key] = fields["request"]
+        elif kind == "release" and key in self._requests and key not in self._released:
+            self._released[key] = fields["reply"]
         else:
-            raise corrupt(self.path, f"a row is of an unknown kind {kind!r}")
+            raise corrupt(self.path, f"a row {kind!r} of job {key[0]!r} does not follow")
 
 
 def _fields(body: dict[str, Any]) -> dict[str, Any]:

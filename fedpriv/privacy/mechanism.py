@@ -68,6 +68,8 @@ def release_gaussian(
             f"Expected sensitivity={total.sensitivity} ≤ clip_norm={plan.clip_norm} of the plan."
         )
     exact = total.value.detach().cpu().numpy().astype(np.float64)
+    if not np.isfinite(exact).all():
+        raise AccountingError("Expected a finite sum: a NaN would tell that a unit was sampled.")
     noise = gaussian(exact.size, entropy) * (plan.noise_multiplier * plan.clip_norm)
     return Privatised(
         (exact + noise).astype(np.float32),

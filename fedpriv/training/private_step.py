@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 from fedpriv.gradients.clip import ClippedSum
 from fedpriv.privacy.mechanism import Privatised, release_gaussian
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.ledger import Reservation
     from fedpriv.training.worker import Worker
 
+log = logging.getLogger(__name__)
 Unit = Sequence["Example"]
 
 
@@ -51,9 +55,14 @@ def private_step(
         What leaves is the result and nothing else: not the batch size, not the loss. Every unit
         is in the sample with probability ``sample_rate`` on its own; an empty sample releases
         noise all the same. A failure of the whole batch is retried inside `clipped_sum` with
-        the same sample.
+        the same sample, and if nothing helps, the release is noise around 0.
     """
     chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
     units = [population.units[index] for index in chosen]
-    total = method.clipped_sum(worker, units, parameters, reservation.plan.clip_norm)
+    try:
+        total = method.clipped_sum(worker, units, parameters, reservation.plan.clip_norm)
+    except Exception as error:
+        # No answer at all would tell something of the sample; noise around 0 does not.
+        log.error("A step failed and releases noise only: %s", type(error).__name__)
+        total = ClippedSum(torch.zeros(parameters.size, dtype=torch.float64), 0.0)
     return release_gaussian(total, reservation, entropy)

@@ -107,7 +107,7 @@ def _simulate(
         for section in config.sites:
             progress.preparing(f"Preparing {section.name}")
             with _naming(source, f"sites.{section.name}"):
-                site = _site(config, section, run, pool, insecure_seed)
+                site = _site(config, section, run, pool, insecure_seed, job.proposal.base_digest)
                 stack.callback(site.close)
                 site.consider(job.proposal)  # here the reasons of a refusal can be told in full
             sites.append(site)
@@ -136,6 +136,7 @@ def _site(
     run: RunDirectory,
     pool: WorkerPool,
     insecure_seed: int | None,
+    base_digest: str,
 ) -> Site:
     cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
     folder = run.site_folder(section.name)
@@ -155,7 +156,13 @@ def _site(
             simulated=True,
             private=insecure_seed is None,
         ),
-        limits=Limits(per_job=cap, methods=(config.job.method,)),
+        limits=Limits(
+            per_job=cap,
+            base_digest=base_digest,
+            labels=config.model.labels,
+            methods=(config.job.method,),
+            max_length=config.model.max_length,
+        ),
         compute=config.compute,
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,23 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
-from fedpriv.errors import BudgetError, ConfigError, ProtocolError, SlotError
+from fedpriv.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    LedgerCorruptError,
+    ProtocolError,
+    SlotError,
+)
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.ledger import Ledger, Terms
 from fedpriv.protocol import FAILED, Proposal, StepRequest
+from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
+from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site, SiteSettings
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
@@ -69,10 +80,13 @@ class Setting:
             state_dir=self.folder / "state",
             ledger=self.folder / "state" / "ledger.db",
             terms=terms,
-            limits=Limits(**{"per_job": 6.0, **limits}),
+            limits=self.limits(**limits),
             compute=self.compute,
         )
         return Site(settings, self.pool, lambda job, slot: SystemEntropy())
+
+    def limits(self, **changes: Any) -> Limits:
+        return Limits(**{"per_job": 6.0, "base_digest": self.proposal.base_digest, **changes})
 
     def change(self, **changes: Any) -> Proposal:
         return self.proposal.model_copy(update=changes)
@@ -89,16 +103,18 @@ def request(slot: int = 0, **changes: Any) -> StepRequest:
 
 def test_the_noise_is_calibrated_to_the_smaller_epsilon(setting: Setting) -> None:
     for cap, expected in ((6.0, 5.0), (2.0, 2.0)):
-        plan = Limits(per_job=cap).plan(setting.proposal, TERMS)
+        plan = setting.limits(per_job=cap).plan(setting.proposal, TERMS)
         epsilon = epsilon_upper([Event(0.5, plan.noise_multiplier, 4)], 1e-3)
         assert 0.97 * expected < epsilon <= expected
 
 
 def test_the_sites_delta_counts_not_the_servers(setting: Setting) -> None:
     proposal = setting.change(privacy=setting.proposal.privacy.model_copy(update={"delta": 0.9}))
-    assert Limits(per_job=6.0).plan(proposal, TERMS) == Limits(per_job=6.0).plan(
-        setting.proposal, TERMS
-    )
+    noise = [
+        setting.limits().plan(asked, TERMS).noise_multiplier
+        for asked in (proposal, setting.proposal)
+    ]
+    assert noise[0] == noise[1]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +124,8 @@ def test_the_sites_delta_counts_not_the_servers(setting: Setting) -> None:
         ({"base_digest": "sha256:" + "f" * 64}, ProtocolError, "base model this site allows"),
         ({"max_rate": 0.4}, BudgetError, "rate of 0.5"),
         ({"max_steps": 3}, BudgetError, "4 steps"),
+        ({"max_length": 31}, ProtocolError, "32 is more than this site allows"),
+        ({"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
     ],
 )
 def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str) -> None:
@@ -127,7 +145,7 @@ def test_a_minimum_of_noise_holds_whatever_is_proposed(setting: Setting) -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"base_digest": "sha256:" + "0" * 64}, "has weights"),
+        ({"base_digest": "sha256:" + "0" * 64}, "base model this site allows"),
         ({"vector_digest": "sha256:" + "0" * 64}, "other shapes"),
         ({"fields": ("prompt", "completion")}, "this site has text"),
         ({"method": "magic"}, "not allowed"),
@@ -193,12 +211,13 @@ def test_another_vector_for_an_old_slot_is_refused(setting: Setting) -> None:
     site.close()
 
 
-def test_a_changed_plan_under_an_old_job_is_refused(setting: Setting) -> None:
+@pytest.mark.parametrize("change", [{"steps": 3}, {"seed": 1}])
+def test_nothing_of_a_proposal_changes_once_it_is_committed(setting: Setting, change: Any) -> None:
     site = setting.site()
     site.consider(setting.proposal)
     site.step(request(), setting.vector)
     with pytest.raises(BudgetError, match="one plan for life"):
-        site.consider(setting.change(steps=3))
+        site.consider(setting.change(**change))
     site.close()
 
 
@@ -322,4 +341,124 @@ def test_a_private_ledger_refuses_a_seed(setting: Setting) -> None:
     site.consider(setting.proposal)
     assert ask(site, request(), TRAIN, setting.vector) == {"refused": "accounting"}
     assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_two_requests_for_one_slot_are_computed_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the faster of two draws would leave, and how fast one is depends on its sample."""
+    import fedpriv_client.site as module
+
+    site = setting.site()
+    site.consider(setting.proposal)
+    plain, computed = module.private_step, []
+    monkeypatch.setattr(
+        module, "private_step", lambda *a: time.sleep(0.2) or computed.append(1) or plain(*a)
+    )
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda _: site.step(request(), setting.vector), range(3)))
+    assert len(computed) == 1
+    assert all(np.array_equal(vector, answers[0][1]) for _, vector in answers)
+    site.close()
+
+
+def test_a_slot_that_does_not_exist_commits_nothing(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    assert ask(site, request(slot=4), TRAIN, setting.vector) == {"refused": "slot"}
+    assert site.ledger.epsilon_committed == 0
+    site.close()
+
+
+def test_what_a_record_holds_decides_no_answer_to_a_proposal(
+    setting: Setting, model_folder: Make, tmp_path: Path
+) -> None:
+    """A tokenizer that fails on a word of one record: the offer is the same as without it."""
+
+    class Fussy:
+        def __init__(self, tokenizer: Any) -> None:
+            self._tokenizer = tokenizer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tokenizer, name)
+
+        def __call__(self, text: str, **options: Any) -> Any:
+            if "49" in text:
+                raise RuntimeError(f"no such word: {text}")
+            return self._tokenizer(text, **options)
+
+    site = setting.site()
+    recipe = ModelRecipe(setting.proposal.model, setting.proposal.lora, 0, setting.compute)
+    with setting.pool.borrow(recipe) as worker:
+        object.__setattr__(worker.base, "tokenizer", Fussy(worker.base.tokenizer))
+    assert site.consider(setting.proposal).declared_size == 24
+    assert site._job is not None
+    assert site._job.population.empty_rows == (8,)
+    assert len(site._job.population) == 24
+    site.close()
+
+
+def test_bad_records_show_when_the_site_starts(setting: Setting) -> None:
+    for content, words in (("", "no records|empty"), ('{"letter": "x"}\n', "letter")):
+        setting.data.write_text(content)
+        with pytest.raises(DataError, match=words):
+            setting.site()
+
+
+def test_a_missing_ledger_is_no_fresh_budget(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    write_budget_report(site, "job-1")
+    site.close()
+    path = setting.folder / "state" / "ledger.db"
+    kept = path.read_bytes()
+    for left in (b"", None):
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        with pytest.raises(LedgerCorruptError, match="is missing"):
+            setting.site()
+        path.write_bytes(kept)
+    setting.site().close()
+
+
+def test_an_older_ledger_than_the_sites_own_report_is_refused(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    path = setting.folder / "state" / "ledger.db"
+    backup = path.read_bytes()
+    site.step(request(1), setting.vector)
+    write_budget_report(site, "job-1")
+    site.close()
+    path.write_bytes(backup)
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        setting.site()
+
+
+def test_no_clear_text_outlives_the_site(setting: Setting) -> None:
+    stale = setting.folder / "state" / "cache" / "left-by-a-killed-process.arrow"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("fever")
+    site = setting.site()
+    assert not stale.exists()
+    site.close()
+    assert {path.name for path in (setting.folder / "state").iterdir()} == {"ledger.db"}
+
+
+def test_a_step_that_fails_whole_releases_noise(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer would tell something of the sample."""
+
+    def explode(*_: Any, **__: Any) -> None:
+        raise MemoryError("a very long record was sampled")
+
+    monkeypatch.setattr(DpLora, "clipped_sum", explode)
+    site = setting.site()
+    noise = site.consider(setting.proposal).noise_multiplier
+    _, vector = site.step(request(), setting.vector)
+    assert 0.7 * noise < vector.std() < 1.3 * noise
     site.close()

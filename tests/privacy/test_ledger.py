@@ -36,7 +36,7 @@ TERMS = Terms(
     budget=4.0,
     simulated=True,
 )
-PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8)
+PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8, "sha256:" + "c" * 64)
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
 
@@ -390,3 +390,47 @@ def test_killed_anywhere_it_never_under_counts(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_many_points_it_never_under_counts(tmp_path: Path) -> None:
     check_kills(tmp_path, 200)
+
+
+def test_a_ledger_that_cannot_be_read_back_after_a_fault_sells_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = with_plan(path)
+    ledger.release(take(ledger, 0), b"x")
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(ledger._chain, "append", fail)
+    monkeypatch.setattr(ledger._chain, "rows", fail)
+    with pytest.raises((LedgerError, sqlite3.Error)):
+        ledger.reserve("job-1", 1, DIGEST)
+    monkeypatch.undo()
+    with pytest.raises((LedgerError, sqlite3.Error)):
+        ledger.commit(replace(PLAN, job="job-2"))
+    with pytest.raises((LedgerError, sqlite3.Error)):
+        ledger.reserve("job-1", 0, OTHER)
+    with Ledger.open(path) as again:
+        assert again.slots("job-1") == [(0, True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("plan", {"job": "job-2"}),
+        ("reserve", {"job": "job-1", "slot": 0, "request": OTHER}),
+        ("reserve", {"job": "job-2", "slot": 0, "request": OTHER}),
+        ("release", {"job": "job-1", "slot": 0, "reply": "y"}),
+        ("release", {"job": "job-1", "slot": 5, "reply": "y"}),
+        ("refund", {"job": "job-1", "slot": 0}),
+    ],
+)
+def test_rows_that_do_not_follow_are_refused(
+    path: Path, kind: str, body: dict[str, object]
+) -> None:
+    with with_plan(path) as ledger:
+        ledger.release(take(ledger, 0), b"x")
+        with ledger._chain.transaction():
+            ledger._chain.append(kind, body)  # a chain whose hashes are right
+    with pytest.raises(LedgerCorruptError, match="does not follow"):
+        Ledger.open(path)

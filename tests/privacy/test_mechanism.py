@@ -13,7 +13,7 @@ from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
 from fedpriv.privacy.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism import Privatised, release_gaussian
 
-PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3)
+PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
 PAID = Reservation("ledger", PLAN, 0, "sha256:" + "0" * 64)
 SIZE = 20_000
 
@@ -68,3 +68,10 @@ def test_a_sum_clipped_to_a_larger_norm_is_refused() -> None:
 def test_a_privatised_value_cannot_be_made_by_hand() -> None:
     with pytest.raises(AccountingError, match="made by a mechanism"):
         Privatised(np.zeros(3), 1.0, 0.1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_sum_that_is_not_finite_is_refused(bad: float) -> None:
+    total = ClippedSum(torch.tensor([0.0, bad], dtype=torch.float64), 2.0)
+    with pytest.raises(AccountingError, match="finite"):
+        release_gaussian(total, PAID, SystemEntropy())

@@ -101,7 +101,8 @@ class Setting:
         pool = WorkerPool()
         self.job = Job(self.config, self.run, pool)
         self.sites = [
-            _site(self.config, section, self.run, pool, None) for section in self.config.sites
+            _site(self.config, section, self.run, pool, None, self.job.proposal.base_digest)
+            for section in self.config.sites
         ]
         self.apps = {i: client_app(site) for i, site in enumerate(self.sites, start=2)}
 
