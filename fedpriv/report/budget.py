@@ -31,7 +31,10 @@ from fedpriv.files import canonical_json, sync_folder, write_atomic, write_json
 Rule = Literal["plan", "envelope", "rdp", "sum"]
 Epsilon = Annotated[float, Field(ge=0)]
 TIMING = "not covered: replies leave when they are ready"
-NUMERICS = "default: float64 Gaussian sums, floating-point effects are an assumption"
+NUMERICS = (
+    "default: gradients in the model's precision; norms, sums and noise in float64; that rounding"
+    " reveals nothing is an assumption"
+)
 TRUST_MODEL = "local: the site adds its own noise"
 
 
