@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
-from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.errors import ConfigError
 from fedpriv.models.base import Base, load_base
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.vector import TrainableVector
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from fedpriv.data.batch import Batch
     from fedpriv.data.encode import Example
     from fedpriv.gradients.per_sample import PerSampleGradients
-
-
-LONGEST_PROBE = 1024
 
 
 @dataclass(frozen=True)
@@ -65,6 +62,7 @@ class Worker:
             NotPrivateError: this model's per-record gradients can't be computed exactly.
         """
         from fedpriv.gradients.per_sample import PerSampleGradients
+        from fedpriv.training.probe import probe_independence
 
         if self._gradients is None:
             gradients = PerSampleGradients(self.model)
@@ -145,64 +143,3 @@ def device_of(name: str) -> str:
             fix="Use auto or cpu.",
         ) from None
     return name
-
-
-def probe_independence(worker: Worker, gradients: PerSampleGradients) -> None:
-    """Check on random tokens that a record's row does not change with the other records.
-
-    The tokens are public randomness, never records. Catches what `refuse_mixing` does not
-    know by name; the tolerance is that of the model's arithmetic.
-
-    Raises:
-        NotPrivateError: the rows differ.
-    """
-    import torch
-
-    from fedpriv.data.batch import Batch
-    from fedpriv.training.loss import record_losses
-
-    def rows(batch: Batch) -> torch.Tensor:
-        return gradients.rows(lambda model: record_losses(model, batch), len(batch))
-
-    config = worker.model.config
-    length = min(12, worker.recipe.model.max_length)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(config.vocab_size, (3, length), generator=generator)
-    pad = worker.base.tokenizer.pad_token_id
-    ids = torch.where(ids == pad, (ids + 1) % config.vocab_size, ids)
-    mask = torch.ones_like(ids)
-    mask[0, length // 2 :] = 0  # one short record, so that padding is probed too
-    ids[0, length // 2 :] = pad
-    if worker.recipe.model.task == "classification":
-        labels = torch.tensor([0, 1, 0])
-    else:
-        labels = torch.where(mask == 1, ids, -100)
-    original = worker.vector.read()
-    disturbed = torch.randn(worker.vector.size, generator=generator) * 0.02
-    worker.vector.write(original + disturbed.numpy())  # a fresh lora_B is 0 and hides errors
-    batch = Batch(ids, mask, labels).to(worker.device)
-    single = [slice(i, i + 1) for i in range(3)]
-    alone = [
-        rows(Batch(batch.input_ids[i], batch.attention_mask[i], batch.labels[i])).clone()
-        for i in single
-    ]
-    together = rows(batch).clone()
-    longest = min(worker.recipe.model.max_length, LONGEST_PROBE)
-    long = torch.full((1, longest), int(ids[1, 0]), device=worker.device)
-    rows(
-        Batch(
-            long, torch.ones_like(long), labels[:1].to(worker.device) if labels.ndim == 1 else long
-        )
-    )
-    again = rows(batch)
-    worker.vector.write(original)
-    expected = torch.cat(alone)
-    error = float((together - expected).norm(dim=1).max() / expected.norm(dim=1).max())
-    if not torch.equal(together, again):
-        error = float("inf")  # a longer record in between left something behind
-    tolerance = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 5e-2}[worker.recipe.compute.dtype]
-    if not error <= tolerance:
-        raise NotPrivateError(
-            f"A record's gradient changes with the other records of its batch (relative"
-            f" difference {error:.1e}), so {config.model_type} can't be trained privately here."
-        )

@@ -1,0 +1,86 @@
+"""Try on random tokens whether a record's gradient is a function of that record alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch
+from fedpriv.errors import NotPrivateError
+from fedpriv.training.loss import IGNORED, record_losses
+
+if TYPE_CHECKING:
+    from fedpriv.gradients.per_sample import PerSampleGradients
+    from fedpriv.training.worker import Worker
+
+LONGEST = 1024
+# Relative difference that rounding alone may make between a row alone and in a batch.
+TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 5e-2}
+
+
+def probe_independence(worker: Worker, gradients: PerSampleGradients) -> None:
+    """Compare rows of a batch with the same records alone, and after a longer record.
+
+    Catches what `refuse_mixing` does not know by name: a layer that mixes records, and one
+    that remembers what it has seen. The tokens are public randomness, never records.
+
+    Raises:
+        NotPrivateError: the rows differ.
+    """
+
+    def rows(batch: Batch) -> Tensor:
+        losses = partial(record_losses, batch=batch)
+        return gradients.rows(losses, len(batch)).clone()
+
+    batch = _three_records(worker)
+    parts = [slice(i, i + 1) for i in range(3)]
+    original = worker.vector.read()
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(worker.vector.size, generator=generator) * 0.02
+    worker.vector.write(original + noise.numpy())  # a fresh lora_B is 0 and hides errors
+    together = rows(batch)
+    alone = torch.cat(
+        [rows(Batch(batch.input_ids[i], batch.attention_mask[i], batch.labels[i])) for i in parts]
+    )
+    rows(_long_record(worker))
+    again = rows(batch)
+    worker.vector.write(original)
+
+    scale = alone.norm(dim=1).max()
+    error = float((together - alone).norm(dim=1).max() / scale)
+    if worker.device == "cpu" and not torch.equal(together, again):
+        error = float("inf")
+    error = max(error, float((together - again).norm(dim=1).max() / scale))
+    if not error <= TOLERANCE[worker.recipe.compute.dtype]:
+        raise NotPrivateError(
+            f"A record's gradient changes with the other records of its batch, or those before"
+            f" it (relative difference {error:.1e}), so this {worker.model.config.model_type}"
+            " can't be trained privately."
+        )
+
+
+def _three_records(worker: Worker) -> Batch:
+    """Random tokens, one record padded."""
+    vocabulary = worker.model.config.vocab_size
+    length = min(12, worker.recipe.model.max_length)
+    ids = torch.randint(vocabulary, (3, length), generator=torch.Generator().manual_seed(0))
+    padding = worker.base.tokenizer.pad_token_id
+    ids = torch.where(ids == padding, (ids + 1) % vocabulary, ids)
+    mask = torch.ones_like(ids)
+    mask[0, length // 2 :] = 0
+    ids[0, length // 2 :] = padding
+    if worker.recipe.model.task == "classification":
+        labels = torch.tensor([0, 1, 0])
+    else:
+        labels = torch.where(mask == 1, ids, IGNORED)
+    return Batch(ids, mask, labels).to(worker.device)
+
+
+def _long_record(worker: Worker) -> Batch:
+    """One record as long as any may be, up to LONGEST."""
+    ids = torch.full((1, min(worker.recipe.model.max_length, LONGEST)), 5)
+    labels = torch.tensor([0]) if worker.recipe.model.task == "classification" else ids
+    return Batch(ids, torch.ones_like(ids), labels).to(worker.device)
