@@ -39,7 +39,9 @@ def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-def test_a_finished_run_leaves_everything(federation: Make, tmp_path: Path) -> None:
+def test_a_finished_run_leaves_everything(
+    federation: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "run"
     run(federation(rounds=3), out)
     info = json.loads((out / "run.json").read_text())
@@ -48,6 +50,7 @@ def test_a_finished_run_leaves_everything(federation: Make, tmp_path: Path) -> N
     assert info["seeds"]["noise"] == "operating system"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
+    assert caplog.text == ""
     for line in lines:
         assert {"eval_loss", "eval_accuracy", "bytes_up", "bytes_down", "seconds"} < line.keys()
         assert {site["status"] for site in line["sites"].values()} == {"ok"}
@@ -428,3 +431,32 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
         public = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values
         seen.append([{k: v for k, v in a.items() if k not in public} for a in answers])
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_other_precisions_run(
+    federation: Make,
+    tmp_path: Path,
+    model_folder: Make,
+    caplog: pytest.LogCaptureFixture,
+    dtype: str,
+    kind: str,
+) -> None:
+    overrides = [f"compute.dtype={dtype}", f"model.name='{model_folder(kind)}'"]
+    file = federation(rounds=1)
+    if kind == "bert":
+        for path in file.parent.glob("*.jsonl"):
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            lines = [json.dumps({**row, "odd": row["patient"] % 2}) + "\n" for row in rows]
+            path.write_text("".join(lines))
+        overrides += [
+            "model.task=classification",
+            "model.labels=['0', '1']",
+            "data.columns={text='note', label='odd'}",
+            "lora.target_modules=['query']",
+        ]
+    outcome = run(file, tmp_path / "run", *overrides)
+    assert {site["status"] for site in outcome.rounds[0]["sites"].values()} == {"ok"}
+    assert np.isfinite(outcome.rounds[0]["eval_loss"])
+    assert "failed" not in caplog.text  # no unit, and no step that released noise only
