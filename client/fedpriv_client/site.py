@@ -24,6 +24,7 @@ from fedpriv.errors import (
     StepFailedError,
 )
 from fedpriv.files import private_folder
+from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
@@ -35,7 +36,6 @@ from fedpriv_client.limits import Limits
 if TYPE_CHECKING:
     import datasets
 
-    from fedpriv.models.vector import Vector
     from fedpriv.privacy.entropy import Entropy
 
 log = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ class Site:
         if ledger.terms.private and not entropy.is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
         with self._pool.borrow(job.recipe) as worker:
-            worker.vector.write(vector)  # refuses what is not a finite vector of this size
+            check_vector(vector, worker.vector.size)
             ledger.commit(job.plan)
             slot = ledger.reserve(request.job_id, request.slot, request.digest(vector))
             if isinstance(slot, bytes):

@@ -67,7 +67,6 @@ class PerSampleGradients:
         refuse_mixing(model)
         self._model = model
         self._blocks: dict[str, _Block] = {}
-        self._permutation: list[tuple[str, bool]] = []
         self._buffer: Tensor | None = None
         self._batch = 0
         self._patched: list[nn.Module] = []

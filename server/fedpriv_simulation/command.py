@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +63,7 @@ def _run(
     console: Console,
 ) -> Outcome:
     """Run with a progress bar, or with a plain line a round where nobody watches."""
-    with console.status("Loading") if console.is_terminal else _nothing():
+    with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_simulation import simulate as simulation
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
     bar = Progress(
@@ -118,12 +119,6 @@ def _run(
                 soft_wrap=True,
             )
         raise
-
-
-def _nothing() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
 
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
