@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedpriv.errors import BudgetError, ProtocolError
-from fedpriv.privacy.accountant import calibrate_noise
+from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Plan, Terms
 from fedpriv.protocol import Proposal
 
@@ -82,4 +82,5 @@ class Limits:
             clip_norm=privacy.clip_norm,
             steps=proposal.steps,
             proposal=proposal.digest(),
+            numerics=privacy.numerics,
         )
