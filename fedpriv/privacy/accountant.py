@@ -24,6 +24,7 @@ ACCOUNTANT = (
     " upper bound, the larger of add and remove"
 )
 _MAX_EPSILON = 1e6
+_MIN_NOISE = 1e-3
 
 
 @dataclass(frozen=True, order=True)
@@ -85,7 +86,7 @@ class OnlineAccountant:
         self._delta = float(delta)
         self._curve = np.zeros(len(ORDERS))
         steps = [(_pair(event), event.count) for event in plan if event.count]
-        usable = all(pair.noise_multiplier >= 1e-3 for pair, _ in steps)
+        usable = all(pair.noise_multiplier >= _MIN_NOISE for pair, _ in steps)
         self._composition = Composition(steps, self._delta) if usable else None
 
     def add(self, event: Event) -> None:
@@ -93,7 +94,7 @@ class OnlineAccountant:
         if not event.count:
             return
         self._curve += rdp(event.sample_rate, event.noise_multiplier) * event.count
-        if event.noise_multiplier < 1e-3:
+        if event.noise_multiplier < _MIN_NOISE:
             self._composition = None
         if self._composition is not None:
             self._composition.add(_pair(event), event.count)
@@ -168,7 +169,7 @@ def _epsilon_of_pair(pair: SubsampledGaussian, count: int, delta: float) -> floa
         raise AccountingError(f"Expected delta={delta!r} in (0, 1).")
     if not count:
         return 0.0
-    if pair.noise_multiplier < 1e-3:
+    if pair.noise_multiplier < _MIN_NOISE:
         return math.inf
     composition = Composition([(pair, count)], delta)
     composition.add(pair, count)

@@ -121,7 +121,7 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a sample_rate of"
             " 1e-09 costs more. Use more noise or fewer steps."
         )
-    return rate if rate == 1 else -_round_up(-rate)
+    return rate if rate == 1 else _rounded(fits, rate, -1)
 
 
 def calibrate_delta(
@@ -144,7 +144,7 @@ def calibrate_delta(
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a delta of 0.5 is"
             " too small. Use more noise or fewer steps."
         )
-    return _round_up(delta)
+    return _rounded(fits, delta, 1)
 
 
 def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
@@ -157,6 +157,14 @@ def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float 
         middle = math.sqrt(wanted * safe)
         wanted, safe = (wanted, middle) if fits(middle) else (middle, safe)
     return safe
+
+
+def _rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
+    """To four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
+    result = sign * _round_up(sign * value)
+    while not fits(result):
+        result = sign * _round_up(sign * result * (1 + sign * 0.0005))
+    return result
 
 
 def _check_epsilon(epsilon: float) -> None:

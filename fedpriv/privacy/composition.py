@@ -16,21 +16,21 @@ every grid, with each source of error added to δ and none assumed away:
   themselves, and added to δ. W is chosen to make that δ·1e-5.
 - *Rounding.* Masses are tilted by exp(λℓ), half as much as large deviations suggest, so that ε
   is found near the middle of what is transformed and not 13 digits below it, and yet little
-  of what is transformed lies above W. What float64 may take from
-  a mass is bounded and added to each: a few units in the last place for each step and each
-  halving of the transform, and, of a step's masses (differences of distribution functions), a
-  few for each of its cells.
+  of what is transformed lies above W; where half leaves too few digits, as much as they
+  suggest. Each step's largest mass is moved to 0, exactly, and kept out of the transform, so
+  that what rounding adds grows with what a step spreads and not with the number of steps. Its
+  bound (in L2, as a transform's error is known: Higham 2002, Theorem 24.2) is added to δ.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import fft
-from scipy.signal import lfilter
 from scipy.special import logsumexp, ndtri
 
 from fedpriv.privacy.loss import Float, SubsampledGaussian
@@ -41,9 +41,10 @@ Step = tuple[SubsampledGaussian, int]
 _LOOSENESS = 0.001  # of a first bound of ε: what the cells may add to it
 _MIN_NODES, _MAX_NODES = 1024, 2**18
 _SHARE = 1e-5  # of δ for what is cut off: of each tail, and of the window's top
-_ORDERS = np.geomspace(0.02, 2e5, 48)  # among which twice the tilt λ is chosen
-_ROUNDING = 8 * 2.0**-53  # relative, for each step and each halving of the transform
-_CACHED = 64  # steps whose spectra are kept
+_ORDERS = 0.01 * np.sqrt(2.0) ** np.arange(50)  # among which the tilt λ is chosen
+_ROUNDING = 8 * 2.0**-53  # relative, for each halving of a transform
+_WIDEST = 100.0  # cell: beyond, there is no sense in a grid
+_CACHED = 2**22  # nodes of spectra that are kept: 64 MB
 
 
 class Composition:
@@ -70,24 +71,50 @@ class Composition:
             np.zeros(len(_ORDERS)),
         )
         bounds = (curve - math.log(delta)) / _ORDERS  # Chernoff's, of ε
-        best = int(np.argmin(bounds))
+        best = 2 + int(np.argmin(bounds[2:]))
         order, bound = float(_ORDERS[best]), float(bounds[best])
-        self._tilt = order / 2
-        width = 2 * (bound - math.log(_SHARE) / order)
-        cell = math.sqrt(12 * _LOOSENESS * bound / steps / (order + 1))
-        nodes = min(max(math.ceil(width / cell), _MIN_NODES), _MAX_NODES)
+        self._width = 2 * (bound - math.log(_SHARE) / order)
+
+        def compose(tilt: float, tolerance: float) -> float:
+            cell = math.sqrt(12 * _LOOSENESS * tolerance / steps / (order + 1))
+            self._start(tilt, min(max(math.ceil(self._width / cell), _MIN_NODES), _MAX_NODES))
+            for pair, count in plan:
+                self.add(pair, count)
+            return self.epsilon()
+
+        tilt, tolerance = order / 2, bound
+        epsilon = compose(tilt, tolerance)
+        if epsilon < bound / 4:
+            tolerance = max(epsilon, bound / 1000)
+            epsilon = compose(tilt, tolerance)
+        if self._rounding_shows(epsilon) and compose(order, tolerance) > epsilon:
+            compose(tilt, tolerance)
+        self._restart()
+
+    def _start(self, tilt: float, nodes: int) -> None:
+        self._tilt = tilt
         self._nodes = int(fft.next_fast_len(nodes, real=True))
-        self._cell = width / self._nodes
+        self._cell = self._width / self._nodes
+        self._cache: dict[SubsampledGaussian, tuple[_Tilted, _Tilted]] = {}
+        self._restart()
+
+    def _restart(self) -> None:
         self._steps = 0
         self._directions = (_Sum(), _Sum())  # remove, add
-        self._cache: dict[SubsampledGaussian, tuple[_Tilted, _Tilted]] = {}
+
+    def _rounding_shows(self, epsilon: float) -> bool:
+        """Is what is allowed for rounding a share of δ that matters?"""
+        return math.isinf(epsilon) or any(
+            self._allowance(total.spread, total.log_moment, epsilon) > 1e-3 * self._delta
+            for total in self._directions
+        )
 
     def add(self, pair: SubsampledGaussian, count: int = 1) -> None:
         """Take `count` further steps of a kind."""
         tilted = self._cache.get(pair)
         if tilted is None:
             tilted = self._discretise(pair)
-            if len(self._cache) < _CACHED:
+            if len(self._cache) * self._nodes < _CACHED:
                 self._cache[pair] = tilted
         for direction, loss in zip(self._directions, tilted, strict=True):
             direction.add(loss, count)
@@ -103,34 +130,44 @@ class Composition:
         return max(self._epsilon(direction) for direction in self._directions)
 
     def _epsilon(self, total: _Sum) -> float:
-        h, tilt = self._cell, self._tilt
-        rounding = _ROUNDING * (self._steps + 1) * math.log2(self._nodes)
-        log_moment, top = total.log_moment, self._nodes * h
-        target = self._delta - total.infinite - math.exp(min(0.0, log_moment - tilt * top))
+        h, tilt, log_moment = self._cell, self._tilt, total.log_moment
+        lost = math.exp(min(0.0, log_moment - tilt * self._nodes * h))
+        target = self._delta - total.infinite - lost
         if not target > 0:
             return math.inf
-        masses = np.maximum(fft.irfft(total.spectrum, self._nodes), 0.0)
-        masses += rounding * float(np.abs(total.spectrum).mean())
+        masses = np.roll(fft.irfft(np.exp(total.log_spectrum), self._nodes), total.shift)
         losses = h * np.arange(self._nodes)
         seen = log_moment - tilt * losses < 600  # beyond, exp overflows
-        losses, masses = losses[seen], masses[seen]
+        losses, masses = losses[seen], np.maximum(masses[seen], 0.0)
         untilted = masses * np.exp(log_moment - tilt * losses)
         # δ(ε) = Σ_{s ≥ ε} w(s) (1 − exp(ε − s)) at each node, from the top down
         weights = np.cumsum(untilted[::-1])[::-1]
-        discounted = lfilter([1.0], [1.0, -math.exp(-h)], untilted[::-1])[::-1]
-        enough = weights - discounted <= target
+        discounted = _discounted(untilted, h)
+        allowed = self._allowance(total.spread, log_moment, losses)
+        enough = weights - discounted + allowed <= target
         if not enough[-1]:
             return math.inf
         node = int(np.argmax(enough))
         if node == 0:
             return float(losses[0])
-        between = math.log((weights[node] - target) / discounted[node])
+        left = weights[node] + allowed[node - 1] - target
+        if left <= 0:
+            return float(losses[node - 1])
+        between = math.log(left / max(float(discounted[node]), 1e-300))
         return float(losses[node]) + min(max(between, -h), 0.0)
 
+    def _allowance(self, spread: float, log_moment: float, losses: Any) -> Any:
+        """What rounding may take from δ at each ε of `losses`: an L2 error times L2 weights."""
+        error = _ROUNDING * math.log2(self._nodes) * (spread + 1)
+        norm = math.sqrt(-math.expm1(-2 * self._tilt * self._cell))
+        return error / norm * np.exp(np.minimum(log_moment - self._tilt * losses, 700.0))
+
     def _discretise(self, pair: SubsampledGaussian) -> tuple[_Tilted, _Tilted]:
+        if self._cell > _WIDEST:
+            return _UNBOUNDED, _UNBOUNDED
         low, high = pair.span(self._reach)
         nodes = np.arange(math.floor(low / self._cell), math.ceil(high / self._cell) + 1)
-        p, q = pair.masses(nodes * self._cell, self._reach)
+        p, q = pair.masses(np.float64(self._cell) * nodes, self._reach)
         return self._connect(nodes, p, q), self._connect(-nodes[::-1], q[::-1], p[::-1])
 
     def _connect(self, nodes: npt.NDArray[np.int64], p: Float, q: Float) -> _Tilted:
@@ -151,35 +188,56 @@ class Composition:
         with np.errstate(divide="ignore"):
             tilted = np.log(masses) + self._tilt * losses
         log_moment = float(logsumexp(tilted))
-        window = np.bincount(
-            nodes % self._nodes, np.exp(tilted - log_moment), minlength=self._nodes
-        )
+        shares: Float = np.exp(tilted - log_moment)
+        window = np.bincount(nodes % self._nodes, shares, self._nodes).astype(np.float64)
         log_moment += _ROUNDING * len(nodes) * (1 + self._tilt)  # of the masses
-        return _Tilted(fft.rfft(window), log_moment, float(p[-1]) - last)
+        return _Tilted(window, log_moment, float(p[-1]) - last)
 
 
 class _Tilted:
-    """The discrete loss of one step in one direction, tilted by exp(λℓ)."""
+    """The discrete loss of one step in one direction, tilted by exp(λℓ).
 
-    def __init__(self, spectrum: Complex, log_moment: float, infinite: float) -> None:
-        self.spectrum, self.log_moment, self.infinite = spectrum, log_moment, infinite
+    Its largest mass lies at node `shift`; `spread` is the mass elsewhere.
+    """
+
+    def __init__(self, window: Float, log_moment: float, infinite: float) -> None:
+        self.log_moment, self.infinite = log_moment, infinite
+        self.shift = int(np.argmax(window))
+        largest = float(window[self.shift])
+        rest = np.roll(window, -self.shift)
+        rest[0] = 0.0
+        self.spread = float(rest.sum())
+        ratio = fft.rfft(rest) / largest
+        x, y = ratio.real, ratio.imag  # log(1 + x + iy), with its digits where x and y are small
+        with np.errstate(divide="ignore"):
+            size = np.log1p(np.maximum(x * (2 + x) + y * y, -1.0)) / 2
+        size = math.log(largest) + np.maximum(size, -600.0)
+        self.log_spectrum: Complex = size + 1j * np.arctan2(y, 1 + x)
+
+
+_UNBOUNDED = _Tilted(np.ones(1), 0.0, 1.0)
 
 
 class _Sum:
-    """Steps composed in one direction: spectra multiply, log moments and infinite mass add."""
+    """Steps composed in one direction: log spectra and log moments add, and so does the rest."""
 
     def __init__(self) -> None:
-        self.spectrum: Complex = np.ones(1, dtype=np.complex128)
-        self.log_moment = 0.0
-        self.infinite = 0.0
+        self.log_spectrum: Complex = np.zeros(1, dtype=np.complex128)
+        self.shift = 0
+        self.log_moment = self.infinite = self.spread = 0.0
 
     def add(self, loss: _Tilted, count: int) -> None:
+        self.log_spectrum = self.log_spectrum + count * loss.log_spectrum
+        self.shift += count * loss.shift
         self.log_moment += count * loss.log_moment
         self.infinite += count * loss.infinite
-        power = loss.spectrum
-        while count:  # by squaring: a tenth of the time of numpy's complex power
-            if count & 1:
-                self.spectrum = self.spectrum * power
-            count >>= 1
-            if count:
-                power = power * power
+        self.spread += count * loss.spread
+
+
+def _discounted(weights: Float, cell: float) -> Float:
+    """Σ_{j ≥ i} w_j exp(−(j − i)·cell) for each i, by doubling."""
+    total, shift = weights.copy(), 1
+    while shift < len(total) and cell * shift < 800:
+        total[:-shift] += math.exp(-cell * shift) * total[shift:]
+        shift *= 2
+    return total

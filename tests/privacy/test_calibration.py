@@ -96,6 +96,21 @@ def test_the_least_delta_is_the_least(epsilon: float, sigma: float) -> None:
         assert epsilon_upper([Event(0.05, sigma, 100)], 0.9 * delta) > epsilon
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "q", "sigma", "steps"),
+    [
+        (0.5626831924761785, 0.0004114060946535194, 1.134558973216835, 85),
+        (0.28193035258536386, 0.0016191993800808927, 2.328434504774281, 46),
+    ],
+)
+def test_rounding_delta_up_does_not_overrun(
+    epsilon: float, q: float, sigma: float, steps: int
+) -> None:
+    """Where ε is a little more at the rounded δ than at the smaller one that fits."""
+    delta = calibrate_delta(epsilon, q, sigma, steps)
+    assert epsilon_upper([Event(q, sigma, steps)], delta) <= epsilon
+
+
 def test_what_no_rate_or_delta_can_reach_is_refused() -> None:
     with pytest.raises(AccountingError, match="even a sample_rate"):
         calibrate_rate(1e-4, 1e-12, 0.3, 10**6)

@@ -51,9 +51,9 @@ def test_the_discrete_pair_dominates(q: float, sigma: float, share: float) -> No
     composed = Composition([(pair, 1)], DELTA)
     composed._tilt, composed._cell, composed._nodes = 0.0, 0.05, 4096
     for add, tilted in enumerate(composed._discretise(pair)):
-        masses = fft.irfft(tilted.spectrum, 4096) * math.exp(tilted.log_moment)
+        masses = fft.irfft(np.exp(tilted.log_spectrum), 4096) * math.exp(tilted.log_moment)
         losses = 0.05 * np.arange(-2048, 2048)
-        masses = np.roll(masses, 2048)
+        masses = np.roll(masses, 2048 + tilted.shift)
         for number in (0, 1, 3):
             for at in (0.05 * number, 0.05 * (number + share)):
                 discrete = tilted.infinite + float(

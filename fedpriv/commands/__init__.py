@@ -1,0 +1,1 @@
+"""The library's own commands: what people type, and how it is shown."""

@@ -1,0 +1,138 @@
+"""`fedpriv plan`: its options, its curve, and in words what the figures mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+WIDEST_BAR = 40
+_NAMES = {
+    "epsilon": "ε",
+    "delta": "δ",
+    "sample_rate": "sample rate",
+    "steps": "steps",
+    "noise_multiplier": "noise multiplier",
+}
+
+
+def plan(
+    epsilon: Annotated[float | None, typer.Option(help="ε that the plan may cost at most.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="δ of every ε.", show_default="1e-5, unless it is all that is missing"),
+    ] = None,
+    sample_rate: Annotated[
+        float | None, typer.Option(help="Chance of a unit to be in a step.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Private steps: the rounds, where sync is 1.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise over the clip norm.")
+    ] = None,
+    batch: Annotated[
+        float | None, typer.Option(help="Expected batch; with --size, instead of --sample-rate.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Declared number of units.")] = None,
+    records: Annotated[
+        list[int] | None,
+        typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Find the one of ε, δ, sample rate, steps and noise that is left out, and what it all costs.
+
+    With all five, check whether the plan keeps to ε.
+    """
+    from fedpriv.privacy.planning import DEFAULT_RECORDS, solve
+
+    planned = solve(
+        epsilon=epsilon,
+        delta=delta,
+        sample_rate=sample_rate,
+        steps=steps,
+        noise_multiplier=noise_multiplier,
+        batch=batch,
+        size=size,
+    )
+    figures = planned.figures(records or DEFAULT_RECORDS)
+    if as_json:
+        print(json.dumps(figures, indent=2, allow_nan=False))
+    else:
+        show(figures, Console(highlight=False))
+
+
+def show(figures: dict[str, Any], console: Console) -> None:
+    """The five numbers, the curve, and the sentences."""
+    for key, name in _NAMES.items():
+        solved = key == figures["solved_for"]
+        notes = ", ".join((["solved"] if solved else []) + _notes(key, figures))
+        line = f"{name:16}  {_value(key, figures):9}  {notes}".rstrip()
+        console.print(line, style="bold" if solved else None)
+    console.print("\nε after so many steps", style="bold")
+    for line in _curve(figures, console.width):
+        console.print(line, soft_wrap=True)
+    for sentence in _sentences(figures):
+        console.print("\n" + sentence)
+
+
+def _value(key: str, figures: dict[str, Any]) -> str:
+    if key == "epsilon":
+        return _upper(figures[key])
+    return str(figures[key]) if key == "steps" else f"{figures[key]:.6g}"
+
+
+def _notes(key: str, figures: dict[str, Any]) -> list[str]:
+    target, batch = figures["target_epsilon"], figures["expected_batch"]
+    if key == "epsilon" and target is not None:
+        kept = "within" if figures["within_target"] else "[bold red]above[/]"
+        return [f"{kept} the {target:g} asked for"]
+    if key == "delta" and figures["delta_is_default"]:
+        return ["the default"]
+    if key == "sample_rate" and batch is not None:
+        return [f"{batch:.4g} of {figures['size']} units in a step, on average"]
+    return []
+
+
+def _curve(figures: dict[str, Any], width: int) -> list[str]:
+    """A bar for each count of steps; hollow beyond the plan."""
+    points = [(f"{point['steps']}", point["epsilon"]) for point in figures["curve"]]
+    labels = max(len(steps) for steps, _ in points)
+    values = max(len(_upper(epsilon)) for _, epsilon in points)
+    room = max(1, min(WIDEST_BAR, width - labels - values - len("    < plan")))
+    scale = room / (max(epsilon for _, epsilon in points) or 1.0)
+    lines = []
+    for steps, epsilon in points:
+        block = "█" if int(steps) <= figures["steps"] else "░"
+        bar = block * round(scale * epsilon)
+        mark = "  < plan" if int(steps) == figures["steps"] else ""
+        lines.append(f"{steps:>{labels}} {bar:<{room}} {_upper(epsilon):>{values}}{mark}")
+    return lines
+
+
+def _sentences(figures: dict[str, Any]) -> list[str]:
+    more = f"One more round costs about {figures['one_more_round']:.2g} more."
+    if figures["within_target"] is False:
+        more = (
+            f"The plan costs more than the {figures['target_epsilon']:g} asked for: leave one of"
+            f" the others out to have it solved for. {more}"
+        )
+    first, *others = [(one["records"], _upper(one["epsilon"])) for one in figures["group"]]
+    group = f"{first[1]} for a person who has {first[0]}"
+    group += "".join(f"; {epsilon} for {records}" for records, epsilon in others)
+    replaced = _upper(figures["replace_one_epsilon"])
+    return [
+        more,
+        f"If a unit is a record, each drawn on its own, ε is {group}.",
+        f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
+        "What this assumes: " + " ".join(figures["assumptions"]),
+    ]
+
+
+def _upper(value: float | None) -> str:
+    from fedpriv.report.figures import upper
+
+    return "no finite bound" if value is None else upper(value)
