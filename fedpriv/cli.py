@@ -6,7 +6,6 @@ command, and a function or a `typer.Typer`. Commands import what is heavy when t
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from importlib.metadata import entry_points
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpriv import __version__
+from fedpriv.commands.ledger import app as ledger_app
+from fedpriv.commands.plan import plan
 from fedpriv.environment import no_calls_home
 from fedpriv.errors import FedprivError, RunError
 
@@ -26,8 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # its tracebacks print local variables, records among them
 )
-ledger_app = typer.Typer(no_args_is_help=True, help="Look at a site's ledger.")
 app.add_typer(ledger_app, name="ledger")
+app.command()(plan)
 
 
 def _version(wanted: bool) -> None:
@@ -70,52 +69,6 @@ def report(
     for path in sorted(run.glob("sites/*/budget.json")):
         budget.verify(budget.read(path))
     print(write_report(run))
-
-
-@ledger_app.command("show")
-def ledger_show(
-    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> None:
-    """Check a ledger from its first row to its head, and show what it has spent."""
-    from dataclasses import asdict
-
-    from fedpriv.privacy.ledger import Ledger
-
-    with Ledger.open(path) as ledger:
-        terms, head, rows = ledger.terms, ledger.head, ledger.rows()
-        spent, committed = ledger.epsilon_spent, ledger.epsilon_committed
-    if as_json:
-        found = {
-            **asdict(terms),
-            "epsilon_spent": spent,
-            "epsilon_committed": committed,
-            "head": asdict(head),
-            "rows": rows,
-        }
-        print(json.dumps(found, indent=2))
-        return
-    console = Console()
-    console.print(
-        f"[bold]{path}[/]\n"
-        f"population {terms.dataset_id}, {terms.declared_size} units by {terms.unit!r}\n"
-        f"ε committed {committed:.3f} of {terms.budget:g} at δ = {terms.delta:g} (the claim);"
-        f" ε of the slots used so far {spent:.3f}\n"
-        f"head {head.hash} at row {head.rows}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    table = Table("row", "kind", "what", "at")
-    for row in rows:
-        hidden = {"number", "kind", "hash", "at"}
-        what = ", ".join(f"{k} {_short(v)}" for k, v in row.items() if k not in hidden)
-        table.add_row(str(row["number"]), row["kind"], what, row.get("at", ""))
-    console.print(table)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return f"{text[:18]}…" if len(text) > 40 else text
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ def fedpriv(*arguments: str | Path, program: str = "fedpriv") -> subprocess.Comp
 def test_help_lists_the_commands_without_loading_torch() -> None:
     shown = fedpriv("--help")
     assert shown.returncode == 0
-    for command in ("simulate", "init", "report", "ledger"):
+    for command in ("simulate", "init", "report", "ledger", "plan"):
         assert command in shown.stdout
     code = (
         "import sys; sys.argv = ['fedpriv', '--version']\n"
@@ -150,3 +150,78 @@ def test_ctrl_c_says_how_to_go_on_and_it_does(federation: Make, tmp_path: Path) 
     shown = fedpriv("simulate", file, "--out", out, "--resume", "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["rounds"] == 30
+
+
+PLAN = ("--epsilon", "3", "--delta", "1e-5", "--sample-rate", "0.02", "--steps", "400")
+
+
+def test_plan_prints_json() -> None:
+    shown = fedpriv("plan", *PLAN, "--size", "250", "--records", "4", "--json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads(shown.stdout)
+    assert figures["solved_for"] == "noise_multiplier"
+    assert (figures["delta"], figures["sample_rate"], figures["steps"]) == (1e-5, 0.02, 400)
+    assert 2.97 <= figures["epsilon"] <= 3 == figures["target_epsilon"]
+    assert figures["expected_batch"] == 5
+    assert [row["records"] for row in figures["group"]] == [4]
+    assert {"one_more_round", "replace_one_epsilon", "accountant", "curve"} <= figures.keys()
+    sigma = str(figures["noise_multiplier"])
+    checked = fedpriv("plan", *PLAN, "--noise-multiplier", sigma, "--json")
+    assert json.loads(checked.stdout)["epsilon"] == figures["epsilon"]
+    assert json.loads(checked.stdout)["within_target"] is True
+
+
+@pytest.mark.parametrize("columns", ["80", "12"])
+def test_plan_in_a_pipe_is_plain_text_of_any_width(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = fedpriv("plan", *PLAN[:2], *PLAN[4:], "--size", "250")
+    assert shown.returncode == 0, shown.stderr
+    assert "\x1b" not in shown.stdout
+    words = " ".join(shown.stdout.split())
+    sigma = re.search(r"noise multiplier ([\d.]+) solved", words)
+    assert sigma and float(sigma[1]) == pytest.approx(0.92, abs=0.01)
+    assert "1e-05 the default" in words
+    assert re.search(r"400 █+ 2\.99\d < plan", words)
+    assert re.search(r"600 ░+ 3\.\d", words)
+    for sentence in ("One more round costs", "secret Poisson", "for replacing one unit", "for 5."):
+        assert sentence in words
+
+
+def test_plan_says_when_a_plan_is_too_dear() -> None:
+    shown = fedpriv("plan", *PLAN, "--noise-multiplier", "0.5")
+    assert shown.returncode == 0
+    assert "above the 3 asked for" in shown.stdout
+    assert "leave one of the others out" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--epsilon, --sample-rate, --steps, --noise-multiplier: too few values"),
+        ([*PLAN, "--batch", "5", "--size", "250"], "--sample-rate: contradicts --batch 5"),
+        ([*PLAN, "--size", "100000"], "--delta: must be below 1/size"),
+        (["--epsilon", "1e-3", *PLAN[4:6], "--noise-multiplier", "1"], "one costs"),
+        (["--epsilon", "much"], "much"),
+    ],
+)
+def test_a_plan_that_is_none_is_one_message(arguments: list[str], words: str) -> None:
+    shown = fedpriv("plan", *arguments)
+    assert shown.returncode == 2
+    assert words in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_plan_loads_neither_torch_nor_transformers_nor_flower() -> None:
+    code = (
+        f"import sys; sys.argv = ['fedpriv', 'plan', *{PLAN!r}]\n"
+        "from fedpriv.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = ('torch', 'transformers', 'peft', 'flwr', 'datasets', 'matplotlib')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1] == "[]"

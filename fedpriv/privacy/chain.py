@@ -26,7 +26,7 @@ from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError
 from fedpriv.files import canonical_json, sync_folder
 
 APPLICATION = 0x66707631  # "fpv1", in the file's header
-FORMAT = 1
+FORMAT = 2
 GENESIS = "0" * 64
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,"
@@ -165,7 +165,7 @@ class Chain:
         """Write a row, inside a transaction. The time in it is for people; nothing reads it."""
         number, previous = len(self._hashes), self._hashes[-1]
         text = canonical_json({**body, "at": datetime.now(UTC).isoformat(timespec="seconds")})
-        digest = _row_hash(previous, kind, text)
+        digest = row_hash(previous, kind, text)
         self._connection.execute(
             "INSERT INTO rows VALUES (?, ?, ?, ?)", (number, kind, text.decode(), digest)
         )
@@ -212,13 +212,13 @@ class Chain:
         if version != FORMAT:
             raise LedgerError(
                 f"{self.path}: has format {version}; this fedpriv reads format {FORMAT}."
-                " Install the version that wrote it."
+                " Install the version that wrote it. The file was not changed."
             )
         cursor = connection.execute("SELECT number, kind, body, hash FROM rows ORDER BY number")
         for number, kind, body, digest in cursor:
             if number != len(self._hashes):
                 break
-            if digest != _row_hash(self._hashes[-1], kind, body.encode()):
+            if digest != row_hash(self._hashes[-1], kind, body.encode()):
                 raise corrupt(self.path, f"row {number} was edited")
             self._hashes.append(digest)
         if cursor.fetchone() is not None or len(self._hashes) == 1:
@@ -232,7 +232,8 @@ def corrupt(path: Path, what: str) -> LedgerCorruptError:
     )
 
 
-def _row_hash(previous: str, kind: str, body: bytes) -> str:
+def row_hash(previous: str, kind: str, body: bytes) -> str:
+    """SHA-256 over the hash of the row before, the kind, and the body as canonical JSON."""
     return hashlib.sha256(b"\n".join((previous.encode(), kind.encode(), body))).hexdigest()
 
 

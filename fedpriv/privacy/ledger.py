@@ -9,11 +9,9 @@ spent whether or not anything was released for it. The order for a slot is
 so a crash at any point leaves a ledger that counts at least what has left the site, and a
 repeated request is answered with the stored reply, never with a second computation.
 
-The rule `plan`: the ledger holds one plan, whose (sample rate, noise) and number of slots are
-fixed before its first release. What the plan costs in full is committed from then on.
-
-Rows hold public fields only: parameters, counts, digests of released values. How they are
-kept is `fedpriv.privacy.chain`.
+How plans add up to one claim is its rule (`fedpriv.privacy.rules`), fixed when it is made.
+Rows hold public fields only: parameters, counts, digests of released values. What they add up
+to is `fedpriv.privacy.history`, how they are kept `fedpriv.privacy.chain`.
 """
 
 from __future__ import annotations
@@ -23,72 +21,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fedpriv.errors import BudgetError, LedgerCorruptError, LedgerError, SlotError
-from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv.privacy.chain import Chain, Head, corrupt
+from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
+from fedpriv.privacy.accountant import Event
+from fedpriv.privacy.chain import Chain, Head, Row, corrupt
+from fedpriv.privacy.history import History, Slot, Terms
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.witness import Witness
 
 __all__ = ["Head", "Ledger", "Plan", "Reservation", "Terms"]
 KEPT_REPLIES = 2
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a ledger is about; fixed when it is created.
-
-    Attributes:
-        dataset_id: random, never a hash of the data (that would tell who is in it).
-        declared_size: units in the population, as the administrator states it.
-        unit: ``record`` or the id column whose rows are one unit.
-        max_records_per_unit: how many records of a unit enter its vector.
-        delta: of the (ε, δ) claim, below 1 / declared_size.
-        budget: ε for the whole life of the ledger.
-        simulated: made by a simulation; the network engine refuses it.
-        private: False when sampling or noise came from a seed (public data only).
-    """
-
-    dataset_id: str
-    declared_size: int
-    unit: str
-    max_records_per_unit: int
-    delta: float
-    budget: float
-    simulated: bool
-    private: bool = True
-    rule: Literal["plan"] = "plan"
-    relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
-
-    def __post_init__(self) -> None:
-        if not self.budget > 0:
-            raise LedgerError(f"Expected budget={self.budget} > 0.")
-        if not 0 < self.delta < 1 / self.declared_size:
-            raise LedgerError(
-                f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
-            )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """`steps` slots of one mechanism, committed together.
-
-    Attributes:
-        job: id of the job, unique for this ledger.
-        noise_multiplier: standard deviation of the noise over the sensitivity.
-        proposal: digest of all that was proposed, so that nothing of it changes afterwards.
-    """
-
-    job: str
-    method: str
-    sample_rate: float
-    noise_multiplier: float
-    clip_norm: float
-    steps: int
-    proposal: str
-
-    @property
-    def event(self) -> Event:
-        return Event(self.sample_rate, self.noise_multiplier, self.steps)
 
 
 @dataclass(frozen=True)
@@ -105,39 +48,50 @@ class Ledger:
     """An open ledger; holds an exclusive lock on its file until `close`.
 
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
-
-    Attributes:
-        terms: what it is about.
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self._chain = chain
+    def __init__(self, chain: Chain, witness: Path | None = None) -> None:
+        self._chain, self._witness = chain, witness
         self._read()
 
     @classmethod
-    def create(cls, path: Path, terms: Terms) -> Ledger:
+    def create(cls, path: Path, terms: Terms, witness: Path | None = None) -> Ledger:
         """Make a new ledger.
 
+        Args:
+            witness: file, outside whatever is backed up with the ledger, that is told of
+                every row.
+
         Raises:
-            LedgerError: there is already one of that name.
+            LedgerError: there is already one of that name, or a witness of one.
         """
-        return cls(Chain.create(path, "terms", asdict(terms)))
+        if witness is not None and witness.exists():
+            raise LedgerError(
+                f"{witness}: is the witness of a ledger that was made before. Restore that ledger;"
+                " a new one would be a fresh budget for the same people."
+            )
+        ledger = cls(Chain.create(path, "terms", asdict(terms)), witness)
+        ledger._tell_witness()
+        return ledger
 
     @classmethod
-    def open(cls, path: Path) -> Ledger:
+    def open(cls, path: Path, witness: Path | None = None) -> Ledger:
         """Open a ledger and check all of it.
 
         Raises:
-            LedgerError: no such file, not a ledger, or of a newer format.
+            LedgerError: no such file, not a ledger, or of another format.
             LedgerInUseError: another process has it.
-            LedgerCorruptError: a row was edited or is missing.
+            LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
+                that are not in it.
         """
-        chain = Chain.open(path)
+        ledger = cls(Chain.open(path), witness)
         try:
-            return cls(chain)
+            if witness is not None and witness.exists():
+                ledger._check_witness_file(Witness.read(witness))
         except BaseException:
-            chain.close()
+            ledger.close()
             raise
+        return ledger
 
     def close(self) -> None:
         """Give the lock back."""
@@ -155,6 +109,11 @@ class Ledger:
         return self._chain.path
 
     @property
+    def terms(self) -> Terms:
+        """What it is about."""
+        return self._history.terms
+
+    @property
     def head(self) -> Head:
         """The newest row's number and hash."""
         return self._chain.head
@@ -164,43 +123,29 @@ class Ledger:
         self._chain.check_witness(witness)
 
     def check(self, plan: Plan) -> float:
-        """The ε this ledger would be committed to with `plan`; writes nothing.
+        """The ε that would be allocated with `plan`; writes nothing.
 
         Raises:
             BudgetError: it does not fit, or the rule allows no further plan.
         """
         with self._chain.lock:
-            if self._plans.get(plan.job) == plan:
-                return self.epsilon_committed
-            if self._plans:
-                held = next(iter(self._plans))
-                raise BudgetError(
-                    f"{self.path}: under the rule 'plan' this ledger holds one plan for life, that"
-                    f" of job {held!r}, and job {plan.job!r} would be another. Stopped or finished"
-                    " slots stay charged. Adding records does not make a fresh budget."
-                )
-            epsilon = epsilon_upper([plan.event], self.terms.delta)
-            if epsilon > self.terms.budget:
-                raise BudgetError(
-                    f"{self.path}: {plan.steps} steps at rate {plan.sample_rate:g} and noise"
-                    f" {plan.noise_multiplier:g} cost ε = {epsilon:.3f} at δ ="
-                    f" {self.terms.delta:g}, more than the budget {self.terms.budget:g}."
-                    " Use more noise or fewer steps."
-                )
-            return epsilon
+            known = self._history.accounts.get(plan.job)
+            if known is not None and known.plan == plan and not known.closed:
+                return self.epsilon_allocated
+            return self._history.allocated_with(plan)
 
     def commit(self, plan: Plan) -> float:
         """Commit to `plan` in full; the same plan again changes nothing.
 
         Returns:
-            ε committed, an upper bound.
+            ε allocated, an upper bound.
 
         Raises:
             BudgetError: as `check`. Nothing was written.
         """
         with self._chain.lock:
             epsilon = self.check(plan)
-            if plan.job not in self._plans:
+            if plan.job not in self._history.accounts:
                 with self._transaction():
                     self._append("plan", asdict(plan))
             return epsilon
@@ -216,26 +161,28 @@ class Ledger:
             the stored reply if the slot was released.
 
         Raises:
-            SlotError: no such slot, the slot was reserved for another request, or its reply is
-                no longer kept.
+            SlotError: no such slot, the slot was reserved for another request, its reply is no
+                longer kept, or the job is closed.
         """
         with self._chain.lock:
-            plan = self._plans.get(job)
-            if plan is None or not 0 <= slot < plan.steps:
+            account = self._history.accounts.get(job)
+            if account is None or not 0 <= slot < account.plan.steps:
                 raise SlotError(f"{self.path}: no plan of job {job!r} holds a slot {slot}.")
             key = (job, slot)
-            known = self._requests.get(key)
+            known = self._history.requests.get(key)
             if known is not None and known != request_digest:
                 raise SlotError(
                     f"{self.path}: slot {slot} of job {job!r} was reserved for another request"
                     " and stays refused."
                 )
-            if key in self._released:
+            if key in self._history.releases:
                 return self._stored(key)
+            if account.closed:
+                raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
             if known is None:
                 with self._transaction():
                     self._append("reserve", {"job": job, "slot": slot, "request": request_digest})
-            return Reservation(self.terms.dataset_id, plan, slot, request_digest)
+            return Reservation(self.terms.dataset_id, account.plan, slot, request_digest)
 
     def release(self, reservation: Reservation, reply: bytes) -> Head:
         """Store the reply and mark its slot released, in one transaction, before it is sent.
@@ -245,7 +192,8 @@ class Ledger:
         """
         key = (reservation.plan.job, reservation.slot)
         with self._chain.lock:
-            if self._requests.get(key) != reservation.request_digest or key in self._released:
+            paid = self._history.requests.get(key) == reservation.request_digest
+            if not paid or key in self._history.releases:
                 raise SlotError(
                     f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
                 )
@@ -257,105 +205,188 @@ class Ledger:
                 )
             return self.head
 
+    def close_job(self, job: str) -> float:
+        """Let no further slot of a job be reserved; gives back what the rule allows.
+
+        Returns:
+            ε allocated afterwards.
+
+        Raises:
+            SlotError: there is no plan of that job, or it is closed already.
+        """
+        with self._chain.lock:
+            account = self._history.accounts.get(job)
+            if account is None or account.closed:
+                known = ", ".join(j for j, a in self._history.accounts.items() if not a.closed)
+                raise SlotError(
+                    f"{self.path}: no open plan of job {job!r}. Open: {known or 'none'}."
+                )
+            with self._transaction():
+                self._append("close", {"job": job})
+            return self.epsilon_allocated
+
+    @classmethod
+    def recover(cls, path: Path, witness: Path) -> Ledger:
+        """Open an older copy that was restored, and count as spent whatever it can't know of.
+
+        Every open plan is spent in full and takes no further slot, and so is what the witness
+        has seen taken beyond it.
+
+        Raises:
+            LedgerError: the witness is of another ledger, or has seen nothing newer.
+        """
+        seen = Witness.read(witness)
+        ledger = cls(Chain.open(path), witness)
+        try:
+            if seen.dataset_id != ledger.terms.dataset_id:
+                raise LedgerError(
+                    f"{witness}: is of population {seen.dataset_id}, {path} of"
+                    f" {ledger.terms.dataset_id}. Nothing was changed."
+                )
+            try:
+                ledger.check_witness(seen.head)
+            except LedgerCorruptError:
+                with ledger._transaction():
+                    ledger._append(
+                        "restored", {"rows": seen.rows, "head": seen.hash, "used": seen.used}
+                    )
+                return ledger
+            raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+        except BaseException:
+            ledger.close()
+            raise
+
     @property
     def epsilon_committed(self) -> float:
-        """The claim: an upper bound over every plan in full. 0 without a plan."""
+        """The claim for life; see `History`."""
         with self._chain.lock:
-            return epsilon_upper([plan.event for plan in self._plans.values()], self.terms.delta)
+            return self._history.epsilon_committed
+
+    @property
+    def epsilon_allocated(self) -> float:
+        """Of the plans accepted so far; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_allocated
 
     @property
     def epsilon_spent(self) -> float:
-        """An upper bound over the reserved slots only.
-
-        Shown as what it is: no guarantee if the decision to stop depended on what was released.
-        """
-        return epsilon_upper(self.spent_events, self.terms.delta)
+        """Of the reserved slots only; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_spent
 
     @property
     def spent_events(self) -> list[Event]:
         """The reserved slots as events, one per plan."""
         with self._chain.lock:
-            counts = dict.fromkeys(self._plans, 0)
-            for job, _ in self._requests:
-                counts[job] += 1
-            return [
-                Event(plan.sample_rate, plan.noise_multiplier, counts[job])
-                for job, plan in self._plans.items()
-                if counts[job]
-            ]
+            return self._history.spent_events
+
+    def figures(self) -> dict[str, Any]:
+        """See `History.figures`."""
+        with self._chain.lock:
+            return self._history.figures()
 
     def plan(self, job: str) -> Plan | None:
         """The plan of a job, if the ledger holds one."""
         with self._chain.lock:
-            return self._plans.get(job)
+            account = self._history.accounts.get(job)
+            return None if account is None else account.plan
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
         """Reserved slots of a job in order, each with whether it was released."""
         with self._chain.lock:
-            return sorted((s, (j, s) in self._released) for j, s in self._requests if j == job)
+            return self._history.slots(job)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Every row, oldest first: number, kind, hash and its public fields."""
-        return [
-            {"number": row.number, "kind": row.kind, "hash": row.hash, **row.body}
-            for row in self._chain.rows()
-        ]
+    def rows(self) -> list[Row]:
+        """Every row, oldest first."""
+        return self._chain.rows()
 
-    def _stored(self, key: tuple[str, int]) -> bytes:
+    def check_outbox(self) -> None:
+        """Check that every kept reply is the one that was released.
+
+        Raises:
+            LedgerCorruptError: one is not.
+        """
+        with self._chain.lock:
+            for key in self._history.releases:
+                reply = self._chain.reply(*key)
+                if reply is not None:
+                    self._check_reply(key, reply)
+
+    def _stored(self, key: Slot) -> bytes:
         reply = self._chain.reply(*key)
         if reply is None:
             raise SlotError(
                 f"{self.path}: slot {key[1]} of job {key[0]!r} was released and answered; only"
                 f" the last {KEPT_REPLIES} replies are kept. Resume from a newer checkpoint."
             )
-        if hashlib.sha256(reply).hexdigest() != self._released[key]:
+        self._check_reply(key, reply)
+        return reply
+
+    def _check_reply(self, key: Slot, reply: bytes) -> None:
+        if hashlib.sha256(reply).hexdigest() != self._history.releases[key]:
             raise LedgerCorruptError(
                 f"{self.path}: the stored reply of slot {key[1]} is not the released one."
             )
-        return reply
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Rows and what is remembered of them change together or not at all."""
+        """Rows and what they add up to change together or not at all; then the witness."""
         try:
             with self._chain.transaction():
                 yield
         except BaseException:
             self._read()
             raise
+        self._tell_witness()
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
         self._chain.append(kind, body)
-        self._remember(kind, body)
+        try:
+            self._history.take(kind, body)
+        except ValueError as error:
+            raise corrupt(self.path, str(error)) from None
+
+    def _tell_witness(self) -> None:
+        if self._witness is not None:
+            head = self.head
+            Witness(self.terms.dataset_id, head.rows, head.hash, self._history.used).write(
+                self._witness
+            )
+
+    def _check_witness_file(self, seen: Witness) -> None:
+        if seen.dataset_id != self.terms.dataset_id:
+            raise LedgerError(
+                f"{self._witness}: is the witness of population {seen.dataset_id}, and {self.path}"
+                f" is the ledger of {self.terms.dataset_id}. Name the witness of this ledger."
+            )
+        try:
+            self.check_witness(seen.head)
+        except LedgerCorruptError as error:
+            raise LedgerCorruptError(
+                f"{error} If there is none, `fedpriv ledger recover {self.path} --witness"
+                f" {self._witness}` goes on with what is certainly left."
+            ) from None
 
     def _read(self) -> None:
         """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
-        self._plans: dict[str, Plan] = {}
-        self._requests: dict[tuple[str, int], str] = {}  # reserved slots → request digest
-        self._released: dict[tuple[str, int], str] = {}  # released slots → reply digest
         try:
-            first, *rest = self._chain.rows()
-            if first.kind != "terms":
-                raise corrupt(self.path, "row 1 is not the terms")
-            self.terms = Terms(**_fields(first.body))
-            for row in rest:
-                self._remember(row.kind, _fields(row.body))
+            self._history = read_history(self._chain.rows(), self.path)
         except BaseException:
             self._chain.close()  # half of a memory would sell the same slots again
             raise
 
-    def _remember(self, kind: str, fields: dict[str, Any]) -> None:
-        if kind == "plan" and not self._plans:
-            self._plans[fields["job"]] = Plan(**fields)
-            return
-        key = (fields.get("job", ""), fields.get("slot", -1))
-        if kind == "reserve" and key[0] in self._plans and key not in self._requests:
-            self._requests[key] = fields["request"]
-        elif kind == "release" and key in self._requests and key not in self._released:
-            self._released[key] = fields["reply"]
-        else:
-            raise corrupt(self.path, f"a row {kind!r} of job {key[0]!r} does not follow")
 
+def read_history(rows: list[Row], path: Path) -> History:
+    """What rows add up to.
 
-def _fields(body: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key != "at"}
+    Raises:
+        LedgerCorruptError: they don't.
+    """
+    try:
+        first, *rest = rows
+        history = History(first.kind, first.body)
+        for row in rest:
+            history.take(row.kind, row.body)
+    except ValueError as error:
+        raise corrupt(path, str(error)) from None
+    return history

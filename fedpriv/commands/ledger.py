@@ -1,0 +1,235 @@
+"""`fedpriv ledger …`: make a site's ledger, look at it, check it, close jobs, hand it out."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.rules import Rule
+
+app = typer.Typer(no_args_is_help=True, help="A site's ledger: its budget, kept by itself.")
+LedgerPath = Annotated[Path, typer.Argument(help="The ledger's file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+WitnessPath = Annotated[
+    Path | None, typer.Option("--witness", help="File on another disk, told of every row.")
+]
+
+
+@app.command()
+def init(
+    path: LedgerPath,
+    size: Annotated[int, typer.Option(help="Units in the population, as you state it.", min=1)],
+    epsilon: Annotated[float, typer.Option(help="ε that its people have for life.")],
+    delta: Annotated[float, typer.Option(help="δ of the claim, below 1 / size.")] = 1e-5,
+    unit: Annotated[str, typer.Option(help="record, or the id column of a person.")] = "record",
+    max_records_per_unit: Annotated[int, typer.Option(help="Of a unit in a step.", min=1)] = 1,
+    rule: Annotated[
+        Literal["plan", "envelope", "rdp", "sum"],
+        typer.Option(help="How plans add up; fixed for life. See docs/privacy.md."),
+    ] = "rdp",
+    order: Annotated[int | None, typer.Option(help="rdp: α of the filter.")] = None,
+    slots: Annotated[int | None, typer.Option(help="envelope: steps in all.")] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="envelope: the highest.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(help="envelope: the least.")] = None,
+    plans: Annotated[int | None, typer.Option(help="sum: plans that share δ.", min=1)] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="For fedpriv simulate, never for the network.")
+    ] = False,
+    witness: WitnessPath = None,
+) -> None:
+    """Make the ledger of a population, once. Its terms can't be changed afterwards."""
+    from fedpriv.privacy.ledger import Ledger, Terms
+
+    options = {
+        "--order": order,
+        "--slots": slots,
+        "--sample-rate": sample_rate,
+        "--noise-multiplier": noise_multiplier,
+        "--plans": plans,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    terms = Terms(
+        dataset_id=secrets.token_hex(16),
+        declared_size=size,
+        unit=unit,
+        max_records_per_unit=max_records_per_unit,
+        delta=delta,
+        budget=epsilon,
+        simulated=simulated,
+        rule=_rule(rule, given, epsilon, delta),
+    )
+    with Ledger.create(path, terms, witness) as ledger:
+        print(
+            f"Made {path} for population {terms.dataset_id}, {size} units by {unit!r}:"
+            f" ε = {epsilon:g} at δ = {delta:g} for life, rule {rule!r}.\n"
+            f"Head {ledger.head.hash} at row 1."
+        )
+
+
+def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rule:
+    from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+
+    needed = {"envelope": {"--slots", "--sample-rate", "--noise-multiplier"}, "sum": {"--plans"}}
+    allowed = needed.get(name, {"--order"} if name == "rdp" else set())
+    for key in given.keys() - allowed:
+        raise ConfigError(
+            f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."
+        )
+    for key in sorted(needed.get(name, set()) - given.keys()):
+        raise ConfigError(f"is needed by the rule {name!r}", key=key, fix="State it.")
+    match name:
+        case "envelope":
+            return EnvelopeRule(
+                given["--sample-rate"], given["--noise-multiplier"], given["--slots"]
+            )
+        case "rdp":
+            return RdpRule(given["--order"]) if given else RdpRule.best(epsilon, delta)
+        case "sum":
+            return SumRule(delta / given["--plans"])
+        case _:
+            return PlanRule()
+
+
+@app.command()
+def show(path: LedgerPath, as_json: AsJson = False) -> None:
+    """Check a ledger from its first row to its head, and show what it has spent."""
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.open(path) as ledger:
+        figures, head, rows = ledger.figures(), ledger.head, ledger.rows()
+    shown = [{"number": r.number, "kind": r.kind, "hash": r.hash, **r.body} for r in rows]
+    if as_json:
+        print(json.dumps({**figures, "head": asdict(head), "rows": shown}, indent=2))
+        return
+    console = Console()
+    console.print(f"[bold]{path}[/]", highlight=False, soft_wrap=True)
+    _print_figures(console, figures)
+    console.print(f"head {head.hash} at row {head.rows}", highlight=False, soft_wrap=True)
+    table = Table("row", "kind", "what", "at")
+    for row in shown:
+        hidden = {"number", "kind", "hash", "at"}
+        what = ", ".join(f"{k} {_short(v)}" for k, v in row.items() if k not in hidden)
+        table.add_row(str(row["number"]), row["kind"], what, row.get("at", ""))
+    console.print(table)
+
+
+def _print_figures(console: Console, figures: dict[str, Any]) -> None:
+    means, rule = figures["means"], figures["rule"]
+    terms = ", ".join(f"{key} {value:g}" for key, value in rule.items() if key != "name")
+    console.print(
+        f"population {figures['dataset_id']}, {figures['declared_size']} units by"
+        f" {figures['unit']!r}, at most {figures['max_records_per_unit']} records each\n"
+        f"rule {rule['name']!r}{f' ({terms})' if terms else ''}, budget ε ="
+        f" {figures['budget']:g} at δ = {figures['delta']:g} for life"
+        f"{', simulated' if figures['simulated'] else ''}"
+        f"{'' if figures['private'] else ', NOT PRIVATE'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table("ε", "", "what it covers", show_header=True)
+    for key, label in (
+        ("epsilon_committed", "committed (the claim)"),
+        ("epsilon_allocated", "allocated"),
+        ("epsilon_spent", "spent"),
+    ):
+        table.add_row(f"{figures[key]:.4f}", label, means[key])
+    console.print(table)
+    if figures["plans"]:
+        plans = Table("job", "method", "rate", "noise", "slots", "reserved", "released", "")
+        for plan in figures["plans"]:
+            plans.add_row(
+                plan["job"],
+                plan["method"],
+                f"{plan['sample_rate']:g}",
+                f"{plan['noise_multiplier']:g}",
+                *(str(plan[key]) for key in ("steps", "reserved", "released", "closed")),
+            )
+        console.print(plans)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:18]}…" if len(text) > 40 else text
+
+
+@app.command()
+def verify(
+    path: Annotated[Path, typer.Argument(help="A ledger, or what `export` wrote of one.")],
+    head: Annotated[str, typer.Option(help="A head seen before, as ROWS:HASH.")] = "",
+    witness: WitnessPath = None,
+    report: Annotated[
+        Path | None, typer.Option(help="A budget.json: is it signed, and of this ledger?")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check every row, and whatever was seen of the ledger elsewhere. Changes nothing."""
+    from fedpriv.privacy.export import verify_ledger
+
+    figures, newest, checked = verify_ledger(path, head=head, witness=witness, report=report)
+    if as_json:
+        found = {"verified": checked, "head": asdict(newest), **figures}
+        print(json.dumps(found, indent=2))
+        return
+    console = Console()
+    for what in checked:
+        console.print(f"[green]✓[/] {what}", highlight=False, soft_wrap=True)
+    _print_figures(console, figures)
+
+
+@app.command()
+def close(
+    path: LedgerPath,
+    job: Annotated[str, typer.Argument(help="Id of the job, as `show` prints it.")],
+    witness: WitnessPath = None,
+) -> None:
+    """Let no further slot of a job be used. Gives back only what the ledger's rule allows."""
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.open(path, witness) as ledger:
+        before = ledger.epsilon_allocated
+        after = ledger.close_job(job)
+    print(f"Closed {job}. ε allocated {before:.4f} → {after:.4f}.")
+
+
+@app.command()
+def export(
+    path: LedgerPath,
+    out: Annotated[Path | None, typer.Option(help="File to write; else it is printed.")] = None,
+) -> None:
+    """Write every row as JSON, for someone else to verify. Rows hold public fields only."""
+    from fedpriv.files import write_json
+    from fedpriv.privacy.export import export_ledger
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.open(path) as ledger:
+        document = export_ledger(ledger)
+    if out is None:
+        print(json.dumps(document, indent=2))
+    else:
+        write_json(out, document)
+        print(f"Wrote {document['head']['rows']} rows to {out}.")
+
+
+@app.command()
+def recover(
+    path: LedgerPath,
+    witness: Annotated[Path, typer.Option(help="What was last seen of the newer ledger.")],
+) -> None:
+    """Go on with an older copy, after the newest was lost: all that may be missing is spent."""
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.recover(path, witness) as ledger:
+        print(
+            "Every open job is closed and spent in full, and so is what the witness had seen taken."
+            f"\nε allocated {ledger.epsilon_allocated:.4f} of {ledger.terms.budget:g}."
+        )

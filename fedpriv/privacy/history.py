@@ -1,0 +1,251 @@
+"""What the rows of a ledger add up to: terms, plans, slots, and what they cost.
+
+Nothing here touches a file, so that the same reading serves an open ledger and the export that
+somebody else verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fedpriv.errors import BudgetError, FedprivError, LedgerError
+from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.plan import Account, Plan
+from fedpriv.privacy.rules import Amounts, PlanRule, Rule, rule_of, taken
+
+Slot = tuple[str, int]
+SPENT = (
+    "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
+    " what was released"
+)
+ALLOCATED = "the plans accepted so far in full, less what the rule gives back of closed ones"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a ledger is about; fixed when it is created.
+
+    Attributes:
+        dataset_id: random, never a hash of the data (that would tell who is in it).
+        declared_size: units in the population, as the administrator states it.
+        unit: ``record`` or the id column whose rows are one unit.
+        max_records_per_unit: how many records of a unit enter its vector.
+        delta: of the (ε, δ) claim, below 1 / declared_size.
+        budget: ε for the whole life of the ledger.
+        simulated: made by a simulation; the network engine refuses it.
+        private: False when sampling or noise came from a seed (public data only).
+        rule: how plans become one claim; see `fedpriv.privacy.rules`.
+
+    Raises:
+        LedgerError: terms that promise nothing, or that no plan could meet.
+    """
+
+    dataset_id: str
+    declared_size: int
+    unit: str
+    max_records_per_unit: int
+    delta: float
+    budget: float
+    simulated: bool
+    private: bool = True
+    rule: Rule = field(default_factory=PlanRule)
+    relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+
+    def __post_init__(self) -> None:
+        if not self.budget > 0:
+            raise LedgerError(f"Expected budget={self.budget} > 0.")
+        if not 0 < self.delta < 1 / self.declared_size:
+            raise LedgerError(
+                f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
+            )
+        self.rule.limit(self.budget, self.delta)
+
+    @property
+    def plan_delta(self) -> float:
+        """The δ at which one plan's noise is calibrated."""
+        return getattr(self.rule, "delta_per_plan", self.delta)
+
+
+class History:
+    """The state that rows lead to, taken in one after the other.
+
+    Args:
+        kind, body: of the first row, which holds the terms.
+
+    Attributes:
+        accounts: job → its plan and how far it is.
+        requests: reserved slot → digest of the request it was reserved for.
+        releases: released slot → digest of the reply.
+
+    Raises:
+        ValueError: a row that can't follow those before it.
+    """
+
+    def __init__(self, kind: str, body: dict[str, Any]) -> None:
+        fields = _fields(body)
+        try:
+            if kind != "terms":
+                raise ValueError("the first row is not the terms")
+            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])})
+        except (FedprivError, TypeError, KeyError) as error:
+            raise ValueError(f"its terms can't be read ({error})") from None
+        self.accounts: dict[str, Account] = {}
+        self.requests: dict[Slot, str] = {}
+        self.releases: dict[Slot, str] = {}
+        self._lost: Amounts = (0.0,) * len(self.limit)
+
+    def take(self, kind: str, body: dict[str, Any]) -> None:
+        """Take in one more row."""
+        fields = _fields(body)
+        readers: dict[str, Callable[..., None]] = {
+            "plan": self._plan,
+            "reserve": self._reserve,
+            "release": self._release,
+            "close": self._close,
+            "restored": self._restored,
+        }
+        try:
+            readers[kind](**fields)
+        except (FedprivError, TypeError, KeyError, ValueError):
+            job = fields.get("job", "")
+            raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
+
+    def _plan(self, **fields: Any) -> None:
+        plan = Plan(**fields)
+        plan.event()  # refuses what no accountant could charge
+        if plan.job in self.accounts:
+            raise ValueError
+        self.accounts[plan.job] = Account(plan)
+
+    def _reserve(self, job: str, slot: int, request: str) -> None:
+        account, key = self.accounts[job], (job, slot)
+        if account.closed or key in self.requests or not 0 <= slot < account.plan.steps:
+            raise ValueError
+        self.requests[key] = request
+        account.reserved += 1
+
+    def _release(self, job: str, slot: int, reply: str) -> None:
+        key = (job, slot)
+        if key not in self.requests or key in self.releases:
+            raise ValueError
+        self.releases[key] = reply
+
+    def _close(self, job: str) -> None:
+        if self.accounts[job].closed:
+            raise ValueError
+        self.accounts[job].closed = "closed"
+
+    def _restored(self, rows: int, head: str, used: list[float]) -> None:
+        """An older copy goes on: whatever was open or is known from outside is spent."""
+        for account in self.accounts.values():
+            account.closed = account.closed or "lost"
+        self._lost = tuple(
+            lost + max(0.0, outside - known)
+            for lost, outside, known in zip(self._lost, used, self.used, strict=True)
+        )
+
+    def allocated_with(self, plan: Plan) -> float:
+        """`epsilon_allocated` with one more plan, which is not taken in.
+
+        Decided at the door only: rows that were accepted once are read back whatever a later
+        accountant makes of them.
+
+        Raises:
+            BudgetError: it is over what is left, or its job is known.
+        """
+        terms, rule = self.terms, self.terms.rule
+        if plan.job in self.accounts:
+            raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
+        rule.check(plan, terms.budget, terms.delta)
+        accounts = [*self.accounts.values(), Account(plan)]
+        used = taken(rule, accounts, self._lost, terms.delta)
+        if any(amount > limit for amount, limit in zip(used, self.limit, strict=True)):
+            raise BudgetError(self._refusal(plan))
+        return rule.allocated(accounts, used, terms.budget, terms.delta)
+
+    def _refusal(self, plan: Plan) -> str:
+        if isinstance(self.terms.rule, PlanRule):
+            held = ", ".join(map(repr, self.accounts)) or "one that was lost"
+            return (
+                "Under the rule 'plan' this ledger holds one plan for life, that of job"
+                f" {held}, and job {plan.job!r} would be another. Stopped or finished slots stay"
+                " charged. Adding records does not make a fresh budget."
+            )
+        rule, allocated = self.terms.rule.name, self.epsilon_allocated
+        return (
+            f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
+            f" {plan.noise_multiplier:g} are more than what is left under the rule"
+            f" {rule!r}: ε = {allocated:.3f} is allocated of the budget"
+            f" {self.terms.budget:g}. Use more noise, a lower rate or fewer steps, or close plans"
+            " that will not go on."
+        )
+
+    @property
+    def limit(self) -> Amounts:
+        """What there is in all, in the rule's currency."""
+        return self.terms.rule.limit(self.terms.budget, self.terms.delta)
+
+    @property
+    def used(self) -> Amounts:
+        """What plans have taken of it."""
+        accounts = list(self.accounts.values())
+        return taken(self.terms.rule, accounts, self._lost, self.terms.delta)
+
+    @property
+    def epsilon_committed(self) -> float:
+        """The claim for life, an upper bound; `Rule.guarantee` says what it covers."""
+        terms = self.terms
+        return terms.rule.claim(self.epsilon_allocated, terms.budget, terms.delta)
+
+    @property
+    def epsilon_allocated(self) -> float:
+        """An upper bound over the plans accepted so far, as the rule charges them."""
+        terms, accounts = self.terms, list(self.accounts.values())
+        return terms.rule.allocated(accounts, self.used, terms.budget, terms.delta)
+
+    @property
+    def epsilon_spent(self) -> float:
+        """An upper bound over the reserved slots only; see `SPENT` for what it is worth."""
+        return epsilon_upper(self.spent_events, self.terms.delta)
+
+    @property
+    def spent_events(self) -> list[Event]:
+        """The reserved slots as events, one per plan."""
+        return [
+            account.plan.event(account.reserved)
+            for account in self.accounts.values()
+            if account.reserved
+        ]
+
+    def slots(self, job: str) -> list[tuple[int, bool]]:
+        """Reserved slots of a job in order, each with whether it was released."""
+        return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
+
+    def figures(self) -> dict[str, Any]:
+        """What the rows add up to, each number with what it means. Public."""
+        return {
+            **asdict(self.terms),
+            "epsilon_spent": self.epsilon_spent,
+            "epsilon_allocated": self.epsilon_allocated,
+            "epsilon_committed": self.epsilon_committed,
+            "means": {
+                "epsilon_spent": SPENT,
+                "epsilon_allocated": ALLOCATED,
+                "epsilon_committed": self.terms.rule.guarantee,
+            },
+            "plans": [
+                {
+                    **asdict(account.plan),
+                    "reserved": account.reserved,
+                    "released": sum(done for _, done in self.slots(job)),
+                    "closed": account.closed,
+                }
+                for job, account in self.accounts.items()
+            ],
+        }
+
+
+def _fields(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != "at"}

@@ -1,0 +1,240 @@
+"""`fedpriv ledger`, as an administrator and an auditor use it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedpriv.commands.ledger import app
+from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, LedgerError
+from fedpriv.privacy.ledger import Ledger, Plan, Reservation
+from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+
+PLAN = Plan("job-1", "dp-lora", 0.1, 2.0, 1.0, 8, "sha256:" + "c" * 64)
+DIGEST = "sha256:" + "a" * 64
+TERMS = ("--size", "200", "--epsilon", "10", "--delta", "1e-5")
+
+
+def ledger(*arguments: str | Path) -> Result:
+    """Run the command; an error on purpose is raised here."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, FedprivError):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "hospital.db"
+
+
+def used(path: Path, *options: str) -> None:
+    """A ledger with one open job: one slot released, one reserved."""
+    assert ledger("init", path, *TERMS, *options).exit_code == 0
+    with Ledger.open(path) as opened:
+        opened.commit(PLAN)
+        for slot in (0, 1):
+            reservation = opened.reserve("job-1", slot, DIGEST)
+            assert isinstance(reservation, Reservation)
+            if slot == 0:
+                opened.release(reservation, b"x")
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ((), RdpRule.best(10, 1e-5)),
+        (("--order", "8"), RdpRule(8)),
+        (("--rule", "plan"), PlanRule()),
+        (("--rule", "sum", "--plans", "4"), SumRule(2.5e-6)),
+        (
+            ("--rule", "envelope", "--slots", "50", "--sample-rate", ".1",
+             "--noise-multiplier", "1.5"),
+            EnvelopeRule(0.1, 1.5, 50),
+        ),
+    ],
+)  # fmt: skip
+def test_init_fixes_the_terms(path: Path, options: tuple[str, ...], rule: object) -> None:
+    result = ledger("init", path, *TERMS, *options, "--unit", "patient", "--simulated")
+    assert result.exit_code == 0, result.output
+    with Ledger.open(path) as opened:
+        assert opened.terms.rule == rule
+        assert opened.terms.simulated and opened.terms.unit == "patient"
+        assert opened.head.hash in result.output
+    with pytest.raises(LedgerError, match="already exists"):
+        ledger("init", path, *TERMS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--slots", "5"), "--slots: does not belong to the rule 'rdp'"),
+        (("--rule", "sum"), "--plans: is needed by the rule 'sum'"),
+        (("--rule", "envelope", "--slots", "5"), "--noise-multiplier: is needed"),
+        (("--order", "1"), "order=1"),
+        (("--order", "2"), "higher order"),
+    ],
+)
+def test_init_refuses_terms_that_make_no_rule(
+    path: Path, options: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises((ConfigError, LedgerError), match=words):
+        ledger("init", path, *TERMS, *options)
+    assert not path.exists()
+
+
+def test_init_refuses_a_delta_that_allows_publishing_a_unit(path: Path) -> None:
+    with pytest.raises(LedgerError, match="declared size 200"):
+        ledger("init", path, "--size", "200", "--epsilon", "1", "--delta", "0.01")
+    assert not path.exists()
+
+
+def test_show_labels_each_figure_with_what_it_covers(path: Path) -> None:
+    used(path)
+    found = json.loads(ledger("show", path, "--json").stdout)
+    assert found["epsilon_spent"] < found["epsilon_allocated"] < found["epsilon_committed"] == 10
+    assert "no guarantee" in found["means"]["epsilon_spent"]
+    assert "for life" in found["means"]["epsilon_committed"]
+    assert [row["kind"] for row in found["rows"]] == [
+        "terms", "plan", "reserve", "release", "reserve",
+    ]  # fmt: skip
+    [plan] = found["plans"]
+    assert (plan["steps"], plan["reserved"], plan["released"], plan["closed"]) == (8, 2, 1, "")
+    words = " ".join(ledger("show", path).stdout.split())
+    for part in ("the claim", "allocated", "no guarantee", "rule 'rdp' (order 3)", "job-1"):
+        assert part in words
+
+
+def test_close_says_what_it_gives_back(path: Path) -> None:
+    used(path)
+    before = json.loads(ledger("show", path, "--json").stdout)["epsilon_allocated"]
+    assert f"{before:.4f} → " in ledger("close", path, "job-1").stdout
+    after = json.loads(ledger("show", path, "--json").stdout)["epsilon_allocated"]
+    assert after < before
+    with pytest.raises(LedgerError, match=r"no open plan of job 'job-1'\. Open: none"):
+        ledger("close", path, "job-1")
+
+
+def test_verify_takes_a_ledger_or_its_export(path: Path, tmp_path: Path) -> None:
+    used(path)
+    with Ledger.open(path) as opened:
+        head = opened.head
+    out = tmp_path / "export.json"
+    assert "Wrote 5 rows" in ledger("export", path, "--out", out).stdout
+    assert json.loads(ledger("export", path).stdout) == json.loads(out.read_text())
+    for source in (path, out):
+        result = ledger("verify", source, "--head", f"{head.rows}:{head.hash}", "--json")
+        found = json.loads(result.stdout)
+        assert found["head"] == {"rows": 5, "hash": head.hash}
+        assert any("the given head has seen row 5" in line for line in found["verified"])
+        assert "5 rows" in ledger("verify", source).stdout
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            ledger("verify", source, "--head", f"5:{'0' * 64}")
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            ledger("verify", source, "--head", f"6:{head.hash}")
+    with pytest.raises(ConfigError, match="--head: is not a head"):
+        ledger("verify", path, "--head", "5")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["rows"][1]["body"].update(noise_multiplier=9.0), "row 2 was edited"),
+        (lambda d: d["rows"].pop(2), "row 3 was edited, or one before it is missing"),
+        (lambda d: d["rows"].pop(), "before the stated head"),
+        (lambda d: d.update(rows=[]), "before the stated head|damaged"),
+        (lambda d: d.update(rows=5), "damaged"),
+        (lambda d: d["rows"][0].pop("kind"), "damaged"),
+        (lambda d: d.update(format="other"), "format 'other'"),
+    ],
+)
+def test_an_export_that_was_changed_shows(
+    path: Path, tmp_path: Path, change: object, words: str
+) -> None:
+    used(path)
+    out = tmp_path / "export.json"
+    ledger("export", path, "--out", out)
+    document = json.loads(out.read_text())
+    change(document)  # type: ignore[operator]
+    out.write_text(json.dumps(document))
+    with pytest.raises(LedgerError, match=words):
+        ledger("verify", out)
+
+
+def test_verify_checks_the_witness_and_the_outbox(path: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "witness.json"
+    used(path, "--witness", str(witness))
+    assert "has seen row 1" in ledger("verify", path, "--witness", witness).stdout
+    backup = tmp_path / "backup.db"
+    shutil.copy(path, backup)
+    ledger("close", path, "job-1", "--witness", witness)
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        ledger("verify", backup, "--witness", witness)
+    with Ledger.open(path) as opened:
+        opened._chain._connection.execute("UPDATE outbox SET reply = x'00'")
+    with pytest.raises(LedgerCorruptError, match="not the released one"):
+        ledger("verify", path)
+
+
+def test_recover_goes_on_with_what_is_certainly_left(path: Path, tmp_path: Path) -> None:
+    witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
+    used(path, "--witness", str(witness))
+    shutil.copy(path, backup)
+    with Ledger.open(path, witness) as opened:
+        opened.commit(replace(PLAN, job="job-2"))
+        allocated = opened.epsilon_allocated
+    shutil.copy(backup, path)
+    assert "closed and spent in full" in ledger("recover", path, "--witness", witness).stdout
+    found = json.loads(ledger("show", path, "--json").stdout)
+    assert found["epsilon_allocated"] == pytest.approx(allocated)
+    assert [plan["closed"] for plan in found["plans"]] == ["lost"]
+    assert found["rows"][-1]["kind"] == "restored"
+
+
+def test_a_report_is_verified_against_its_ledger(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedpriv.report import budget
+
+    path, file = tmp_path / "l.db", tmp_path / "budget.json"
+    used(path)
+    with Ledger.open(path) as opened:
+        head, terms = opened.head, opened.terms
+    report = budget.BudgetReport(
+        site="a", dataset_id=terms.dataset_id, unit="record", max_records_per_unit=1,
+        delta=1e-5, declared_size=200, rule="rdp", accountant="PRV", guarantee="all of it",
+        private=True, simulated=False, epsilon_spent=1.0, epsilon_allocated=1.0,
+        epsilon_committed=10.0, budget=10.0, ledger_head=head.hash, ledger_rows=head.rows,
+        job="job-1",
+    )  # fmt: skip
+    key = Ed25519PrivateKey.generate()
+    budget.write(budget.sign(report, key), file)
+    assert "the signed report" in ledger("verify", path, "--report", file).stdout
+    for change, words in (
+        ({"dataset_id": "1" * 32}, "another population"),
+        ({"ledger_rows": 9}, "back in time"),
+    ):
+        budget.write(budget.sign(report.model_copy(update=change), key), file)
+        with pytest.raises(LedgerCorruptError, match=words):
+            ledger("verify", path, "--report", file)
+    budget.write(report, file)
+    with pytest.raises(LedgerCorruptError, match="not signed"):
+        ledger("verify", path, "--report", file)
+
+
+def test_the_commands_need_no_torch() -> None:
+    import subprocess
+
+    code = (
+        "import sys, typer.testing, fedpriv.commands.ledger as c;"
+        "r = typer.testing.CliRunner().invoke(c.app, ['show', '/nowhere']);"
+        "assert 'no such ledger' in str(r.exception), r;"
+        "assert not {'torch', 'transformers', 'flwr'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
