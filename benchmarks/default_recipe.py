@@ -24,6 +24,7 @@ import numpy as np
 from fedpriv.config import JobConfig, load_job
 from fedpriv.config.load import EMBEDDED
 from fedpriv.data import DataSpec, load_examples, load_population
+from fedpriv.privacy.privatised import public
 from fedpriv.training.loss import record_losses
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, Worker
@@ -46,7 +47,10 @@ def private(config: JobConfig, seed: int) -> dict[str, float]:
 
 
 def not_private(config: JobConfig, seed: int) -> dict[str, float]:
-    """The same rounds on the pooled notes, gradients neither clipped nor noised."""
+    """The same rounds on the pooled notes, gradients neither clipped nor noised.
+
+    The notes are public, and so is what is computed from them.
+    """
     worker = Worker(ModelRecipe(config.model, config.lora, config.job.seed, config.compute))
     spec = DataSpec.of(
         config.data.columns,
@@ -62,7 +66,7 @@ def not_private(config: JobConfig, seed: int) -> dict[str, float]:
             for unit in load_population(site.data, spec, worker.base.tokenizer, **options).units
         ]
         held_out = load_examples(config.evaluation.data, spec, worker.base.tokenizer, **options)
-    optimizer = VectorOptimizer(config.optimizer, worker.vector.read())
+    optimizer = VectorOptimizer(config.optimizer, public(worker.vector.read()))
     expected = len(units) * config.privacy.sample_rate
     for _ in range(config.job.rounds):
         chosen = np.flatnonzero(rng.random(len(units)) < config.privacy.sample_rate)
@@ -73,7 +77,8 @@ def not_private(config: JobConfig, seed: int) -> dict[str, float]:
             batch = worker.batch(part, config.model.max_length)
             rows = worker.gradients.rows(partial(record_losses, batch=batch), len(part))
             total += worker.gradients.natural(rows.sum(0)).double().numpy()
-        worker.vector.write(optimizer.step((total / expected).astype(np.float32)))
+        gradient = public((total / expected).astype(np.float32))
+        worker.vector.write(optimizer.step(gradient).value)
     scores = evaluate(worker, held_out, optimizer.vector)
     return {"loss": scores.eval_loss, "accuracy": scores.eval_accuracy}
 

@@ -10,14 +10,16 @@
     ├── RoundError             a round that can't be completed (too few sites)
     ├── StepFailedError        a step that failed after its batch was sampled
     ├── AccountingError        parameters no accountant can bound
+    ├── RawValueError          a value that no mechanism released, where only such may go
     ├── BudgetError            a plan that would cost more than the site allows
     └── LedgerError            a ledger that can't be trusted or used
         ├── LedgerInUseError       … because another process has it
         ├── LedgerCorruptError     … because its rows don't add up, or went back in time
+        ├── OverlapError           … because another ledger covers some of the same units
         └── SlotError              … for this slot: already used otherwise
 
-`code` is all of an error that may cross the network: messages can hold paths, column names
-and values of the site.
+`code`, with the name of the class that sets it, is all of an error that may cross the network:
+messages can hold paths, column names and values of the site.
 """
 
 from __future__ import annotations
@@ -109,6 +111,12 @@ class AccountingError(FedprivError):
     code = "accounting"
 
 
+class RawValueError(FedprivError):
+    """A value of unknown origin where only a `Privatised` one may go."""
+
+    code = "raw-value"
+
+
 class BudgetError(FedprivError):
     """A plan that would cost more than the site allows. Nothing was spent."""
 
@@ -131,6 +139,12 @@ class LedgerCorruptError(LedgerError):
     """The ledger's rows were edited, are missing, or went back in time."""
 
     code = "ledger-corrupt"
+
+
+class OverlapError(LedgerError):
+    """Units of this population are covered by another ledger of the site."""
+
+    code = "overlap"
 
 
 class SlotError(LedgerError):

@@ -19,14 +19,12 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Section
-from fedpriv.errors import ProtocolError
+from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger import Head
 
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-# After a batch was sampled, this is all that leaves a site that could not answer.
-FAILED = "failed"
 
 
 class Body(Section):
@@ -92,9 +90,40 @@ class Offer(Body):
 
 
 class Refusal(Body):
-    """Why not, as a code of `fedpriv.errors`, or FAILED; never a text."""
+    """Why not, as one of the pairs that `fedpriv.errors` holds; never a text.
 
-    refused: str = Field(max_length=64)
+    Attributes:
+        refused: code of the error.
+        kind: class of the error.
+    """
+
+    refused: str = Field(pattern=r"^[a-z][a-z-]{0,63}$")
+    kind: str = Field(pattern=r"^[A-Z][A-Za-z]{0,63}$")
+
+    @classmethod
+    def of(cls, error: FedprivError) -> Self:
+        """What others may be told of an error.
+
+        Privacy:
+            Read from the class in `fedpriv.errors` that holds the code: not from the error
+            itself, nor from a class of which somebody else chose the name.
+        """
+        known = next(
+            base
+            for base in type(error).__mro__
+            if issubclass(base, FedprivError)
+            and base.__module__ == FedprivError.__module__
+            and "code" in vars(base)
+        )
+        return cls(refused=known.code, kind=known.__name__)
+
+    @property
+    def reason(self) -> str:
+        return f"{self.refused} ({self.kind})"
+
+
+# All that leaves a site that failed after its batch was sampled, or for no reason that it knows.
+FAILED = Refusal.of(StepFailedError())
 
 
 class StepRequest(Body):

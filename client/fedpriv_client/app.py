@@ -35,17 +35,17 @@ def client_app(site: Site) -> ClientApp:
 
 
 def _answer(message: Message, work: Callable[[], Result]) -> Message:
-    """The reply to a message. Of an error only its code leaves; its text is logged here."""
+    """The reply to a message. Of an error its code and class leave; its text is logged here."""
     vector: Vector | None = None
     body: Body
     try:
         body, vector = work()
     except FedprivError as error:
-        log.error("Refused (%s): %s", error.code, error)
-        body = Refusal(refused=error.code)
+        body = Refusal.of(error)
+        log.error("Refused (%s): %s", body.refused, error)
     except Exception as error:
         log.exception("Failed: %s", type(error).__name__)
-        body = Refusal(refused=FAILED)
+        body = FAILED
     content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
     if vector is not None:
         content["arrays"] = ArrayRecord({"vector": Array(vector)})

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import OptimizerSection
+from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
 
 if TYPE_CHECKING:
     import torch
 
     from fedpriv.models.vector import Vector
 
+Tensors = dict[str, "torch.Tensor"]
+
 
 class VectorOptimizer:
     """A torch optimiser over one flat parameter.
 
     Attributes:
-        vector: the current values, float32 (P,).
+        vector: the current values, float32 (P,): public at first, privatised afterwards.
+
+    Raises:
+        RawValueError: `initial` is raw.
     """
 
-    def __init__(self, settings: OptimizerSection, initial: Vector) -> None:
+    def __init__(self, settings: OptimizerSection, initial: Privatised[Vector]) -> None:
         import torch
 
-        self._parameter = torch.nn.Parameter(torch.from_numpy(initial.copy()))
+        start = require_privatised(initial, "initial")
+        self.vector = initial
+        self._parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
         self._optimizer: torch.optim.Optimizer
         if settings.name == "sgd":
             self._optimizer = torch.optim.SGD(
@@ -44,20 +52,32 @@ class VectorOptimizer:
         """P, the number of values."""
         return self._parameter.numel()
 
-    @property
-    def vector(self) -> Vector:
-        return self._parameter.detach().numpy().copy()
+    def step(self, gradient: Privatised[Vector]) -> Privatised[Vector]:
+        """Move along a released gradient (P,), and return the new values.
 
-    def step(self, gradient: Vector) -> Vector:
-        """Move along a released gradient (P,), and return the new values."""
-        import torch
+        Raises:
+            RawValueError: the gradient is raw; nothing was changed.
 
-        self._parameter.grad = torch.from_numpy(gradient.copy())
-        self._optimizer.step()
+        Privacy:
+            Post-processing of released values.
+        """
+        require_privatised(gradient, "gradient")
+        self.vector = post_process(self._moved, self.vector, gradient)
         return self.vector
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def _moved(self, vector: Vector, gradient: Vector) -> Vector:
+        import torch
+
+        self._parameter.data = torch.from_numpy(vector.copy())
+        self._parameter.grad = torch.from_numpy(gradient.copy())
+        self._optimizer.step()
+        return self._parameter.detach().numpy()
+
+    def state(self) -> Privatised[Tensors]:
         """Everything needed to go on later, as named tensors."""
+        return post_process(self._tensors, self.vector)
+
+    def _tensors(self, vector: Vector) -> Tensors:
         import torch
 
         found: dict[str, Any] = self._optimizer.state.get(self._parameter, {})
@@ -66,16 +86,22 @@ class VectorOptimizer:
             for key, value in found.items()
             if value is not None
         }
-        return {"vector": self._parameter.detach().clone(), **tensors}
+        return {"vector": torch.from_numpy(vector.copy()), **tensors}
 
-    def restore(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from what `state` returned."""
-        import torch
+    def restore(self, state: Privatised[Tensors]) -> None:
+        """Continue from what `state` returned.
 
-        with torch.no_grad():
-            self._parameter.copy_(state["vector"])
+        Raises:
+            RawValueError: the state is raw.
+        """
+        tensors = require_privatised(state, "state")
+        self.vector = post_process(_vector, state)
         self._optimizer.state[self._parameter] = {
             key.removeprefix("optimizer."): value.clone()
-            for key, value in state.items()
+            for key, value in tensors.items()
             if key.startswith("optimizer.")
         }
+
+
+def _vector(tensors: Tensors) -> Vector:
+    return tensors["vector"].numpy().copy()

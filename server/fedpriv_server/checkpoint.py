@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic
 from fedpriv.privacy.ledger import Head
-
-if TYPE_CHECKING:
-    import torch
+from fedpriv.privacy.privatised import Privatised, require_privatised, restored
+from fedpriv.training.optimizer import Tensors
 
 
 @dataclass(frozen=True)
@@ -22,12 +20,18 @@ class Checkpoint:
     Attributes:
         tensors: the trained vector and the optimiser's state; all from released values.
         heads: site → its newest ledger head, the witness of its ledger.
+
+    Raises:
+        RawValueError: `tensors` are raw.
     """
 
     job_id: str
     round: int
-    tensors: dict[str, torch.Tensor]
+    tensors: Privatised[Tensors]
     heads: dict[str, Head]
+
+    def __post_init__(self) -> None:
+        require_privatised(self.tensors, "Checkpoint.tensors")
 
     def write(self, path: Path) -> None:
         """Replace the file atomically. Safetensors: loading it runs no code."""
@@ -39,7 +43,7 @@ class Checkpoint:
             "heads": json.dumps({k: [h.rows, h.hash] for k, h in self.heads.items()}),
         }
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, save(self.tensors, metadata=meta))
+        write_atomic(path, save(self.tensors.value, metadata=meta))
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
@@ -53,6 +57,6 @@ class Checkpoint:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = {k: Head(*v) for k, v in json.loads(meta["heads"]).items()}
-            return cls(meta["job_id"], int(meta["round"]), tensors, heads)
+            return cls(meta["job_id"], int(meta["round"]), restored(tensors), heads)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path}: is not a checkpoint ({error}).") from None

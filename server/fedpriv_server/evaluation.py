@@ -11,6 +11,7 @@ from scipy.stats import rankdata
 from fedpriv.data.batch import buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
+from fedpriv.privacy.privatised import Privatised, require_privatised
 from fedpriv.training.loss import correct_tokens, token_losses
 from fedpriv.training.worker import Worker
 
@@ -37,13 +38,17 @@ class Scores:
 
 
 @torch.inference_mode()
-def evaluate(worker: Worker, examples: Sequence[Example], vector: Vector) -> Scores:
+def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vector]) -> Scores:
     """Score the model with `vector` on public examples.
+
+    Raises:
+        RawValueError: the vector is raw.
 
     Privacy:
         Never called with private records: their loss would be a release of its own.
     """
-    worker.vector.write(vector)
+    values = require_privatised(vector, "vector")
+    worker.vector.write(values)
     total, right, count = 0.0, 0, 0
     ranked: list[torch.Tensor] = []
     truth: list[torch.Tensor] = []

@@ -19,6 +19,7 @@ from fedpriv.data import DataSpec, load_examples
 from fedpriv.errors import RoundError
 from fedpriv.models.base import EMBEDDED
 from fedpriv.models.vector import Vector
+from fedpriv.privacy.privatised import Privatised, public
 from fedpriv.protocol import Proposal
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, WorkerPool
@@ -53,7 +54,7 @@ class Job:
         registry.site_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             _ = worker.gradients  # refuses what can't be trained privately
-            initial = worker.vector.read()
+            initial = public(worker.vector.read())
             self.model_facts = {
                 "name": config.model.name,
                 "task": config.model.task,
@@ -148,7 +149,7 @@ class Job:
     def _is_due(self, number: int) -> bool:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
-    def _evaluate(self, vector: Vector) -> Scores:
+    def _evaluate(self, vector: Privatised[Vector]) -> Scores:
         with self._pool.borrow(self.recipe) as worker:
             return evaluate(worker, self.examples, vector)
 
@@ -171,7 +172,7 @@ class Job:
         """
         folder = self.run.path / "adapter"
         with self._pool.borrow(self.recipe) as worker:
-            worker.vector.write(self.optimizer.vector)
+            worker.vector.write(self.optimizer.vector.value)
             settings = worker.model.peft_config["default"]
             if self.config.model.name == "embedded":
                 settings.base_model_name_or_path = "base"

@@ -168,7 +168,7 @@ class RunDirectory:
         write_json(self.path / "run.json", self.info)
 
 
-_SHOWN = ("torch", "transformers", "peft", "flwr", "prv-accountant")
+_SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
 
 
 def _now() -> str:

@@ -164,6 +164,8 @@ def _site(
             max_length=config.model.max_length,
         ),
         compute=config.compute,
+        lasting=section.ledger is not None,
+        witness=section.witness,
     )
 
     def entropy(job_id: str, slot: int) -> Entropy:

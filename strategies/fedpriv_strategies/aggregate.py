@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.models.vector import Vector
+from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,20 @@ class SiteSum:
         value: (P,) Σ clipped unit vectors + N(0, (σC)²).
         noise_multiplier: σ of this site.
         expected_units: sample rate × declared size; never the realised batch.
+
+    Raises:
+        RawValueError: `value` is raw.
     """
 
-    value: Vector
+    value: Privatised[Vector]
     noise_multiplier: float
     expected_units: float
 
+    def __post_init__(self) -> None:
+        require_privatised(self.value, "SiteSum.value")
 
-def weighted_mean(sums: Sequence[SiteSum]) -> Vector:
+
+def weighted_mean(sums: Sequence[SiteSum]) -> Privatised[Vector]:
     """ĝ = Σ aᵢ S̃ᵢ / Σ aᵢ q nᵢ with aᵢ = 1/σᵢ², over the sites that took part.
 
     The weights are public. With equal σ this is DP-SGD on the pooled records with the noise of
@@ -35,8 +42,12 @@ def weighted_mean(sums: Sequence[SiteSum]) -> Vector:
         Post-processing of released values.
     """
     weights = np.array([1 / item.noise_multiplier**2 for item in sums])
-    total = np.zeros(sums[0].value.shape, dtype=np.float64)
-    for weight, item in zip(weights, sums, strict=True):
-        total += weight * item.value
     expected = float(np.dot(weights, [item.expected_units for item in sums]))
-    return (total / expected).astype(np.float32)
+
+    def mean(*values: Vector) -> Vector:
+        total = np.zeros(values[0].shape, dtype=np.float64)
+        for weight, value in zip(weights, values, strict=True):
+            total += weight * value
+        return (total / expected).astype(np.float32)
+
+    return post_process(mean, *(item.value for item in sums))

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedpriv.errors import ProtocolError, RoundError
-from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.optimizer import VectorOptimizer
@@ -56,6 +55,7 @@ class DpLoraStrategy(Strategy):
 
     Attributes:
         offers: node → the site's terms.
+        refused: node → why it made none.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
         outcome: of the last round.
     """
@@ -72,7 +72,7 @@ class DpLoraStrategy(Strategy):
         self.proposal = proposal
         self.optimizer = optimizer
         self.offers: dict[int, Offer] = {}
-        self.refused: dict[int, str] = {}
+        self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
         self.outcome = RoundOutcome()
         self._min_sites = min_sites
@@ -96,14 +96,14 @@ class DpLoraStrategy(Strategy):
                     self._check_witness(answer)
             except ProtocolError as error:
                 log.warning("Node %d made no usable offer: %s", node, error)
-                self.refused[node] = error.code
+                self.refused[node] = Refusal.of(error)
                 continue
             if isinstance(answer, Refusal):
-                self.refused[node] = answer.refused
+                self.refused[node] = answer
             else:
                 self.offers[node] = answer
         if len(self.offers) < self._min_sites:
-            reasons = ", ".join(f"node {n}: {code}" for n, code in sorted(self.refused.items()))
+            reasons = ", ".join(f"node {n}: {self.refused[n].reason}" for n in sorted(self.refused))
             raise RoundError(
                 f"{len(self.offers)} sites accept the job, {self._min_sites} are needed"
                 f" (job.min_sites). Refused: {reasons or 'none answered'}."
@@ -155,7 +155,7 @@ class DpLoraStrategy(Strategy):
             try:
                 answer = answer_of(reply, StepReply)
                 if isinstance(answer, Refusal):
-                    status = f"refused: {answer.refused}"
+                    status = f"refused: {answer.reason}"
                     outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
                     continue
                 sums.append(self._site_sum(offer, answer, reply, server_round))
@@ -184,7 +184,7 @@ class DpLoraStrategy(Strategy):
         arrays = reply.content.array_records.get("arrays")
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
-        value: Vector = as_vector(arrays, self.optimizer.size)
+        value = as_vector(arrays, self.optimizer.size)
         rate = self.proposal.privacy.sample_rate
         return SiteSum(value, offer.noise_multiplier, rate * offer.declared_size)
 

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector, check_vector
+from fedpriv.privacy.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import Answer, Body, Refusal, parse_answer
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
@@ -24,12 +25,18 @@ def message(
     return Message(content, dst_node_id=node, message_type=kind, group_id=group)
 
 
-def as_arrays(vector: Vector) -> ArrayRecord:
-    return ArrayRecord({"vector": Array(np.ascontiguousarray(vector, dtype=np.float32))})
+def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
+    """A vector as it is sent to sites.
+
+    Raises:
+        RawValueError: it is raw.
+    """
+    values = require_privatised(vector, "vector")
+    return ArrayRecord({"vector": Array(np.ascontiguousarray(values, dtype=np.float32))})
 
 
-def as_vector(arrays: ArrayRecord, size: int) -> Vector:
-    """The vector in an array record.
+def as_vector(arrays: ArrayRecord, size: int) -> Privatised[Vector]:
+    """The vector in a site's reply: released by that site, on its word.
 
     Raises:
         ProtocolError: not one finite float32 vector of `size` values.
@@ -41,7 +48,7 @@ def as_vector(arrays: ArrayRecord, size: int) -> Vector:
     except (ValueError, TypeError, EOFError):
         raise ProtocolError("The array 'vector' can't be decoded.") from None
     check_vector(vector, size)
-    return vector
+    return received(vector)
 
 
 def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:

@@ -8,12 +8,16 @@ import torch
 from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError
-from fedpriv.gradients.clip import ClippedSum
+from fedpriv.gradients.clip import ClippedSum, zeros
 from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
+from fedpriv.privacy.grid import Grid, grid_of
 from fedpriv.privacy.ledger import Plan, Reservation
-from fedpriv.privacy.mechanism import Privatised, release_gaussian
+from fedpriv.privacy.mechanism import release_gaussian
+from fedpriv.privacy.noise import rounded_gaussian
+from fedpriv.privacy.privatised import TrustModel
 
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
+STRICT = replace(PLAN, numerics="strict")
 PAID = Reservation("ledger", PLAN, 0, "sha256:" + "0" * 64)
 SIZE = 20_000
 
@@ -25,14 +29,17 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
 
 
 def released(plan: Plan = PLAN) -> np.ndarray:
-    total = ClippedSum(torch.ones(SIZE, dtype=torch.float64), plan.clip_norm)
+    grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
+    one = 1 if grid is None else round(1 / grid.step)
+    total = ClippedSum(zeros(SIZE, grid) + one, plan.clip_norm, grid)
     value = release_gaussian(total, replace(PAID, plan=plan), InsecureEntropy(1, "test")).value
     assert value.dtype == np.float32
     return value.astype(np.float64) - 1
 
 
-def test_the_noise_is_the_one_that_was_paid_for() -> None:
-    noise = released()
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
+def test_the_noise_is_the_one_that_was_paid_for(plan: Plan) -> None:
+    noise = released(plan)
     sigma = PLAN.noise_multiplier * PLAN.clip_norm
     assert accepts(noise, sigma)
     assert not accepts(noise, sigma * 2 / 3)
@@ -40,10 +47,11 @@ def test_the_noise_is_the_one_that_was_paid_for() -> None:
     assert abs(noise.mean()) < 6 * sigma / SIZE**0.5
 
 
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 1.5])
-def test_another_noise_would_be_noticed(factor: float) -> None:
+def test_another_noise_would_be_noticed(plan: Plan, factor: float) -> None:
     """The mutation: the same test goes red when σ is off."""
-    changed = released(replace(PLAN, noise_multiplier=PLAN.noise_multiplier * factor))
+    changed = released(replace(plan, noise_multiplier=PLAN.noise_multiplier * factor))
     assert not accepts(changed, PLAN.noise_multiplier * PLAN.clip_norm)
 
 
@@ -65,9 +73,9 @@ def test_a_sum_clipped_to_a_larger_norm_is_refused() -> None:
         release_gaussian(total, PAID, SystemEntropy())
 
 
-def test_a_privatised_value_cannot_be_made_by_hand() -> None:
-    with pytest.raises(AccountingError, match="made by a mechanism"):
-        Privatised(np.zeros(3), 1.0, 0.1)
+def test_it_rests_on_the_sites_own_word() -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
+    assert release_gaussian(total, PAID, SystemEntropy()).trust_model == TrustModel.LOCAL
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -75,3 +83,23 @@ def test_a_sum_that_is_not_finite_is_refused(bad: float) -> None:
     total = ClippedSum(torch.tensor([0.0, bad], dtype=torch.float64), 2.0)
     with pytest.raises(AccountingError, match="finite"):
         release_gaussian(total, PAID, SystemEntropy())
+
+
+def test_a_strict_release_is_an_integer_sum_with_integer_noise() -> None:
+    grid = Grid(STRICT.clip_norm, SIZE)
+    steps = torch.randint(-(2**40), 2**40, (SIZE,), generator=torch.Generator().manual_seed(0))
+    paid = replace(PAID, plan=STRICT)
+    value = release_gaussian(ClippedSum(steps, 2.0, grid), paid, InsecureEntropy(3)).value
+    noise = rounded_gaussian(SIZE, grid.deviation(STRICT.noise_multiplier), InsecureEntropy(3))
+    assert np.array_equal(value, ((steps.numpy() + noise) * grid.step).astype(np.float32))
+    assert grid.deviation(STRICT.noise_multiplier) * grid.step >= 3.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "grid"),
+    [(STRICT, None), (PLAN, Grid(2.0, 3)), (STRICT, Grid(1.0, 3)), (STRICT, Grid(2.0, 4))],
+)
+def test_a_sum_off_the_plans_grid_is_refused(plan: Plan, grid: Grid | None) -> None:
+    total = ClippedSum(zeros(3, grid), 1.0, grid)
+    with pytest.raises(AccountingError, match="of the plan"):
+        release_gaussian(total, replace(PAID, plan=plan), SystemEntropy())

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpriv.config import load_job
 from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RoundError, RunError
 from fedpriv.privacy.ledger import Head
+from fedpriv.privacy.privatised import TrustModel, public
+from fedpriv.protocol import FAILED
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
@@ -41,7 +43,7 @@ def test_the_loss_is_the_mean_over_all_target_tokens(make_worker: Make) -> None:
     for n in (40, 5, 17):
         ids = rng.integers(3, 250, size=n).tolist()
         examples.append(Example(ids, [-100, *ids[1:]]))
-    scores = evaluate(worker, examples, worker.vector.read())
+    scores = evaluate(worker, examples, public(worker.vector.read()))
     total, right, count = 0.0, 0, 0
     for example in examples:
         ids = torch.tensor([example.input_ids])
@@ -66,22 +68,24 @@ def test_the_area_under_the_curve() -> None:
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_an_optimiser_goes_on_from_its_state(name: Any, tmp_path: Path) -> None:
     settings = OptimizerSection(name=name, lr=0.1, momentum=0.9, weight_decay=0.01)
-    gradients = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
-    straight = VectorOptimizer(settings, np.ones(5, dtype=np.float32))
+    drawn = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    gradients = [public(gradient) for gradient in drawn]
+    straight = VectorOptimizer(settings, public(np.ones(5, dtype=np.float32)))
     for gradient in gradients:
         straight.step(gradient)
-    first = VectorOptimizer(settings, np.ones(5, dtype=np.float32))
+    first = VectorOptimizer(settings, public(np.ones(5, dtype=np.float32)))
     for gradient in gradients[:3]:
         first.step(gradient)
     path = tmp_path / "c" / "latest.safetensors"
     Checkpoint("job", 3, first.state(), {"a": Head(4, "f" * 64)}).write(path)
     found = Checkpoint.read(path)
     assert (found.job_id, found.round, found.heads) == ("job", 3, {"a": Head(4, "f" * 64)})
-    second = VectorOptimizer(settings, np.zeros(5, dtype=np.float32))
+    second = VectorOptimizer(settings, public(np.zeros(5, dtype=np.float32)))
     second.restore(found.tensors)
     for gradient in gradients[3:]:
         second.step(gradient)
-    assert np.array_equal(straight.vector, second.vector)
+    assert np.array_equal(straight.vector.value, second.vector.value)
+    assert second.vector.trust_model == TrustModel.RESTORED
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
@@ -127,8 +131,10 @@ def crash(message: Message) -> Message:
     raise RuntimeError("site fell over")
 
 
+FAILURE = RecordDict({"fedpriv": ConfigRecord({"body": FAILED.model_dump_json()})})
 FAULTS = {
     "no content": (reply_with(RecordDict()), "unusable"),
+    "failed": (reply_with(FAILURE), "refused: failed (StepFailedError)"),
     "crash": (crash, "unusable"),
     "no reply": (lambda message: time.sleep(3) or crash(message), "no reply"),
 }
@@ -165,7 +171,7 @@ def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.n
         reply = client_app(setting.sites[1])(message, None)  # type: ignore[arg-type]
         assert answer is not None
         bad = np.resize(vector, setting.job.optimizer.size) if vector.size == 1 else vector
-        reply.content["arrays"] = as_arrays(bad)
+        reply.content["arrays"] = as_arrays(public(bad))
         return reply
 
     setting.apps[3] = broken_app(lie, healthy)
@@ -174,7 +180,7 @@ def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.n
         setting.job.execute(grid, rows.append)
     setting.close()
     assert rows[0]["sites"]["site-1"]["status"] == "unusable"
-    assert np.isfinite(setting.job.optimizer.vector).all()
+    assert np.isfinite(setting.job.optimizer.vector.value).all()
 
 
 def test_too_few_replies_change_nothing_and_can_be_resumed(
@@ -186,7 +192,7 @@ def test_too_few_replies_change_nothing_and_can_be_resumed(
     with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="1 usable replies"):
         setting.job.execute(grid, lambda row: None)
     setting.close()
-    assert np.array_equal(before, setting.job.optimizer.vector)
+    assert np.array_equal(before.value, setting.job.optimizer.vector.value)
     assert setting.run.info["status"] == "interrupted"
 
 
@@ -195,7 +201,8 @@ def test_too_few_offers_stop_the_job_before_anything_is_spent(
 ) -> None:
     setting = Setting(federation(rounds=2), tmp_path / "run")
     object.__setattr__(setting.sites[1].settings.limits, "max_steps", 1)
-    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="node 3: budget"):
+    why = r"node 3: budget \(BudgetError\)"
+    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match=why):
         setting.job.execute(grid, lambda row: None)
     assert all(site.ledger.epsilon_committed == 0 for site in setting.sites)
     setting.close()
@@ -208,7 +215,7 @@ def test_the_strategy_runs_under_flowers_own_loop(federation: Make, tmp_path: Pa
         result = setting.job.strategy.start(
             grid, as_arrays(setting.job.optimizer.vector), num_rounds=2
         )
-    assert np.array_equal(result.arrays["vector"].numpy(), setting.job.optimizer.vector)
+    assert np.array_equal(result.arrays["vector"].numpy(), setting.job.optimizer.vector.value)
     for site in setting.sites:
         assert site.ledger.slots(setting.job.proposal.job_id) == [(0, True), (1, True)]
     setting.close()
@@ -223,7 +230,7 @@ def test_the_grid_copies_contents(tmp_path: Path) -> None:
         seen.append(message.content)
         return Message(message.content, reply_to=message)
 
-    content = RecordDict({"arrays": as_arrays(np.ones(3, dtype=np.float32))})
+    content = RecordDict({"arrays": as_arrays(public(np.ones(3, dtype=np.float32)))})
     with InlineGrid({2: app}, 1) as grid:
         [reply] = grid.send_and_receive([grid.create_message(content, "train", 2, "1")])
     assert seen[0] is not content

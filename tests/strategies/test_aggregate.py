@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.privacy.privatised import TrustModel, public, received
 from fedpriv.training.dp_lora import DpLora
 from fedpriv_strategies.aggregate import SiteSum, weighted_mean
 
@@ -20,17 +21,25 @@ def test_equal_noise_is_the_pooled_sum_over_the_pooled_expectation(
     values: list[float], noise: float
 ) -> None:
     sums = [
-        SiteSum(np.array([v, -v], dtype=np.float32), noise, 3.0 + i) for i, v in enumerate(values)
+        SiteSum(received(np.array([v, -v], dtype=np.float32)), noise, 3.0 + i)
+        for i, v in enumerate(values)
     ]
     expected = sum(np.float64(np.float32(v)) for v in values) / sum(
         3.0 + i for i in range(len(values))
     )
-    assert weighted_mean(sums) == pytest.approx([expected, -expected], rel=1e-5, abs=1e-6)
+    assert weighted_mean(sums).value == pytest.approx([expected, -expected], rel=1e-5, abs=1e-6)
 
 
 def test_weights_are_inverse_variances_and_their_own_sizes() -> None:
-    one, two = SiteSum(np.float32([6.0]), 1.0, 10.0), SiteSum(np.float32([3.0]), 2.0, 20.0)
-    assert weighted_mean([one, two]) == pytest.approx((6 + 3 / 4) / (10 + 20 / 4))
+    one = SiteSum(received(np.float32([6.0])), 1.0, 10.0)
+    two = SiteSum(received(np.float32([3.0])), 2.0, 20.0)
+    assert weighted_mean([one, two]).value == pytest.approx((6 + 3 / 4) / (10 + 20 / 4))
+
+
+def test_the_mean_rests_on_the_word_of_its_sites() -> None:
+    sent, known = (SiteSum(maker(np.ones(2, "f4")), 1.0, 1.0) for maker in (received, public))
+    assert weighted_mean([sent, known]).trust_model == TrustModel.RECEIVED
+    assert weighted_mean([known]).trust_model == TrustModel.PUBLIC
 
 
 def test_it_is_unbiased_for_the_mean_and_best_among_linear_weights() -> None:
@@ -74,8 +83,8 @@ def test_two_sites_give_what_the_pooled_records_give(make_worker: Callable[..., 
     assert np.abs(parts[0] + parts[1] - pooled).max() < 1e-12
     mean = weighted_mean(
         [
-            SiteSum(part.astype(np.float32), 1.3, 0.2 * n)
+            SiteSum(received(part.astype(np.float32)), 1.3, 0.2 * n)
             for part, n in zip(parts, (3, 4), strict=True)
         ]
     )
-    assert mean == pytest.approx(pooled / (0.2 * 7), abs=1e-6)
+    assert mean.value == pytest.approx(pooled / (0.2 * 7), abs=1e-6)

@@ -1,0 +1,138 @@
+"""What a site says when something goes wrong: one of a few public pairs, and never a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.common.serde import message_to_proto
+
+import fedpriv.errors
+from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
+from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
+from fedpriv.privacy.privatised import public
+from fedpriv.protocol import FAILED, Proposal, Refusal, StepRequest
+from fedpriv_client.app import client_app
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
+
+MARKER = "Jane-Doe-1956"
+ANY = "sha256:" + "0" * 64
+PROPOSAL = Proposal(
+    job_id="job-1",
+    method="dp-lora",
+    steps=4,
+    seed=0,
+    fields=("text",),
+    model=ModelSection(),
+    lora=LoraSection(),
+    privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5, max_records_per_unit=1),
+    base_digest=ANY,
+    vector_digest=ANY,
+)
+
+
+def subclasses(kind: type[FedprivError]) -> Iterator[type[FedprivError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from subclasses(child)
+
+
+OURS = [kind for kind in subclasses(FedprivError) if kind.__module__ == fedpriv.errors.__name__]
+FOREIGN: list[Exception] = [
+    ValueError(MARKER),
+    KeyError(MARKER),
+    MemoryError(MARKER),
+    ExceptionGroup(MARKER, [BudgetError(MARKER)]),
+    UnicodeDecodeError("utf-8", MARKER.encode(), 0, 1, MARKER),
+    type(MARKER, (RuntimeError,), {"code": MARKER})(MARKER),
+]
+
+
+def raises(error: Exception) -> Callable[..., Any]:
+    def work(*_: Any) -> Any:
+        error.__cause__ = ValueError(MARKER)
+        error.add_note(MARKER)
+        raise error
+
+    return work
+
+
+def reply(site: Any, kind: str) -> Message:
+    """The answer of a site to a proposal or a request that is well formed."""
+    with InlineGrid({2: client_app(site)}, 1) as grid:
+        if kind == QUERY:
+            asked = message(PROPOSAL, 2, QUERY, "0")
+        else:
+            vector = as_arrays(public(np.zeros(3, dtype=np.float32)))
+            asked = message(StepRequest(job_id="job-1", slot=0), 2, TRAIN, "1", vector)
+        [answer] = grid.send_and_receive([asked], timeout=60)
+    return answer
+
+
+def wire(answer: Message) -> bytes:
+    """Everything that leaves, as Flower sends it."""
+    return message_to_proto(answer).SerializeToString()
+
+
+def body(answer: Message) -> dict[str, Any]:
+    assert set(answer.content) == {"fedpriv"}
+    assert set(answer.content["fedpriv"]) == {"body"}
+    found: dict[str, Any] = json.loads(answer.content["fedpriv"]["body"])
+    return found
+
+
+@pytest.mark.parametrize("kind", [QUERY, TRAIN])
+@pytest.mark.parametrize("error", OURS)
+def test_of_our_errors_code_and_class_leave_and_nothing_else(
+    error: type[FedprivError], kind: str
+) -> None:
+    work = raises(error(MARKER))
+    answer = reply(SimpleNamespace(consider=work, step=work), kind)
+    named = ConfigError if error is DataError else error
+    assert body(answer) == {"refused": named.code, "kind": named.__name__}
+    assert MARKER.encode() not in wire(answer)
+
+
+@pytest.mark.parametrize("kind", [QUERY, TRAIN])
+@pytest.mark.parametrize("error", FOREIGN)
+def test_of_foreign_errors_a_constant_leaves(error: Exception, kind: str) -> None:
+    """Not even their class: which one it is may depend on a record."""
+    work = raises(error)
+    answer = reply(SimpleNamespace(consider=work, step=work), kind)
+    assert body(answer) == {"refused": "failed", "kind": "StepFailedError"}
+    assert MARKER.encode() not in wire(answer)
+
+
+def test_a_marker_that_leaves_would_be_seen() -> None:
+    """The mutation: an answer that says it is caught by the same look at the wire."""
+    leaky = SimpleNamespace(consider=lambda _: Refusal.model_construct(refused=MARKER, kind="E"))
+    assert MARKER.encode() in wire(reply(leaky, QUERY))
+
+
+def test_names_that_somebody_else_chose_do_not_leave() -> None:
+    error = type(MARKER, (BudgetError,), {"code": MARKER})(MARKER)
+    error.code = MARKER
+    answer = reply(SimpleNamespace(consider=raises(error)), QUERY)
+    assert body(answer) == {"refused": "budget", "kind": "BudgetError"}
+    assert MARKER.encode() not in wire(answer)
+
+
+def test_each_of_our_errors_but_one_is_told_apart() -> None:
+    """Whether records or settings are wrong is nobody else's business."""
+    assert len({Refusal.of(kind("")) for kind in OURS}) == len(OURS) - 1
+    assert Refusal.of(DataError("")) == Refusal.of(ConfigError(""))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"refused": MARKER}, {"kind": "patient 7"}, {"kind": "x" * 65}, {"text": "patient 7"}],
+)
+def test_a_refusal_has_no_room_for_a_text(changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="Refusal"):
+        Refusal.model_validate(FAILED.model_dump() | changes)
