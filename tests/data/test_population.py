@@ -12,7 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data import DataSpec, Example, Population, load_examples, load_population
+from fedpriv.data import (
+    DataSpec,
+    Example,
+    Population,
+    encode_population,
+    load_examples,
+    load_population,
+)
 from fedpriv.errors import DataError
 
 Make = Callable[..., Any]
@@ -81,6 +88,52 @@ def test_a_record_as_a_unit_is_its_own(
     shuffled = data.draw(st.permutations(range(len(rows))))
     again = load([rows[i] for i in shuffled], folder, SPEC, make_tokenizer())
     assert again.units == tuple(population.units[i] for i in shuffled)
+
+
+NOTES = st.one_of(st.none(), st.text("ab 1.é", max_size=40))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    others=st.lists(st.tuples(st.integers(0, 3), NOTES), max_size=8),
+    own=st.lists(st.tuples(st.integers(0, 8), NOTES), min_size=1, max_size=4),
+    by_patient=st.booleans(),
+    cap=st.integers(1, 3),
+)
+def test_adding_one_unit_adds_exactly_one_entry(
+    make_tokenizer: Make,
+    others: list[tuple[int, str | None]],
+    own: list[tuple[int, str | None]],
+    by_patient: bool,
+    cap: int,
+) -> None:
+    """Wherever its rows stand among those of others; and again at the next job or restart."""
+    spec = dataclasses.replace(
+        SPEC, unit="patient" if by_patient else "record", max_records_per_unit=cap
+    )
+    before = [{"unit": str(who), "text": note} for who, note in others]
+    fresh = [(at, {"unit": "new", "text": note}) for at, note in own]
+    after = list(before)
+    for at, row in sorted(fresh if by_patient else fresh[:1], key=lambda pair: -pair[0]):
+        after.insert(at, row)
+
+    without = encode_population(before, spec, make_tokenizer())
+    population = encode_population(after, spec, make_tokenizer())
+    added = list(population.units)
+    for unit in without.units:
+        added.remove(unit)
+    assert len(added) == 1
+    assert all(len(unit) <= cap for unit in population.units)
+    assert encode_population(after, spec, make_tokenizer()) == population
+
+    alone = encode_population([r for r in after if r["unit"] == "new"], spec, make_tokenizer())
+    assert list(alone.units) == added
+
+
+def test_a_long_text_is_windows_of_one_unit(make_tokenizer: Make) -> None:
+    rows = [{"text": "a" * 100}, {"text": "b"}]
+    population = encode_population(rows, SPEC, make_tokenizer())
+    assert [[len(e.input_ids) for e in unit] for unit in population.units] == [[8, 8], [2]]
 
 
 def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: Make) -> None:

@@ -1,0 +1,205 @@
+"""Which ledger each of a site's units belongs to, so that nobody becomes a fresh budget.
+
+A ledger counts what one population has paid. The same people in a second ledger would pay
+from a budget that does not know of the first, so a site keeps an index of every unit that one
+of its ledgers ever covered, and a ledger that names one of another's is refused.
+
+A unit is known by tags, HMAC-SHA256 under a secret of the site, never by an id or a text. It
+stays claimed when its records leave the data: what was released of it was paid by that ledger.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
+from fedpriv.files import sync_folder
+from fedpriv.secret import load_or_create_secret
+
+APPLICATION = 0x66707675  # "fpvu", in the file's header
+FORMAT = 1
+KEY_BYTES = 32
+TAG_BYTES = 16
+WAIT = 60.0  # seconds for the claim of another process
+_SCHEMA = (
+    "CREATE TABLE units (tag BLOB PRIMARY KEY, dataset_id TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TRIGGER units_are_kept BEFORE DELETE ON units"
+    " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+    "CREATE TRIGGER units_are_final BEFORE UPDATE ON units"
+    " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNWRITABLE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+class UnitIndex:
+    """The units of all ledgers of one site, in ``units.db`` and ``units.key`` of a folder.
+
+    Privacy:
+        Nothing leaves. Whoever has both files can test whether somebody is in the site's data;
+        without the key the tags tell nothing but how many there are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "units.db"
+        self.key_path = folder / "units.key"
+
+    def claim(self, dataset_id: str, units: Iterable[Sequence[bytes]]) -> None:
+        """Note that units are covered by the ledger of `dataset_id`: all of them, or none.
+
+        Args:
+            units: the identities of each unit, of which the first tells units apart; the same
+                unit may come again with others. See `fedpriv.data.identity`.
+
+        Raises:
+            OverlapError: some are covered by another ledger; nothing was written. The message
+                says how many: it is for the site's own screen.
+            LedgerInUseError: another process was claiming for too long.
+            LedgerCorruptError: the index is damaged or missing, or is no index of this key.
+            LedgerError: a file can't be written, or the key may be read by others.
+        """
+        with self._typed_errors():
+            had_key = self.key_path.exists()  # looked at first, because it is made last
+            if had_key and not self.path.exists():
+                raise self._corrupt("is missing, although its key is there")
+            with closing(_connect(self.path)) as connection:
+                self._prepare(connection, had_key)
+                with _exclusive(connection):
+                    self._claim(connection, dataset_id, units)
+
+    def _prepare(self, connection: sqlite3.Connection, had_key: bool) -> None:
+        """Check the file, or make it; on disk before there is a key."""
+        with _exclusive(connection):
+            [application] = connection.execute("PRAGMA application_id").fetchone()
+            [version] = connection.execute("PRAGMA user_version").fetchone()
+            [tables] = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if not tables and not had_key:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+            elif application != APPLICATION:
+                raise self._corrupt("is no index of units")
+            elif version != FORMAT:
+                raise LedgerError(
+                    f"{self.path}: has format {version}; this fedpriv reads format {FORMAT}."
+                    " Install the version that wrote it."
+                )
+            elif connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise self._corrupt("is damaged")
+        sync_folder(self.path.parent)
+
+    def _claim(
+        self, connection: sqlite3.Connection, dataset_id: str, units: Iterable[Sequence[bytes]]
+    ) -> None:
+        key = self._key(connection)
+
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            for identities in units:
+                tags = [_tag(key, identity) for identity in identities]
+                yield from ((tag, tags[0]) for tag in tags)
+
+        connection.execute("CREATE TEMP TABLE claimed (tag BLOB, unit BLOB)")
+        connection.executemany("INSERT INTO claimed VALUES (?, ?)", rows())
+        overlaps = connection.execute(
+            "SELECT dataset_id, count(DISTINCT unit) FROM claimed JOIN units USING (tag)"
+            " WHERE dataset_id != ? GROUP BY dataset_id ORDER BY dataset_id",
+            (dataset_id,),
+        ).fetchall()
+        if overlaps:
+            shown = ", ".join(f"{count} with the ledger of data set {of}" for of, count in overlaps)
+            raise OverlapError(
+                f"{self.path}: data set {dataset_id} shares units with another ledger of this"
+                f" site: {shown}. A second ledger would be a fresh budget for the same people:"
+                " use the one that has them, or take their records out. Ledgers of different"
+                " sites belong in folders of their own."
+            )
+        connection.execute(
+            "INSERT OR IGNORE INTO units SELECT tag, ? FROM claimed ORDER BY tag", (dataset_id,)
+        )
+
+    def _key(self, connection: sqlite3.Connection) -> bytes:
+        """The site's secret, made before the first claim and the same ever after."""
+        [used] = connection.execute("SELECT EXISTS (SELECT 1 FROM units)").fetchone()
+        if used and not self.key_path.exists():
+            raise self._corrupt(f"can't be read without its key {self.key_path.name}")
+        key = load_or_create_secret(
+            self.key_path,
+            lambda: secrets.token_bytes(KEY_BYTES),
+            name="key of the units",
+            leaked="Whoever has read it and has units.db can tell who is in this site's data.",
+        )
+        mark = _tag(key, _OF_THE_KEY)
+        known = connection.execute("SELECT 1 FROM units WHERE tag = ?", (mark,)).fetchone()
+        if len(key) != KEY_BYTES or (used and known is None):
+            raise self._corrupt(f"was not made with the key in {self.key_path.name}")
+        connection.execute("INSERT OR IGNORE INTO units VALUES (?, '')", (mark,))
+        return key
+
+    @contextmanager
+    def _typed_errors(self) -> Iterator[None]:
+        """What SQLite and the disk say, as errors of the ledger."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in _BUSY:
+                raise LedgerInUseError(
+                    f"{self.path}: is in use by another process. Start again when it is done."
+                ) from None
+            if code not in _UNWRITABLE:
+                raise self._corrupt(f"can't be read as an index of units ({error})") from None
+            raise LedgerError(
+                f"{self.path}: can't be written ({error}). No unit was claimed."
+            ) from None
+        except OSError as error:
+            raise LedgerError(f"{self.path}: can't be used: {error.strerror}.") from None
+
+    def _corrupt(self, what: str) -> LedgerCorruptError:
+        return LedgerCorruptError(
+            f"{self.path}: {what}. Restore the newest copy of both {self.path.name} and"
+            f" {self.key_path.name}: without them the same people could pay from two ledgers."
+        )
+
+
+def _tag(key: bytes, identity: bytes) -> bytes:
+    return hmac.digest(key, identity, "sha256")[:TAG_BYTES]
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        path.chmod(0o600)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _exclusive(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of what is written in a `with` block or none, while no other process reads or writes."""
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

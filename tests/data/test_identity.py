@@ -1,0 +1,74 @@
+"""By what a unit is known: the same person's records agree, other people's don't."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.data.identity import identities
+
+TEXT = st.text('ab \n"[]:,é', max_size=6)
+RECORDS = st.fixed_dictionaries({"prompt": TEXT, "completion": TEXT, "unit": TEXT})
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+@given(RECORDS, RECORDS)
+def test_contents_agree_when_their_words_do(one: dict[str, str], two: dict[str, str]) -> None:
+    same = all(squeezed(one[f]) == squeezed(two[f]) for f in ("prompt", "completion"))
+    assert (identities(one, "record") == identities(two, "record")) == same
+
+
+@given(RECORDS, RECORDS, st.sampled_from(["patient", "case"]), st.sampled_from(["patient", "case"]))
+def test_a_unit_is_its_column_and_its_id(
+    one: dict[str, str], two: dict[str, str], column: str, another: str
+) -> None:
+    same = (column, one["unit"]) == (another, two["unit"])
+    assert (identities(one, column)[0] == identities(two, another)[0]) == same
+
+
+@given(RECORDS)
+def test_a_record_is_known_in_a_ledger_by_patient_too(record: dict[str, str]) -> None:
+    unit, *content = identities(record, "patient")
+    alone = {field: record[field] for field in ("prompt", "completion")}
+    assert content == identities(alone, "record")
+    assert unit not in content
+
+
+def test_the_label_is_no_part_of_whom_a_note_belongs_to() -> None:
+    for label in ("0", "1", None):
+        labelled = {"text": "fever", "label": label}
+        assert identities(labelled, "record") == identities({"text": "fever"}, "record")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"text": None},
+        {"text": " \n\t"},
+        {"text": "", "label": "1"},
+        {"prompt": None, "completion": ""},
+        {"messages": None},
+        {"messages": []},
+    ],
+)
+def test_an_empty_record_is_nobodys(record: dict[str, Any]) -> None:
+    assert identities(record, "record") == []
+    assert len(identities({**record, "unit": "7"}, "patient")) == 1
+
+
+def test_conversations_agree_whatever_the_order_of_their_keys() -> None:
+    turns: list[Any] = [
+        {"role": "user", "content": "Hello"},
+        {"content": "Hello", "role": "user"},
+        {"role": "user", "content": "Hello", "score": float("nan")},
+        {"role": "user", "content": ["Hello"]},
+    ]
+    found = [tuple(identities({"messages": [turn]}, "record")) for turn in turns]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
