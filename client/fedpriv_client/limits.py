@@ -73,7 +73,7 @@ class Limits:
                 f" site allows, {self.max_rate:g} and {self.max_steps}."
             )
         epsilon = min(privacy.epsilon, self.per_job)
-        noise = calibrate_noise(epsilon, terms.delta, privacy.sample_rate, proposal.steps)
+        noise = calibrate_noise(epsilon, terms.plan_delta, privacy.sample_rate, proposal.steps)
         return Plan(
             job=proposal.job_id,
             method=proposal.method,

@@ -5,15 +5,25 @@ from __future__ import annotations
 from itertools import groupby
 
 from fedpriv.privacy.accountant import ACCOUNTANT
-from fedpriv.report.budget import BudgetEvent, BudgetReport, load_or_create_key, sign, write
+from fedpriv.report.budget import (
+    NUMERICS,
+    STRICT_NUMERICS,
+    BudgetEvent,
+    BudgetReport,
+    load_or_create_key,
+    sign,
+    write,
+)
 from fedpriv_client.site import Site
 
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",
     "Preparation is a function of one unit's own records and public settings.",
-    "Floating-point rounding of sums and noise reveals nothing beyond the ideal mechanism.",
-    "The ledger file is not restored from an older copy; a head seen outside would show it.",
+    "The ledger and its witnesses are not restored together from older copies.",
 )
+ONE_RUN = "No other run used these records: this ledger covers one run and knows of no other."
+ROUNDING = "Floating-point rounding of sums and noise reveals nothing beyond the ideal mechanism."
+ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
 
 def budget_report(site: Site, job: str) -> BudgetReport:
@@ -24,6 +34,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     """
     ledger = site.ledger
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
+    strict = plan is not None and plan.numerics == "strict"
     events = []
     if plan is not None:
         numbered = enumerate(slot for slot, _ in ledger.slots(job))
@@ -46,12 +57,15 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         relation=terms.relation,
         delta=terms.delta,
         declared_size=terms.declared_size,
-        rule=terms.rule,
+        rule=terms.rule.name,
+        guarantee=terms.rule.guarantee,
         accountant=ACCOUNTANT,
-        assumptions=ASSUMPTIONS,
+        numerics=STRICT_NUMERICS if strict else NUMERICS,
+        assumptions=_assumptions(site, strict=strict),
         private=terms.private,
         simulated=terms.simulated,
         epsilon_spent=ledger.epsilon_spent,
+        epsilon_allocated=ledger.epsilon_allocated,
         epsilon_committed=ledger.epsilon_committed,
         budget=terms.budget,
         events=tuple(events),
@@ -59,6 +73,11 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         ledger_rows=head.rows,
         job=job,
     )
+
+
+def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
+    alone = () if site.settings.lasting else (ONE_RUN,)
+    return (*ASSUMPTIONS, ALONE if strict else ROUNDING, *alone)
 
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:

@@ -15,10 +15,12 @@ import numpy as np
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.data import DataSpec, Population, check_labels, encode_population, read_records
+from fedpriv.data.identity import identities
 from fedpriv.errors import (
     AccountingError,
     ConfigError,
     LedgerCorruptError,
+    LedgerError,
     ProtocolError,
     SlotError,
     StepFailedError,
@@ -26,6 +28,7 @@ from fedpriv.errors import (
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
+from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
 from fedpriv.report import budget
@@ -50,8 +53,12 @@ class SiteSettings:
         data: file, folder or dataset name of the records.
         columns: field → column of the records.
         state_dir: private to the site; holds the ledger, its key and the data cache.
-        ledger: path of the ledger, made with `terms` at first use.
-        terms: what the ledger is about; its dataset id is used only when it is made.
+        ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
+            two of them.
+        terms: what the ledger is about. Its dataset id, budget and rule are those of a new one.
+        lasting: the ledger outlives the job, so it was made beforehand, with a budget for life;
+            else it is made at first use.
+        witness: file on another disk that is told of every row of the ledger.
     """
 
     name: str
@@ -62,6 +69,8 @@ class SiteSettings:
     terms: Terms
     limits: Limits
     compute: ComputeSection
+    lasting: bool = False
+    witness: Path | None = None
 
 
 @dataclass
@@ -77,9 +86,9 @@ class _Job:
 class Site:
     """Answers proposals and step requests for one population of records.
 
-    Making one reads and checks the records, so that whatever is wrong with them shows here, to
-    the administrator. From then on no answer to a server depends on what they hold, but for
-    the privatised vectors.
+    Making one reads and checks the records and claims their units for the ledger, so that
+    whatever is wrong with them shows here, to the administrator. From then on no answer to a
+    server depends on what they hold, but for the privatised vectors.
 
     Args:
         settings: the administrator's.
@@ -90,6 +99,7 @@ class Site:
     Raises:
         DataError: the records can't be read, or hold a label that is not declared.
         LedgerError: the ledger can't be used, or is gone although the site has reported from it.
+        OverlapError: another ledger of the site covers some of the same units.
         ConfigError: the terms are not those that the ledger was made with.
     """
 
@@ -108,8 +118,9 @@ class Site:
         self.ledger = self._open_ledger()
         try:
             self._records = self._read_records()
+            self._claim_units()
         except BaseException:
-            self.ledger.close()
+            self.close()
             raise
 
     def _open_ledger(self) -> Ledger:
@@ -121,8 +132,18 @@ class Site:
                     f"{path}: is missing, although {report} was written from it. Restore the"
                     " newest ledger; a new one would be a fresh budget for the same people."
                 )
-            return Ledger.create(path, settings.terms)
-        ledger = Ledger.open(path)
+            if settings.lasting:
+                terms = settings.terms
+                raise LedgerError(
+                    f"{path}: no such ledger. A ledger that outlives a job is made once, with the"
+                    f" budget that its people have for life: fedpriv ledger init {path}"
+                    f" --size {terms.declared_size} --unit {terms.unit}"
+                    f" --max-records-per-unit {terms.max_records_per_unit}"
+                    f" --delta {terms.delta:g} --epsilon BUDGET"
+                    + (" --simulated" if terms.simulated else "")
+                )
+            return Ledger.create(path, settings.terms, settings.witness)
+        ledger = Ledger.open(path, settings.witness)
         try:
             if report.exists():
                 seen = budget.read(report)
@@ -155,6 +176,12 @@ class Site:
         if "label" in settings.columns:
             check_labels(records, settings.limits.labels, settings.data)
         return records
+
+    def _claim_units(self) -> None:
+        unit = self.ledger.terms.unit
+        UnitIndex(self.ledger.path.parent).claim(
+            self.ledger.terms.dataset_id, (identities(record, unit) for record in self._records)
+        )
 
     @property
     def _cache(self) -> Path:
@@ -274,10 +301,10 @@ class Site:
                 )
                 payload = np.ascontiguousarray(released.value, dtype="<f4").tobytes()
                 ledger.release(slot, payload)
+                return self._reply(request, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError() from error
-        return self._reply(request, payload)
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Vector]:
         head = self.ledger.head

@@ -92,6 +92,9 @@ class PrivacySection(Section):
     )
     unit: str = Field("record", min_length=1, description="record, or an id column")
     max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
+    numerics: Literal["default", "strict"] = Field(
+        "default", description="strict: integer sums and noise; rounding is no assumption; slower"
+    )
 
 
 class OptimizerSection(Section):
@@ -119,7 +122,10 @@ class SiteSection(Section):
     data: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
     size: int = Field(ge=1, description="declared, public, in units; typed, never derived")
     epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
-    ledger: Path | None = Field(None, description="a ledger that outlives the run")
+    ledger: Path | None = Field(
+        None, description="a ledger that outlives the run, made by fedpriv ledger init"
+    )
+    witness: Path | None = Field(None, description="told of every row, on another disk")
 
 
 class JobConfig(Section):

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.job import MAX_CLIP, MIN_CLIP
+from fedpriv.errors import AccountingError
+from fedpriv.privacy.grid import MARGIN, Grid
 
 # Norms, factors and sums are float64: a float32 norm of 10⁷ equal values is 1.7% too small, one
 # of values below 1e-22 is 0. The margin covers what float64 rounding is left.
-MARGIN = 1e-5
 COLUMNS = 2**20  # of the rows, made float64 at a time
 
 
@@ -20,8 +21,12 @@ class ClippedSum:
     """A sum of clipped unit vectors that knows its own sensitivity.
 
     Attributes:
-        value: (P,) float64, in the order of `TrainableVector`.
-        sensitivity: the most that adding or removing one unit can change `value`, L2.
+        value: (P,) in the order of `TrainableVector`; float64, or int64 on a grid.
+        sensitivity: the most that adding or removing one unit can change the sum, L2.
+        grid: what the integers of `value` are multiples of; None in default numerics.
+
+    Raises:
+        ValueError: float64 on a grid, or anything else without one.
 
     Formal guarantees:
         ====================  ==============================================================
@@ -32,7 +37,9 @@ class ClippedSum:
         NaN or ∞ in v or ‖v‖  0
         no records            0
         ====================  ==============================================================
-        An empty sum is 0 and has the same sensitivity.
+        An empty sum is 0 and has the same sensitivity. On a grid each vector is then rounded to
+        it, its norm still at most C, and the sum is exact: a unit adds the same integers
+        whatever the others add.
 
     Privacy:
         Private. Only `fedpriv.privacy.mechanism` turns it into something that may leave.
@@ -40,6 +47,17 @@ class ClippedSum:
 
     value: Tensor
     sensitivity: float
+    grid: Grid | None = None
+
+    def __post_init__(self) -> None:
+        expected = zeros(0, self.grid).dtype
+        if self.value.dtype != expected:
+            raise ValueError(f"Expected a sum of type {expected}, got {self.value.dtype}.")
+
+
+def zeros(size: int, grid: Grid | None, device: str | torch.device = "cpu") -> Tensor:
+    """An empty sum, (P,)."""
+    return torch.zeros(size, dtype=torch.int64 if grid else torch.float64, device=device)
 
 
 def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
@@ -50,6 +68,7 @@ def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
 
     Raises:
         ValueError: Expected MIN_CLIP ≤ clip_norm ≤ MAX_CLIP.
+        AccountingError: a clipped row would be longer than the bound; nothing was added.
     """
     if not MIN_CLIP <= clip_norm <= MAX_CLIP:
         raise ValueError(f"Expected {MIN_CLIP:g} <= clip_norm={clip_norm} <= {MAX_CLIP:g}.")
@@ -59,5 +78,32 @@ def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
     finite = torch.isfinite(norms)
     rows.masked_fill_(~finite.unsqueeze(1), 0.0)
     bound = clip_norm * (1 - MARGIN)
-    scale = torch.where(finite, bound / norms.clamp_min(bound), torch.zeros_like(norms))
+    norms = norms.where(finite, 0.0)
+    scale = bound / norms.clamp_min(bound)
+    # Factor times norm is the norm of what is added, up to a float64 rounding of each coordinate
+    # and of the sum of squares: a share below P·2⁻⁵³, far less than the margin.
+    if not bool((scale * norms <= clip_norm).all()):
+        raise AccountingError(f"Expected clipped norms <= clip_norm={clip_norm}.")
     return torch.cat([scale @ part.double() for part in parts])
+
+
+def clip_to_grid(row: Tensor, grid: Grid) -> Tensor:
+    """One unit's clipped vector in whole steps of the grid, (P,) int64.
+
+    Args:
+        row: (1, P); changed in place as by `clip_and_sum`.
+
+    Raises:
+        ValueError: Expected MIN_CLIP ≤ clip_norm ≤ MAX_CLIP.
+        AccountingError: the integers are longer than the bound; they must not be added.
+
+    Privacy:
+        The norm is checked on the integers that are added, in exact arithmetic.
+    """
+    steps = (clip_and_sum(row, grid.clip_norm) / grid.step).round_()  # exact: a power of two
+    # The float64 norm comes first, so that the squares can't overflow int64.
+    if bool(steps.square().sum() <= 1.5 * grid.limit):
+        whole = steps.to(torch.int64)
+        if int(whole.square().sum()) <= grid.limit:
+            return whole
+    raise AccountingError(f"Expected a rounded norm <= clip_norm={grid.clip_norm}.")

@@ -7,8 +7,6 @@ Privacy
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +24,8 @@ from pydantic import Field, ValidationError
 
 from fedpriv.config.job import Name, Section
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.files import canonical_json, sync_folder, write_atomic, write_json
+from fedpriv.files import canonical_json, write_json
+from fedpriv.secret import load_or_create_secret
 
 Rule = Literal["plan", "envelope", "rdp", "sum"]
 Epsilon = Annotated[float, Field(ge=0)]
@@ -34,6 +33,11 @@ TIMING = "not covered: replies leave when they are ready"
 NUMERICS = (
     "default: gradients in the model's precision; norms, sums and noise in float64; that rounding"
     " reveals nothing is an assumption"
+)
+STRICT_NUMERICS = (
+    "strict: each record's gradient computed alone, each unit's clipped vector rounded to an"
+    " integer grid, sums exact, noise Gaussian rounded to the grid; the sampler adds less than"
+    " 1e-40 to delta up to epsilon = 50"
 )
 TRUST_MODEL = "local: the site adds its own noise"
 
@@ -59,9 +63,10 @@ class Signature(Section):
 class BudgetReport(Section):
     """The content of ``sites/NAME/budget.json``.
 
-    `epsilon_committed` is the claim: it holds whatever the server asked and whenever the
-    job stopped. `epsilon_spent` covers the slots that were executed and is no guarantee if
-    stopping depended on what was released. Both are the accountant's upper bounds.
+    `epsilon_committed` is the claim for the life of the ledger; `guarantee` says what it covers
+    under the ledger's rule. `epsilon_allocated` is what the plans accepted so far can cost.
+    `epsilon_spent` covers the slots that were executed and is no guarantee if stopping depended
+    on what was released. All are upper bounds.
     """
 
     format: Literal[1] = 1
@@ -80,7 +85,9 @@ class BudgetReport(Section):
     assumptions: tuple[str, ...] = ()
     private: bool = Field(description="false: stamped NOT PRIVATE, whatever epsilon says")
     simulated: bool
+    guarantee: str = Field(min_length=1, description="what epsilon_committed covers")
     epsilon_spent: Epsilon
+    epsilon_allocated: Epsilon
     epsilon_committed: Epsilon
     budget: Epsilon = Field(description="lifetime epsilon of the ledger")
     events: tuple[BudgetEvent, ...] = ()
@@ -196,40 +203,13 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         LedgerError: the file may be read by others, or does not hold an Ed25519 key.
     """
-    try:
-        if not path.exists():
-            _create_key(path)
-        return _load_key(path)
-    except OSError as error:
-        raise LedgerError(f"{path}: the signing key can't be used: {error.strerror}.") from None
-
-
-def _create_key(path: Path) -> None:
-    pem = Ed25519PrivateKey.generate().private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    pem = load_or_create_secret(
+        path,
+        _new_key,
+        name="signing key",
+        leaked="If someone else may have read it, move it away so that a new one is made, and"
+        " tell those who verify your reports.",
     )
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    write_atomic(fresh, pem, mode=0o600)
-    try:
-        os.link(fresh, path)  # unlike a rename, it never replaces a key that is in use
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
-    sync_folder(path.parent)
-
-
-def _load_key(path: Path) -> Ed25519PrivateKey:
-    with path.open("rb") as stream:
-        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-        if mode & 0o077:
-            raise LedgerError(
-                f"{path}: the signing key may be read or changed by other users (mode {mode:04o})."
-                f" Run chmod 600 {path}; if someone else may have read it, move it away so that"
-                " a new one is made, and tell those who verify your reports."
-            )
-        pem = stream.read()
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -237,3 +217,9 @@ def _load_key(path: Path) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise LedgerError(f"{path}: holds another kind of key than Ed25519.")
     return key
+
+
+def _new_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )

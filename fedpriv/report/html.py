@@ -28,9 +28,10 @@ RULES = {
     " the ledger. Steps that were skipped, failed or never reached stay charged.",
     "envelope": "A fixed number of private steps at a fixed worst sampling rate and noise,"
     " reserved before the first release and filled only by steps that cost no more.",
-    "rdp": "A Rényi filter at a fixed order: every step is debited before it is computed, and a"
-    " step that would overrun the budget is refused.",
-    "sum": "Basic composition: the ε and δ of the separate plans are added up.",
+    "rdp": "A Rényi filter at a fixed order: every plan is debited before its first step, and one"
+    " that would overrun the budget is refused, so the budget is the claim.",
+    "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"
+    " overrun the budget is refused, so the budget is the claim.",
 }
 
 
@@ -45,7 +46,7 @@ class SiteView:
     sample_rate: str
     noise_multiplier: str
     spent_share: float
-    committed_share: float
+    allocated_share: float
     signature: str
     fingerprint: str
 
@@ -124,7 +125,7 @@ def _site_view(report: BudgetReport, rounds: Sequence[Round]) -> SiteView:
         sample_rate=_range(event.sample_rate for event in events),
         noise_multiplier=_range(event.noise_multiplier for event in events),
         spent_share=min(1.0, report.epsilon_spent / scale),
-        committed_share=report.epsilon_committed / scale,
+        allocated_share=report.epsilon_allocated / scale,
         signature=_signature(report),
         fingerprint=_fingerprint(report),
     )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedpriv.gradients.clip import ClippedSum, clip_and_sum
+from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
+from fedpriv.privacy.grid import Numerics, grid_of
 from fedpriv.training.loss import record_losses
 
 if TYPE_CHECKING:
@@ -26,31 +27,42 @@ class DpLora:
     """A unit's vector is the mean of its records' gradients, clipped once."""
 
     def clipped_sum(
-        self, worker: Worker, units: Sequence[Unit], parameters: Vector, clip_norm: float
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics = "default",
     ) -> ClippedSum:
         """Σ over units of clip(mean over the unit's records of ∇ℓ), (P,) in float64.
 
         Rows are computed a microbatch at a time. When memory runs out the microbatch is halved
         and the same units are done again; a unit that fails even alone contributes 0.
+
+        In strict numerics the microbatch is one record, padded to a length of its own, and the
+        sum is one of integers on the plan's grid: whatever else is in the sample, a unit adds
+        the same integers.
         """
         worker.vector.write(parameters)
         gradients = worker.gradients
-        total = torch.zeros(gradients.size, dtype=torch.float64, device=worker.device)
+        grid = grid_of(numerics, clip_norm, gradients.size)
+        total = zeros(gradients.size, grid, worker.device)
         held = [unit for unit in units if unit]  # a unit without records contributes 0
         held.sort(key=lambda unit: max(len(example.input_ids) for example in unit))
-        size = worker.recipe.compute.microbatch
+        size = 1 if grid else worker.recipe.compute.microbatch
         start = 0
         while start < len(held):
             part = held[start : start + size]
             try:
-                total += clip_and_sum(self._unit_rows(worker, part, size), clip_norm)
+                rows = self._unit_rows(worker, part, size)
+                total += clip_to_grid(rows, grid) if grid else clip_and_sum(rows, clip_norm)
             except Exception as error:  # whatever fails, the sample stays the same
                 if len(part) > 1:
                     size = max(1, len(part) // 2)
                     continue
                 log.warning("A unit failed and contributes 0: %s", type(error).__name__)
             start += len(part)
-        return ClippedSum(gradients.natural(total), clip_norm)
+        return ClippedSum(gradients.natural(total), clip_norm, grid)
 
     def _unit_rows(self, worker: Worker, units: Sequence[Unit], size: int) -> Tensor:
         """The mean gradient of each unit, (U, P), in the engine's order."""

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from fedpriv.gradients.clip import ClippedSum
-from fedpriv.privacy.mechanism import Privatised, release_gaussian
+from fedpriv.gradients.clip import ClippedSum, zeros
+from fedpriv.privacy.grid import Numerics, grid_of
+from fedpriv.privacy.mechanism import release_gaussian
+from fedpriv.privacy.privatised import Privatised
 from fedpriv.privacy.sampling import poisson_sample
 
 if TYPE_CHECKING:
@@ -28,11 +28,17 @@ class SiteMethod(Protocol):
     """The site's half of a method, found by name in the group ``fedpriv.site_methods``."""
 
     def clipped_sum(
-        self, worker: Worker, units: Sequence[Unit], parameters: Vector, clip_norm: float
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
     ) -> ClippedSum:
         """The sum over units of a vector of norm at most `clip_norm` each.
 
-        Must not raise for what a unit holds: a unit that fails contributes 0.
+        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
+        a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
         """
         ...
 
@@ -59,10 +65,12 @@ def private_step(
     """
     chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
     units = [population.units[index] for index in chosen]
+    plan = reservation.plan
     try:
-        total = method.clipped_sum(worker, units, parameters, reservation.plan.clip_norm)
+        total = method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
     except Exception as error:
         # No answer at all would tell something of the sample; noise around 0 does not.
         log.error("A step failed and releases noise only: %s", type(error).__name__)
-        total = ClippedSum(torch.zeros(parameters.size, dtype=torch.float64), 0.0)
+        grid = grid_of(plan.numerics, plan.clip_norm, parameters.size)
+        total = ClippedSum(zeros(parameters.size, grid), 0.0, grid)
     return release_gaussian(total, reservation, entropy)

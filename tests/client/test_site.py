@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable
@@ -12,19 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
+from flwr.common.serde import recorddict_to_proto
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
     DataError,
+    FedprivError,
     LedgerCorruptError,
+    LedgerError,
+    OverlapError,
     ProtocolError,
     SlotError,
 )
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.privacy.privatised import public
 from fedpriv.protocol import FAILED, Proposal, StepRequest
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import ModelRecipe, WorkerPool
@@ -36,6 +42,7 @@ from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
 
 Make = Callable[..., Any]
+UNFIT = {"refused": "protocol", "kind": "ProtocolError"}
 TERMS = Terms("0" * 32, 24, "record", 1, 1e-3, 6.0, simulated=True)
 
 
@@ -182,7 +189,7 @@ def test_the_first_step_commits_the_whole_plan(setting: Setting) -> None:
     reply, vector = site.step(request(), setting.vector)
     assert reply.epsilon_committed == offer.epsilon > reply.epsilon_spent > 0
     assert vector.shape == setting.vector.shape
-    assert [row["kind"] for row in site.ledger.rows()] == ["terms", "plan", "reserve", "release"]
+    assert [row.kind for row in site.ledger.rows()] == ["terms", "plan", "reserve", "release"]
     site.close()
 
 
@@ -202,6 +209,22 @@ def test_a_repeat_is_answered_from_the_outbox_also_after_a_restart(setting: Sett
     site.close()
 
 
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_plan_and_report_say_which_numerics_were_used(setting: Setting, numerics: str) -> None:
+    privacy = setting.proposal.privacy.model_copy(update={"numerics": numerics})
+    site = setting.site()
+    site.consider(setting.change(privacy=privacy))
+    _, vector = site.step(request(), setting.vector)
+    assert np.isfinite(vector).all()
+    plan = site.ledger.plan("job-1")
+    assert plan is not None
+    assert plan.numerics == numerics
+    report = write_budget_report(site, "job-1")
+    assert report.numerics.startswith(f"{numerics}: ")
+    assert any("rounding" in line for line in report.assumptions) == (numerics == "default")
+    site.close()
+
+
 def test_another_vector_for_an_old_slot_is_refused(setting: Setting) -> None:
     site = setting.site()
     site.consider(setting.proposal)
@@ -216,7 +239,7 @@ def test_nothing_of_a_proposal_changes_once_it_is_committed(setting: Setting, ch
     site = setting.site()
     site.consider(setting.proposal)
     site.step(request(), setting.vector)
-    with pytest.raises(BudgetError, match="one plan for life"):
+    with pytest.raises(BudgetError, match="another plan"):
         site.consider(setting.change(**change))
     site.close()
 
@@ -259,7 +282,7 @@ def test_terms_cannot_be_restated(setting: Setting) -> None:
 def ask(site: Site, body: Any, kind: str, vector: Any = None) -> dict[str, Any]:
     """Send one message through Flower to the site, and return the body of its answer."""
     with InlineGrid({2: client_app(site)}, 1) as grid:
-        arrays = None if vector is None else as_arrays(vector)
+        arrays = None if vector is None else as_arrays(public(vector))
         [reply] = grid.send_and_receive([message(body, 2, kind, "1", arrays)], timeout=60)
     assert not reply.has_error()
     assert set(reply.content) <= {"fedpriv", "arrays"}
@@ -267,11 +290,11 @@ def ask(site: Site, body: Any, kind: str, vector: Any = None) -> dict[str, Any]:
     return answer
 
 
-def test_a_refusal_is_a_code_and_nothing_else(setting: Setting) -> None:
+def test_a_refusal_is_a_code_with_its_class_and_nothing_else(setting: Setting) -> None:
     site = setting.site(max_steps=1)
-    assert ask(site, setting.proposal, QUERY) == {"refused": "budget"}
-    assert ask(site, request(), TRAIN, setting.vector) == {"refused": "protocol"}
-    assert ask(site, request(), TRAIN) == {"refused": "protocol"}
+    assert ask(site, setting.proposal, QUERY) == {"refused": "budget", "kind": "BudgetError"}
+    assert ask(site, request(), TRAIN, setting.vector) == UNFIT
+    assert ask(site, request(), TRAIN) == UNFIT
     site.close()
 
 
@@ -286,26 +309,36 @@ def test_a_malformed_message_is_refused(setting: Setting) -> None:
         with InlineGrid({2: client_app(site)}, 1) as grid:
             item = grid.create_message(content, QUERY, 2, "1")
             [reply] = grid.send_and_receive([item], timeout=60)
-        assert json.loads(reply.content["fedpriv"]["body"]) == {"refused": "protocol"}
+        assert json.loads(reply.content["fedpriv"]["body"]) == UNFIT
     site.close()
 
 
-def test_after_sampling_one_constant_code_is_all_that_leaves(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["private_step", "Ledger.release", "Site._reply"])
+def test_after_sampling_it_is_always_the_same_bytes(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    text = "record 7 says: fever"
+    kinds = (*FedprivError.__subclasses__(), SlotError, ValueError, KeyError, MemoryError, OSError)
+
+    def explode(*_: Any) -> None:
+        raise kinds[slot](text)
+
     site = setting.site()
-    site.consider(setting.proposal)
-
-    def explode(*_: Any, **__: Any) -> None:
-        raise ValueError("record 7 says: fever")
-
-    monkeypatch.setattr("fedpriv_client.site.private_step", explode)
-    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    site.consider(setting.change(steps=len(kinds)))
+    monkeypatch.setattr(f"fedpriv_client.site.{where}", explode)
+    seen = set()
+    with InlineGrid({2: client_app(site)}, 1) as grid:
+        for slot in range(len(kinds)):
+            asked = message(request(slot), 2, TRAIN, "1", as_arrays(public(setting.vector)))
+            [reply] = grid.send_and_receive([asked], timeout=60)
+            seen.add(recorddict_to_proto(reply.content).SerializeToString(deterministic=True))
+    assert len(seen) == 1
+    assert FAILED.model_dump_json().encode() in seen.pop()
     monkeypatch.undo()
     spent = site.ledger.epsilon_spent
     assert spent > 0  # reserved counts as spent
-    reply, _ = site.step(request(), setting.vector)  # the same reservation is used
-    assert reply.epsilon_spent == spent
+    again, _ = site.step(request(slot), setting.vector)  # the same reservation is used
+    assert again.epsilon_spent == spent
     site.close()
 
 
@@ -319,7 +352,7 @@ def test_a_release_that_cannot_be_written_is_not_sent(
         raise OSError("No space left on device")
 
     monkeypatch.setattr(Ledger, "release", full)
-    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    assert ask(site, request(), TRAIN, setting.vector) == FAILED.model_dump()
     site.close()
 
 
@@ -328,7 +361,7 @@ def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.Monk
     site = setting.site()
     site.consider(setting.proposal)
     monkeypatch.setattr(Ledger, "reserve", lambda *_: None)
-    assert ask(site, request(), TRAIN, setting.vector) == {"refused": FAILED}
+    assert ask(site, request(), TRAIN, setting.vector) == FAILED.model_dump()
     assert site.ledger.slots("job-1") == []
     site.close()
 
@@ -339,7 +372,10 @@ def test_a_private_ledger_refuses_a_seed(setting: Setting) -> None:
     site = setting.site()
     site._entropy = lambda job, slot: InsecureEntropy(1, slot)
     site.consider(setting.proposal)
-    assert ask(site, request(), TRAIN, setting.vector) == {"refused": "accounting"}
+    assert ask(site, request(), TRAIN, setting.vector) == {
+        "refused": "accounting",
+        "kind": "AccountingError",
+    }
     assert site.ledger.head.rows == 1
     site.close()
 
@@ -366,7 +402,8 @@ def test_two_requests_for_one_slot_are_computed_once(
 def test_a_slot_that_does_not_exist_commits_nothing(setting: Setting) -> None:
     site = setting.site()
     site.consider(setting.proposal)
-    assert ask(site, request(slot=4), TRAIN, setting.vector) == {"refused": "slot"}
+    answer = ask(site, request(slot=4), TRAIN, setting.vector)
+    assert answer == {"refused": "slot", "kind": "SlotError"}
     assert site.ledger.epsilon_committed == 0
     site.close()
 
@@ -445,7 +482,116 @@ def test_no_clear_text_outlives_the_site(setting: Setting) -> None:
     site = setting.site()
     assert not stale.exists()
     site.close()
-    assert {path.name for path in (setting.folder / "state").iterdir()} == {"ledger.db"}
+    left = {path.name for path in (setting.folder / "state").iterdir()}
+    assert left == {"ledger.db", "units.db", "units.key"}
+
+
+def patients(*names: str, notes: int = 2) -> list[dict[str, str]]:
+    """Rows of a site that knows its patients by ``patient_nbr``."""
+    return [
+        {"note": f"{name} was seen, visit {visit}", "patient_nbr": name, "class": "no"}
+        for name in names
+        for visit in range(notes)
+    ]
+
+
+class Ledgers:
+    """Sites of one administrator, whose ledgers are in one folder."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.folder = setting.folder / "ledgers"
+
+    def start(
+        self, name: str, rows: list[dict[str, str]], unit: str = "record", **columns: str
+    ) -> None:
+        """Start the site of a ledger with these rows, and stop it again."""
+        data = self.setting.folder / f"{name}.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        settings = SiteSettings(
+            name=name,
+            data=data,
+            columns={"text": "note", **columns},
+            state_dir=self.setting.folder / name,
+            ledger=self.folder / f"{name}.db",
+            terms=dataclasses.replace(TERMS, dataset_id=name[0] * 32, unit=unit),
+            limits=self.setting.limits(labels=("no", "yes")),
+            compute=self.setting.compute,
+        )
+        Site(settings, self.setting.pool, lambda job, slot: SystemEntropy()).close()
+
+
+@pytest.fixture
+def ledgers(setting: Setting) -> Ledgers:
+    return Ledgers(setting)
+
+
+def test_two_ledgers_of_a_site_share_no_patient(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones", "smith"), "patient_nbr")
+    moved = [{**row, "note": f"{row['note']} again"} for row in patients("smith", "miller")]
+    with pytest.raises(OverlapError, match="1 with the ledger of data set " + "h" * 32) as caught:
+        ledgers.start("lungs", moved, "patient_nbr")
+    assert "smith" not in str(caught.value)
+    assert list((ledgers.setting.folder / "lungs").iterdir()) == []  # no clear text is left
+    ledgers.start("lungs", moved[2:], "patient_nbr")
+
+
+def test_the_same_population_may_start_again_and_grow(ledgers: Ledgers) -> None:
+    for names in (("jones", "smith"), ("jones", "smith"), ("smith", "miller")):
+        ledgers.start("heart", patients(*names), "patient_nbr")
+    with pytest.raises(OverlapError):  # who has left was paid for
+        ledgers.start("lungs", patients("jones", notes=1), "patient_nbr")
+
+
+def test_equal_ids_of_another_column_are_other_people(ledgers: Ledgers) -> None:
+    ledgers.start("heart", [{"note": "fever", "patient": "7"}], "patient")
+    ledgers.start("lungs", [{"note": "cough", "case": "7"}], "case")
+    with pytest.raises(OverlapError):
+        ledgers.start("blood", [{"note": "pallor", "case": "7"}], "case")
+
+
+@pytest.mark.parametrize("first", ["record", "patient_nbr"])
+def test_a_note_is_in_one_ledger_by_record_or_by_patient(ledgers: Ledgers, first: str) -> None:
+    second = "record" if first == "patient_nbr" else "patient_nbr"
+    ledgers.start("heart", patients("jones", "smith"), first)
+    with pytest.raises(OverlapError, match="1 with"):
+        ledgers.start("lungs", patients("miller", "jones")[:3], second)
+
+
+def test_the_same_notes_with_labels_are_the_same_notes(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones"))
+    with pytest.raises(OverlapError, match="2 with"):
+        ledgers.start("lungs", patients("jones"), label="class")
+
+
+def test_empty_records_are_nobodys(ledgers: Ledgers) -> None:
+    for name in ("heart", "lungs"):
+        ledgers.start(name, [{"note": ""}, {"note": f"{name} are fine"}, {"note": " "}])
+
+
+def test_ledgers_of_different_folders_are_different_sites(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones"), "patient_nbr")
+    ledgers.folder = ledgers.setting.folder / "elsewhere"
+    ledgers.start("lungs", patients("jones"), "patient_nbr")
+
+
+def test_a_site_does_not_start_on_an_index_it_cannot_trust(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones"))
+    key = ledgers.folder / "units.key"
+    key.chmod(0o644)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        ledgers.start("heart", patients("jones"))
+    key.unlink()
+    with pytest.raises(LedgerCorruptError, match=r"without its key units\.key"):
+        ledgers.start("heart", patients("jones"))
+
+
+def test_no_clear_text_is_kept_beside_the_ledgers(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones", "smith"), "patient_nbr")
+    for path in ledgers.folder.iterdir():
+        for word in (b"jones", b"smith", b"was seen", b"visit"):
+            assert word not in path.read_bytes()
+    assert {path.name for path in ledgers.folder.iterdir()} == {"heart.db", "units.db", "units.key"}
 
 
 def test_a_step_that_fails_whole_releases_noise(

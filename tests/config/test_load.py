@@ -28,6 +28,7 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("privacy.epsilon=inf", "privacy.epsilon", "finite"),
         ("privacy.sample_rate=1.5", "privacy.sample_rate", "less than or equal to 1"),
         ("privacy.delta=0.004", "privacy.delta", "not below 1 / size"),
+        ("privacy.numerics=exact", "privacy.numerics", "'default' or 'strict'"),
         ("privacy.clip_norm=0", "privacy.clip_norm", "greater than or equal to"),
         ("sites.surgery.size=many", "sites.0.size", "valid integer"),
         ("sites.surgery.name=radiology", "sites", "same name"),

@@ -7,7 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.gradients.clip import MARGIN, clip_and_sum
+from fedpriv.errors import AccountingError
+from fedpriv.gradients import clip as module
+from fedpriv.gradients.clip import MARGIN, ClippedSum, clip_and_sum, clip_to_grid
+from fedpriv.privacy.grid import Grid
 
 
 @settings(deadline=None)
@@ -82,3 +85,75 @@ def test_double_rows_are_left_as_they_are() -> None:
     before = rows.clone()
     clip_and_sum(rows, 0.1)
     assert torch.equal(rows, before)
+
+
+def test_a_clipped_row_longer_than_the_bound_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation: a margin of the wrong sign."""
+    rows = torch.tensor([[0.3, 0.4], [30.0, 40.0]])
+    monkeypatch.setattr(module, "MARGIN", -1e-3)
+    assert clip_and_sum(rows[:1].clone(), 1.0).norm() < 1.0
+    with pytest.raises(AccountingError, match="clipped norms"):
+        clip_and_sum(rows.clone(), 1.0)
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    size=st.integers(1, 3000),
+    scale=st.floats(-30, 30).map(math.exp),
+    clip=st.floats(1e-6, 1e6),
+    wide=st.booleans(),
+)
+def test_a_row_on_the_grid_is_within_the_bound_exactly(
+    seed: int, size: int, scale: float, clip: float, wide: bool
+) -> None:
+    dtype = torch.float64 if wide else torch.float32
+    row = torch.randn(1, size, generator=torch.Generator().manual_seed(seed), dtype=dtype) * scale
+    grid = Grid(clip, size)
+    whole = clip_to_grid(row.clone(), grid)
+    assert whole.dtype == torch.int64
+    assert sum(v * v for v in whole.tolist()) <= grid.limit
+    moved = whole.double() * grid.step - clip_and_sum(row.clone(), clip)
+    assert moved.abs().max() <= grid.step / 2
+
+
+def steps_with(squares: int) -> torch.Tensor:
+    """Few integers whose squares add up to this number, with room for one more."""
+    parts = []
+    while squares:
+        parts.append(math.isqrt(squares))
+        squares -= parts[-1] ** 2
+    return torch.tensor([*parts, *[0] * (40 - len(parts))]).double()
+
+
+@pytest.mark.parametrize("clip", [1.0, 3.7, 1e-6, 1e6])
+def test_the_integer_norm_is_checked_to_the_last_unit(
+    clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = Grid(clip, 40)
+    for excess in (0, 1):
+        steps = steps_with(grid.limit + excess)
+        monkeypatch.setattr(module, "clip_and_sum", lambda *_, s=steps: s * grid.step)
+        if excess:
+            with pytest.raises(AccountingError, match="rounded norm"):
+                clip_to_grid(torch.zeros(1, 40), grid)
+        else:
+            assert torch.equal(clip_to_grid(torch.zeros(1, 40), grid), steps.long())
+
+
+@pytest.mark.parametrize("value", [2.0**32, 2.0**62, 1e300, math.inf, math.nan])
+def test_squares_that_overflow_do_not_pass(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 2³² add up to 0 in int64."""
+    grid = Grid(1.0, 16)
+    row = torch.full((16,), value, dtype=torch.float64) * grid.step
+    monkeypatch.setattr(module, "clip_and_sum", lambda *_: row)
+    with pytest.raises(AccountingError, match="rounded norm"):
+        clip_to_grid(row, grid)
+
+
+@pytest.mark.parametrize(("dtype", "grid"), [(torch.int64, None), (torch.float64, Grid(1.0, 3))])
+def test_a_sum_is_of_integers_on_a_grid_and_there_alone(
+    dtype: torch.dtype, grid: Grid | None
+) -> None:
+    with pytest.raises(ValueError, match="Expected a sum of type"):
+        ClippedSum(torch.zeros(3, dtype=dtype), 1.0, grid)

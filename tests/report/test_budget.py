@@ -29,6 +29,8 @@ REPORT = budget.sign(
         private=True,
         simulated=False,
         epsilon_spent=2.1718281828,
+        guarantee="the one plan of this ledger in full",
+        epsilon_allocated=3.9,
         epsilon_committed=3.9,
         budget=10.0,
         events=(
@@ -46,6 +48,7 @@ KEYS = {
     *("format", "site", "dataset_id", "unit", "max_records_per_unit", "relation", "delta"),
     *("declared_size", "rule", "accountant", "timing", "numerics", "trust_model", "assumptions"),
     *("private", "simulated", "epsilon_spent", "epsilon_committed", "budget", "events"),
+    *("guarantee", "epsilon_allocated"),
     *("ledger_head", "ledger_rows", "job", "signature"),
 }
 

@@ -70,6 +70,8 @@ def claim(site: str, rounds: int, **changes: Any) -> BudgetReport:
         "private": True,
         "simulated": False,
         "epsilon_spent": 2.0 + number / 1013,
+        "guarantee": "the one plan of this ledger in full",
+        "epsilon_allocated": 3.0 + number / 1013,
         "epsilon_committed": 3.0 + number / 1013,
         "budget": 10.0,
         "events": tuple(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, DataError, FedprivError, RunError
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.privacy.privatised import public
+from fedpriv.privacy.rules import PlanRule, RdpRule, SumRule
 from fedpriv.report.budget import read, verify
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
@@ -66,7 +69,8 @@ def test_a_finished_run_leaves_everything(
         assert report.epsilon_spent == report.epsilon_committed <= report.budget == 6.0
         assert report.simulated
         left = {path.name for path in (out / "sites" / name).iterdir()}
-        assert left == {"budget.json", "ledger.db", "report.key"}  # no clear text of records
+        kept = {"budget.json", "ledger.db", "report.key", "units.db", "units.key"}
+        assert left == kept  # no clear text of records
         assert (out / "sites" / name).stat().st_mode & 0o777 == 0o700
 
 
@@ -81,7 +85,7 @@ def test_the_adapter_loads_in_peft_and_is_the_last_model(federation: Make, tmp_p
     loaded = torch.cat([p.reshape(-1) for n, p in model.named_parameters() if "lora_" in n])
     checkpoint = outcome.run.checkpoint()
     assert checkpoint is not None
-    assert torch.equal(loaded.detach(), checkpoint.tensors["vector"])
+    assert torch.equal(loaded.detach(), checkpoint.tensors.value["vector"])
     assert loaded.detach().abs().max() > 0
 
 
@@ -309,18 +313,88 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, out, resume=True, insecure_seed=1)
 
 
-def test_a_ledger_that_outlives_the_run_refuses_a_second_plan(
+def lasting(path: Path, **changes: Any) -> str:
+    """Make a ledger for site-0, and the override that names it."""
+    terms = Terms(
+        "0" * 32, 24, "record", 1, 1e-3, 40.0, simulated=True, rule=RdpRule.best(40.0, 1e-3)
+    )
+    Ledger.create(path, replace(terms, **changes)).close()
+    return f"sites.site-0.ledger='{path}'"
+
+
+def test_every_run_is_charged_to_a_ledger_that_outlives_it(
     federation: Make, tmp_path: Path
 ) -> None:
-    file = federation(rounds=2)
-    ledger = tmp_path / "kept.db"
-    override = f"sites.site-0.ledger='{ledger}'"
+    file, ledger = federation(rounds=2), tmp_path / "kept.db"
+    override, allocated = lasting(ledger), []
+    for name in ("a", "b"):
+        budget = run(file, tmp_path / name, override).budgets["site-0"]
+        assert budget.rule == "rdp" and budget.epsilon_committed == budget.budget == 40.0
+        assert not any("one run" in assumption for assumption in budget.assumptions)
+        assert [event.count for event in budget.events] == [2]
+        allocated.append(budget.epsilon_allocated)
+    assert 0 < allocated[0] < allocated[1]
+    with pytest.raises(ConfigError, match=r"sites\.site-0.*under the rule 'rdp'"):
+        run(file, tmp_path / "c", override, "job.rounds=4000", "sites.site-0.epsilon=39.0",
+            "privacy.epsilon=39.0")  # fmt: skip
+    with Ledger.open(ledger) as opened:
+        assert opened.epsilon_allocated == allocated[1]
+
+
+def test_the_rule_plan_takes_no_second_run(federation: Make, tmp_path: Path) -> None:
+    file, ledger = federation(rounds=2), tmp_path / "kept.db"
+    override = lasting(ledger, rule=PlanRule())
     run(file, tmp_path / "a", override)
     spent = ledger.read_bytes()
     with pytest.raises(ConfigError, match=r"sites\.site-0.*one plan for life"):
         run(file, tmp_path / "b", override)
     assert ledger.read_bytes() == spent
     assert not (tmp_path / "b").exists()
+
+
+def test_under_a_sum_each_plan_is_calibrated_at_its_share_of_delta(
+    federation: Make, tmp_path: Path
+) -> None:
+    override = lasting(tmp_path / "kept.db", rule=SumRule(1e-4))
+    budgets = run(federation(rounds=2), tmp_path / "a", override).budgets
+    noise = [budgets[name].events[0].noise_multiplier for name in ("site-0", "site-1")]
+    assert noise[0] > noise[1]
+    assert 5.8 < budgets["site-0"].epsilon_allocated <= 6.0
+
+
+def test_a_named_ledger_is_made_on_purpose(federation: Make, tmp_path: Path) -> None:
+    override = f"sites.site-0.ledger='{tmp_path / 'none.db'}'"
+    with pytest.raises(ConfigError, match=r"no such ledger.*fedpriv ledger init .*--simulated"):
+        run(federation(rounds=1), tmp_path / "a", override)
+    for change, words in (
+        ({"simulated": False}, "simulated"),
+        ({"declared_size": 25}, "declared_size"),
+        ({"unit": "patient"}, "unit"),
+    ):
+        override = lasting(tmp_path / f"{words}.db", **change)
+        with pytest.raises(ConfigError, match=words):
+            run(federation(rounds=1), tmp_path / "a", override)
+
+
+def test_a_new_ledger_beside_it_is_no_fresh_budget(federation: Make, tmp_path: Path) -> None:
+    file = federation(rounds=1)
+    run(file, tmp_path / "a", lasting(tmp_path / "first.db"))
+    override = lasting(tmp_path / "second.db", dataset_id="1" * 32)
+    with pytest.raises(ConfigError, match=r"sites\.site-0.*24 with the ledger of data set"):
+        run(file, tmp_path / "b", override)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_witness_is_told_and_asked(federation: Make, tmp_path: Path) -> None:
+    file, witness = federation(rounds=1), tmp_path / "usb" / "witness.json"
+    witness.parent.mkdir()
+    override = lasting(tmp_path / "kept.db")
+    overrides = (override, f"sites.site-0.witness='{witness}'")
+    before = (tmp_path / "kept.db").read_bytes()
+    run(file, tmp_path / "a", *overrides)
+    (tmp_path / "kept.db").write_bytes(before)
+    with pytest.raises(ConfigError, match=r"sites\.site-0.*back in time"):
+        run(file, tmp_path / "b", *overrides)
 
 
 def test_a_budget_too_small_for_the_plan_spends_nothing_anywhere(
@@ -418,7 +492,7 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
             [offer] = job.strategy.offers.values()
             answers = [offer.model_dump()]
             for number in (1, 2):
-                arrays = as_arrays(np.zeros(job.optimizer.size, dtype=np.float32))
+                arrays = as_arrays(public(np.zeros(job.optimizer.size, dtype=np.float32)))
                 messages = job.strategy.configure_train(number, arrays, {}, grid)
                 [reply] = grid.send_and_receive(messages, timeout=60)
                 content = reply.content
@@ -428,8 +502,8 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
                 assert content["arrays"]["vector"].shape == (job.optimizer.size,)
                 answers.append(json.loads(content["fedpriv"]["body"]))
         site.close()
-        public = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values
-        seen.append([{k: v for k, v in a.items() if k not in public} for a in answers])
+        theirs = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values
+        seen.append([{k: v for k, v in a.items() if k not in theirs} for a in answers])
     assert seen[0] == seen[1]
 
 

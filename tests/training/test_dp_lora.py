@@ -12,6 +12,7 @@ import torch
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
 from fedpriv.gradients.clip import MARGIN
+from fedpriv.privacy.grid import Grid
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.loss import record_losses
 
@@ -91,7 +92,9 @@ def test_an_empty_batch_gives_zero(make_worker: Callable[..., Any], parameters_o
         assert torch.equal(found.value, torch.zeros(worker.vector.size, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("numerics", ["default", "strict"])
 def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
+    numerics: Any,
     make_worker: Callable[..., Any],
     parameters_of: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,7 +103,8 @@ def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
     worker = make_worker("llama", microbatch=4)
     members, parameters = units([1, 1, 1, 1, 1]), parameters_of(worker)
     poison = members[2][0].input_ids[1]
-    expected = DpLora().clipped_sum(worker, members[:2] + members[3:], parameters, CLIP).value
+    rest = members[:2] + members[3:]
+    expected = DpLora().clipped_sum(worker, rest, parameters, CLIP, numerics).value
     plain = worker.batch
 
     def batch(examples: list[Example], length: int) -> Any:
@@ -109,7 +113,7 @@ def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
         return plain(examples, length)
 
     monkeypatch.setattr(worker, "batch", batch)
-    found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
+    found = DpLora().clipped_sum(worker, members, parameters, CLIP, numerics).value
     assert (found - expected).abs().max() < 1e-12
     assert "RuntimeError" in caplog.text
     assert "secret words" not in caplog.text
@@ -145,3 +149,86 @@ def test_dropout_is_off(make_worker: Callable[..., Any], parameters_of: Any) -> 
     worker.model.train()
     sums = [DpLora().clipped_sum(worker, members, parameters, CLIP).value for _ in "ab"]
     assert not torch.equal(*sums)
+
+
+KINDS = [("llama", "causal-lm"), ("bert", "classification")]
+
+
+def labelled(members: list[tuple[Example, ...]], task: str) -> list[tuple[Example, ...]]:
+    if task == "causal-lm":
+        return members
+    return [tuple(Example(e.input_ids, len(e.input_ids) % 3) for e in unit) for unit in members]
+
+
+@pytest.mark.parametrize(("kind", "task"), KINDS)
+def test_in_strict_numerics_a_unit_adds_the_same_integers_whatever_else_is_sampled(
+    make_worker: Callable[..., Any], parameters_of: Any, kind: str, task: str
+) -> None:
+    worker = make_worker(kind, task=task, dtype="float32")
+    members, parameters = labelled(units([1, 3, 1, 0, 2, 1, 4]), task), parameters_of(worker)
+
+    def total(chosen: list[int]) -> torch.Tensor:
+        found = DpLora().clipped_sum(
+            worker, [members[i] for i in chosen], parameters, CLIP, "strict"
+        )
+        assert found.value.dtype == torch.int64
+        assert (found.sensitivity, found.grid) == (CLIP, Grid(CLIP, worker.vector.size))
+        return found.value
+
+    alone = torch.stack([total([i]) for i in range(len(members))])
+    assert alone.abs().sum(1).gt(0).tolist() == [bool(unit) for unit in members]
+    order = np.random.default_rng(2)
+    for size in (7, 7, 6, 5, 3, 2):
+        chosen = order.permutation(len(members))[:size].tolist()
+        assert torch.equal(total(chosen), alone[chosen].sum(0))
+
+
+def test_in_default_numerics_the_same_property_does_not_hold(
+    make_worker: Callable[..., Any], parameters_of: Any
+) -> None:
+    """The mutation: sums in float64 of rows computed in batches, here a third of a step apart."""
+    worker = make_worker("bert", task="classification", dtype="float32")
+    members = labelled(units([1, 3, 1, 0, 2, 1, 4]), "classification")
+    parameters = parameters_of(worker)
+    alone = [DpLora().clipped_sum(worker, [unit], parameters, CLIP).value for unit in members]
+    whole = DpLora().clipped_sum(worker, members, parameters, CLIP).value
+    assert not torch.equal(whole, torch.stack(alone).sum(0))
+
+
+def test_strict_numerics_compute_every_record_alone(
+    make_worker: Callable[..., Any], parameters_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker("llama")
+    members, parameters = units([1, 3, 1, 0, 2]), parameters_of(worker)
+    plain, shapes = worker.batch, []
+
+    def batch(examples: list[Example], length: int) -> Any:
+        [record] = examples
+        shapes.append(length == padded_length(len(record.input_ids), 64))
+        return plain(examples, length)
+
+    _ = worker.gradients
+    monkeypatch.setattr(worker, "batch", batch)
+    found = DpLora().clipped_sum(worker, members, parameters, CLIP, "strict")
+    monkeypatch.undo()
+    assert shapes == [True] * 7
+    exact = by_hand(worker, members, parameters)
+    assert found.grid is not None
+    moved = np.abs(found.value.numpy() * found.grid.step - exact).max()
+    assert 0 < moved <= 4 * found.grid.step / 2  # four units that hold records
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_a_unit_that_would_break_the_bound_contributes_zero(
+    make_worker: Callable[..., Any],
+    parameters_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    numerics: Any,
+) -> None:
+    worker = make_worker("llama")
+    monkeypatch.setattr("fedpriv.gradients.clip.MARGIN", -1e-3)
+    members, parameters = units([1, 2, 1]), parameters_of(worker)
+    found = DpLora().clipped_sum(worker, members, parameters, 1e-3, numerics)
+    assert not found.value.any()
+    assert caplog.text.count("AccountingError") == 3
