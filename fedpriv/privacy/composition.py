@@ -16,10 +16,10 @@ every grid, with each source of error added to δ and none assumed away:
   themselves, and added to δ. W is chosen to make that δ·1e-5.
 - *Rounding.* Masses are tilted by exp(λℓ), half as much as large deviations suggest, so that ε
   is found near the middle of what is transformed and not 13 digits below it, and yet little
-  of what is transformed lies above W; where half leaves too few digits, as much as they
-  suggest. Each step's largest mass is moved to 0, exactly, and kept out of the transform, so
-  that what rounding adds grows with what a step spreads and not with the number of steps. Its
-  bound (in L2, as a transform's error is known: Higham 2002, Theorem 24.2) is added to δ.
+  of what is transformed lies above W. Each step's largest mass is moved to 0, exactly, and kept
+  out of the transform, so that rounding grows with what a step spreads and not with the number
+  of steps. Its bound (in L2, as a transform's error is known: Higham 2002, Theorem 24.2) is
+  added to δ. Where that is felt, the transforms are done in long double.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from scipy.special import logsumexp, ndtri
 
 from fedpriv.privacy.loss import Float, SubsampledGaussian
 
-Complex = npt.NDArray[np.complex128]
+Spectrum = npt.NDArray[np.complexfloating[Any, Any]]
 Step = tuple[SubsampledGaussian, int]
 
 _LOOSENESS = 0.001  # of a first bound of ε: what the cells may add to it
-_MIN_NODES, _MAX_NODES = 1024, 2**18
+_MIN_NODES, _MAX_NODES = 1024, 2**17
 _SHARE = 1e-5  # of δ for what is cut off: of each tail, and of the window's top
 _ORDERS = 0.01 * np.sqrt(2.0) ** np.arange(50)  # among which the tilt λ is chosen
-_ROUNDING = 8 * 2.0**-53  # relative, for each halving of a transform
+_ULPS = 4  # rounding for each halving of a transform, and for each cell of a step
 _WIDEST = 100.0  # cell: beyond, there is no sense in a grid
 _CACHED = 2**22  # nodes of spectra that are kept: 64 MB
 
@@ -73,29 +73,28 @@ class Composition:
         bounds = (curve - math.log(delta)) / _ORDERS  # Chernoff's, of ε
         best = 2 + int(np.argmin(bounds[2:]))
         order, bound = float(_ORDERS[best]), float(bounds[best])
+        self._tilt = order / 2
         self._width = 2 * (bound - math.log(_SHARE) / order)
 
-        def compose(tilt: float, tolerance: float) -> float:
+        def compose(dtype: type[np.floating[Any]], tolerance: float) -> float:
             cell = math.sqrt(12 * _LOOSENESS * tolerance / steps / (order + 1))
-            self._start(tilt, min(max(math.ceil(self._width / cell), _MIN_NODES), _MAX_NODES))
+            nodes = min(max(math.ceil(self._width / cell), _MIN_NODES), _MAX_NODES)
+            self._nodes = int(fft.next_fast_len(nodes, real=True))
+            self._cell = self._width / self._nodes
+            self._dtype = dtype
+            self._cache: dict[SubsampledGaussian, tuple[_Tilted, _Tilted]] = {}
+            self._restart()
             for pair, count in plan:
                 self.add(pair, count)
             return self.epsilon()
 
-        tilt, tolerance = order / 2, bound
-        epsilon = compose(tilt, tolerance)
+        tolerance = bound
+        epsilon = compose(np.float64, tolerance)
         if epsilon < bound / 4:
             tolerance = max(epsilon, bound / 1000)
-            epsilon = compose(tilt, tolerance)
-        if self._rounding_shows(epsilon) and compose(order, tolerance) > epsilon:
-            compose(tilt, tolerance)
-        self._restart()
-
-    def _start(self, tilt: float, nodes: int) -> None:
-        self._tilt = tilt
-        self._nodes = int(fft.next_fast_len(nodes, real=True))
-        self._cell = self._width / self._nodes
-        self._cache: dict[SubsampledGaussian, tuple[_Tilted, _Tilted]] = {}
+            epsilon = compose(np.float64, tolerance)
+        if self._rounding_shows(epsilon):
+            compose(np.longdouble, tolerance)
         self._restart()
 
     def _restart(self) -> None:
@@ -135,7 +134,8 @@ class Composition:
         target = self._delta - total.infinite - lost
         if not target > 0:
             return math.inf
-        masses = np.roll(fft.irfft(np.exp(total.log_spectrum), self._nodes), total.shift)
+        masses = fft.irfft(np.exp(total.log_spectrum), self._nodes).astype(np.float64)
+        masses = np.roll(masses, total.shift)
         losses = h * np.arange(self._nodes)
         seen = log_moment - tilt * losses < 600  # beyond, exp overflows
         losses, masses = losses[seen], np.maximum(masses[seen], 0.0)
@@ -158,7 +158,8 @@ class Composition:
 
     def _allowance(self, spread: float, log_moment: float, losses: Any) -> Any:
         """What rounding may take from δ at each ε of `losses`: an L2 error times L2 weights."""
-        error = _ROUNDING * math.log2(self._nodes) * (spread + 1)
+        unit = float(np.finfo(self._dtype).eps)
+        error = _ULPS * unit * math.log2(self._nodes) * (spread + 1)
         norm = math.sqrt(-math.expm1(-2 * self._tilt * self._cell))
         return error / norm * np.exp(np.minimum(log_moment - self._tilt * losses, 700.0))
 
@@ -190,8 +191,8 @@ class Composition:
         log_moment = float(logsumexp(tilted))
         shares: Float = np.exp(tilted - log_moment)
         window = np.bincount(nodes % self._nodes, shares, self._nodes).astype(np.float64)
-        log_moment += _ROUNDING * len(nodes) * (1 + self._tilt)  # of the masses
-        return _Tilted(window, log_moment, float(p[-1]) - last)
+        log_moment += _ULPS * 2.0**-52 * len(nodes) * (1 + self._tilt)  # of the masses
+        return _Tilted(window.astype(self._dtype), log_moment, float(p[-1]) - last)
 
 
 class _Tilted:
@@ -200,10 +201,10 @@ class _Tilted:
     Its largest mass lies at node `shift`; `spread` is the mass elsewhere.
     """
 
-    def __init__(self, window: Float, log_moment: float, infinite: float) -> None:
+    def __init__(self, window: Any, log_moment: float, infinite: float) -> None:
         self.log_moment, self.infinite = log_moment, infinite
         self.shift = int(np.argmax(window))
-        largest = float(window[self.shift])
+        largest = window[self.shift]
         rest = np.roll(window, -self.shift)
         rest[0] = 0.0
         self.spread = float(rest.sum())
@@ -211,8 +212,8 @@ class _Tilted:
         x, y = ratio.real, ratio.imag  # log(1 + x + iy), with its digits where x and y are small
         with np.errstate(divide="ignore"):
             size = np.log1p(np.maximum(x * (2 + x) + y * y, -1.0)) / 2
-        size = math.log(largest) + np.maximum(size, -600.0)
-        self.log_spectrum: Complex = size + 1j * np.arctan2(y, 1 + x)
+        size = np.log(largest) + np.maximum(size, -600.0)
+        self.log_spectrum: Spectrum = size + 1j * np.arctan2(y, 1 + x)
 
 
 _UNBOUNDED = _Tilted(np.ones(1), 0.0, 1.0)
@@ -222,7 +223,7 @@ class _Sum:
     """Steps composed in one direction: log spectra and log moments add, and so does the rest."""
 
     def __init__(self) -> None:
-        self.log_spectrum: Complex = np.zeros(1, dtype=np.complex128)
+        self.log_spectrum: Spectrum = np.zeros(1, dtype=np.complex128)
         self.shift = 0
         self.log_moment = self.infinite = self.spread = 0.0
 
