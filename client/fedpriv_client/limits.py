@@ -21,6 +21,7 @@ class Limits:
         labels: of the records, in the model's order; none for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
         max_length: tokens of the longest example.
+        numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
     """
 
     per_job: float
@@ -31,6 +32,7 @@ class Limits:
     max_rate: float = 1.0
     max_steps: int = 100_000
     max_length: int = 8192
+    numerics: tuple[str, ...] = ("default", "strict")
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
         """The plan this site would commit to for a proposal.
@@ -61,6 +63,11 @@ class Limits:
                 f" {self.base_digest}."
             )
         privacy = proposal.privacy
+        if privacy.numerics not in self.numerics:
+            raise ProtocolError(
+                f"privacy.numerics: {privacy.numerics!r} is not allowed here, only"
+                f" {', '.join(self.numerics)}."
+            )
         if (privacy.unit, privacy.max_records_per_unit) != (terms.unit, terms.max_records_per_unit):
             raise ProtocolError(
                 f"privacy.unit: {privacy.unit!r} with {privacy.max_records_per_unit} records is not"

@@ -27,6 +27,7 @@ from fedpriv.errors import (
 )
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
+from fedpriv.privacy.grid import grid_of
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
@@ -237,6 +238,7 @@ class Site:
                 )
             if worker.vector.digest != proposal.vector_digest:
                 raise ProtocolError("lora: this site would train other shapes than the server.")
+            grid_of(plan.numerics, plan.clip_norm, worker.vector.size)  # refuses what is too large
             _ = worker.gradients
             tokenizer = worker.base.tokenizer
         spec = DataSpec.of(

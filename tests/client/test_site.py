@@ -27,7 +27,6 @@ from fedpriv.errors import (
     ProtocolError,
     SlotError,
 )
-from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.ledger import Ledger, Terms
 from fedpriv.privacy.privatised import public
@@ -37,7 +36,7 @@ from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
 from fedpriv_client.report import write_budget_report
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site, SiteSettings, new_dataset_id
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
 
@@ -108,22 +107,6 @@ def request(slot: int = 0, **changes: Any) -> StepRequest:
     return StepRequest(job_id="job-1", slot=slot, **changes)
 
 
-def test_the_noise_is_calibrated_to_the_smaller_epsilon(setting: Setting) -> None:
-    for cap, expected in ((6.0, 5.0), (2.0, 2.0)):
-        plan = setting.limits(per_job=cap).plan(setting.proposal, TERMS)
-        epsilon = epsilon_upper([Event(0.5, plan.noise_multiplier, 4)], 1e-3)
-        assert 0.97 * expected < epsilon <= expected
-
-
-def test_the_sites_delta_counts_not_the_servers(setting: Setting) -> None:
-    proposal = setting.change(privacy=setting.proposal.privacy.model_copy(update={"delta": 0.9}))
-    noise = [
-        setting.limits().plan(asked, TERMS).noise_multiplier
-        for asked in (proposal, setting.proposal)
-    ]
-    assert noise[0] == noise[1]
-
-
 @pytest.mark.parametrize(
     ("limits", "error", "words"),
     [
@@ -133,6 +116,7 @@ def test_the_sites_delta_counts_not_the_servers(setting: Setting) -> None:
         ({"max_steps": 3}, BudgetError, "4 steps"),
         ({"max_length": 31}, ProtocolError, "32 is more than this site allows"),
         ({"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
+        ({"numerics": ("strict",)}, ProtocolError, "'default' is not allowed here, only strict"),
     ],
 )
 def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str) -> None:
@@ -222,6 +206,34 @@ def test_plan_and_report_say_which_numerics_were_used(setting: Setting, numerics
     report = write_budget_report(site, "job-1")
     assert report.numerics.startswith(f"{numerics}: ")
     assert any("rounding" in line for line in report.assumptions) == (numerics == "default")
+    site.close()
+
+
+def test_the_report_says_what_the_ledger_says(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    reply, _ = site.step(request(), setting.vector)
+    report = write_budget_report(site, "job-1")
+    assert report.epsilon_spent == reply.epsilon_spent < reply.epsilon_committed
+    assert report.epsilon_allocated == report.epsilon_committed == reply.epsilon_committed
+    assert (report.relation, report.unit) == ("add-or-remove-one-unit", "record")
+    assert (report.delta, report.declared_size, report.budget) == (1e-3, 24, 6.0)
+    assert report.private and report.simulated
+    site.close()
+
+
+def test_what_is_sent_is_what_was_released_and_stored(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).normal(size=setting.vector.size).astype(np.float32)
+    monkeypatch.setattr("fedpriv_client.site.private_step", lambda *_: public(values))
+    site = setting.site()
+    site.consider(setting.proposal)
+    for _ in ("computed", "from the outbox"):
+        _, vector = site.step(request(), setting.vector)
+        assert np.array_equal(vector, values)
+    stored = site.ledger.reserve("job-1", 0, request().digest(setting.vector))
+    assert stored == values.tobytes()
     site.close()
 
 
@@ -441,6 +453,12 @@ def test_bad_records_show_when_the_site_starts(setting: Setting) -> None:
         setting.data.write_text(content)
         with pytest.raises(DataError, match=words):
             setting.site()
+
+
+def test_a_population_gets_a_name_that_tells_nothing() -> None:
+    names = {new_dataset_id() for _ in range(9)}
+    assert len(names) == 9
+    assert all(len(name) == 32 and int(name, 16) >= 0 for name in names)
 
 
 def test_a_missing_ledger_is_no_fresh_budget(setting: Setting) -> None:

@@ -90,13 +90,17 @@ def test_lies_between_the_bounds_of_another_accountant(events: list[Event], delt
 
 
 def some_plan(rng: np.random.Generator) -> tuple[list[Event], float]:
-    """Rates of 10⁻⁶ to 1, up to 10⁵ steps, δ down to 10⁻¹³; ε of 0.01 to 100."""
+    """Rates of 10⁻⁶ to 1, up to 10⁵ steps, δ down to 10⁻⁹; ε of 0.01 to 100.
+
+    At a smaller δ the rounding of the other accountant's transforms is what it finds: an optimistic
+    estimate of 23.2 and a pessimistic one of 14.3 for one and the same plan.
+    """
     while True:
         events = [
             Event(10 ** rng.uniform(-6, 0), 10 ** rng.uniform(-0.6, 1.3), int(10**power))
             for power in rng.uniform(0, 5, rng.integers(1, 4))
         ]
-        delta = 10 ** rng.uniform(-13, -2)
+        delta = 10 ** rng.uniform(-9, -2)
         if 0.01 <= epsilon_upper(events, delta) <= 100:
             return events, delta
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import fft
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedpriv.privacy import composition
@@ -33,7 +34,7 @@ def epsilon(plan: list[tuple[SubsampledGaussian, int]], delta: float = DELTA) ->
 def hockey_stick(pair: SubsampledGaussian, loss: float, *, add: bool) -> float:
     """P(ℓ > loss) − exp(loss) Q(ℓ > loss), of P and Q or of Q and P, by the densities."""
     sigma = pair.noise_multiplier
-    x = np.linspace(-40 * sigma, 40 * sigma + 1, 2_000_001)
+    x = np.linspace(-40 * sigma, 40 * sigma + 1, 400_001)
     p, q = (
         sum(math.exp(weight) * norm.pdf(x, centre, sigma) for centre, weight in parts)
         for parts in (pair.p, pair.q)
@@ -104,6 +105,28 @@ def test_small_deltas_need_no_long_floats() -> None:
         log_b = found + norm.logcdf(-found / mu - mu / 2)
         log_delta = log_a + math.log1p(-math.exp(log_b - log_a))
         assert math.log(delta) * 1.005 <= log_delta <= math.log(delta)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.05, 1.0), (1e-4, 0.7)])
+def test_tiny_deltas_of_16_steps(q: float, sigma: float) -> None:
+    """By rounding every loss down or up and convolving directly, which keeps all digits."""
+    pair, h, delta = SubsampledGaussian(q, sigma), 1e-3, 1e-13
+    low, high = (math.floor(loss / h) for loss in pair.span(8.5))
+    p, _ = pair.masses(h * np.arange(low, high + 1), 8.5)
+    bounds = []
+    for masses, infinite, first in ((p[:-1], 0.0, low - 1), (p[:-1], p[-1], low)):
+        for _ in range(4):
+            masses, first = np.convolve(masses, masses), 2 * first
+        losses = h * (first + np.arange(len(masses)))
+
+        def excess(at: float, losses=losses, masses=masses, infinite=infinite) -> float:  # type: ignore[no-untyped-def]
+            above = losses > at
+            return float(masses[above] @ -np.expm1(at - losses[above])) + 16 * infinite - delta
+
+        bounds.append(brentq(excess, 0, losses[-1]))
+    found = epsilon([(pair, 16)], delta)
+    assert bounds[0] <= found <= bounds[1]
+    assert bounds[1] - bounds[0] < 0.01 * found
 
 
 def test_the_larger_direction_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

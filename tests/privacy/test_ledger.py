@@ -290,6 +290,14 @@ def test_a_full_disk_stops_before_the_release(path: Path) -> None:
     Ledger.open(path).close()
 
 
+def test_a_row_is_on_the_disk_before_anything_follows(path: Path) -> None:
+    """What survives power loss no test can try; what SQLite promises it by, one can read."""
+    with with_plan(path) as ledger:
+        [synchronous] = ledger._chain._connection.execute("PRAGMA synchronous").fetchone()
+        [journal] = ledger._chain._connection.execute("PRAGMA journal_mode").fetchone()
+        assert (synchronous, journal) == (3, "delete")  # EXTRA, and no log beside the file
+
+
 def test_only_the_owner_may_read_it(path: Path) -> None:
     with_plan(path).close()
     assert path.stat().st_mode & 0o777 == 0o600

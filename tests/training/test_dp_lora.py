@@ -151,6 +151,23 @@ def test_dropout_is_off(make_worker: Callable[..., Any], parameters_of: Any) -> 
     assert not torch.equal(*sums)
 
 
+def test_a_unit_adds_the_same_whatever_else_is_sampled(
+    make_worker: Callable[..., Any], parameters_of: Any
+) -> None:
+    """Also of a model with dropout: masks from a public seed would go by the place in a batch."""
+    worker = make_worker("bert", task="classification", hidden_dropout_prob=0.5)
+    members = labelled(units([1, 3, 1, 2]), "classification")
+    parameters = parameters_of(worker)
+
+    def total(chosen: list[tuple[Example, ...]]) -> torch.Tensor:
+        return DpLora().clipped_sum(worker, chosen, parameters, CLIP).value
+
+    alone = torch.stack([total([unit]) for unit in members])
+    assert alone.norm(dim=1).min() > 1e-3
+    for chosen in ([0, 1, 2, 3], [3, 1, 0], [2, 1]):
+        assert (total([members[i] for i in chosen]) - alone[chosen].sum(0)).abs().max() < 1e-12
+
+
 KINDS = [("llama", "causal-lm"), ("bert", "classification")]
 
 

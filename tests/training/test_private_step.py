@@ -1,41 +1,93 @@
-"""A step whose method fails whole: noise around 0, in either numerics."""
+"""What a step releases, whoever was sampled and whatever failed."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from fedpriv.privacy.entropy import SystemEntropy
+from fedpriv.gradients.clip import ClippedSum, zeros
+from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
+from fedpriv.privacy.grid import grid_of
 from fedpriv.privacy.ledger import Plan, Reservation
+from fedpriv.privacy.mechanism import release_gaussian
+from fedpriv.privacy.sampling import poisson_sample
 from fedpriv.training.private_step import private_step
+
+SIZE = 5000
+
+
+class Method:
+    """Asks `work` for the sum, and keeps what it was called with."""
+
+    def __init__(self, work: Callable[..., ClippedSum]) -> None:
+        self.work = work
+        self.units: Sequence[Any] = ()
+
+    def clipped_sum(
+        self, worker: Any, units: Any, parameters: Any, clip_norm: float, numerics: Any
+    ) -> ClippedSum:
+        assert clip_norm == 2.0
+        self.units = units
+        return self.work(numerics)
+
+
+class Population:
+    """So many units, known by their numbers."""
+
+    def __init__(self, size: int) -> None:
+        self.units = range(size)
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+
+def paid(numerics: Any = "default", rate: float = 0.5) -> Reservation:
+    plan = Plan("job", "any", rate, 1.5, 2.0, 3, "sha256:" + "c" * 64, numerics)
+    return Reservation("ledger", plan, 0, "sha256:" + "0" * 64)
+
+
+def release(method: Method, population: int, reservation: Reservation, entropy: Entropy) -> Any:
+    worker: Any = None
+    units: Any = Population(population)
+    parameters = np.zeros(SIZE, dtype=np.float32)
+    return private_step(method, worker, units, parameters, reservation, entropy).value
+
+
+def is_the_plans_noise(value: np.ndarray) -> bool:
+    return value.dtype == np.float32 and 0.9 < value.std() / 3.0 < 1.1
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 def test_a_step_that_fails_whole_releases_the_plans_noise(numerics: Any) -> None:
-    plan = Plan("job", "any", 0.5, 1.5, 2.0, 3, "sha256:" + "c" * 64, numerics)
-    asked: list[Any] = []
+    def fail(asked: Any) -> ClippedSum:
+        assert asked == numerics
+        raise MemoryError("a very long record was sampled")
 
-    class Failing:
-        def clipped_sum(self, worker: Any, units: Any, *arguments: Any) -> Any:
-            asked.extend(arguments)
-            raise MemoryError("a very long record was sampled")
+    assert is_the_plans_noise(release(Method(fail), 9, paid(numerics), SystemEntropy()))
 
-    class Population(SimpleNamespace):
-        def __len__(self) -> int:
-            return len(self.units)
 
-    parameters = np.zeros(5000, dtype=np.float32)
-    released: Any = private_step(
-        Failing(),
-        None,  # type: ignore[arg-type]
-        Population(units=[()] * 9),  # type: ignore[arg-type]
-        parameters,
-        Reservation("ledger", plan, 0, "sha256:" + "0" * 64),
-        SystemEntropy(),
-    )
-    assert asked[1:] == [2.0, numerics]
-    assert released.value.dtype == np.float32
-    assert 0.9 < released.value.std() / 3.0 < 1.1
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_an_empty_sample_releases_the_plans_noise(numerics: Any) -> None:
+    def nothing(asked: Any) -> ClippedSum:
+        grid = grid_of(asked, 2.0, SIZE)
+        return ClippedSum(zeros(SIZE, grid), 2.0, grid)
+
+    for population, rate in ((0, 0.5), (3, 1e-12)):
+        method = Method(nothing)
+        assert is_the_plans_noise(
+            release(method, population, paid(numerics, rate), SystemEntropy())
+        )
+        assert len(method.units) == 0
+
+
+def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else() -> None:
+    total = ClippedSum(torch.linspace(-9, 9, SIZE, dtype=torch.float64), 2.0)
+    method = Method(lambda _: total)
+    found = release(method, 40, paid(), InsecureEntropy(1))
+    entropy = InsecureEntropy(1)
+    assert list(method.units) == poisson_sample(40, 0.5, entropy).tolist()
+    assert np.array_equal(found, release_gaussian(total, paid(), entropy).value)

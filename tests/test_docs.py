@@ -1,0 +1,59 @@
+"""What the documents name exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ["docs/privacy.md", "docs/roadmap.md", "README.md"]
+_PATH = re.compile(
+    r"`((?:fedpriv|client|server|strategies|tests|benchmarks|scripts|docs)/[\w./-]+)(?:::(\w+))?`"
+)
+
+
+def named(document: str) -> list[tuple[str, str]]:
+    return _PATH.findall((ROOT / document).read_text())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_tests_that_are_named_exist(document: str) -> None:
+    for path, test in named(document):
+        assert (ROOT / path).exists(), f"{document} names {path}"
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text(), f"{document} names {path}::{test}"
+
+
+def test_every_law_names_a_test_that_goes_red() -> None:
+    text = (ROOT / "docs/privacy.md").read_text().partition("## Law by law")[2]
+    laws = [line for line in text.splitlines() if re.match(r"\| \d+ ", line)]
+    assert [int(line.split()[1]) for line in laws] == list(range(1, 16))
+    for line in laws:
+        kept, red = line.split("|")[2:4]
+        assert "::test_" in red or "mypy" in red
+        assert _PATH.search(kept) or "ClippedSum" in kept
+
+
+def test_links_inside_the_repository_lead_somewhere() -> None:
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
+
+
+def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
+    """Those of `fedpriv plan` and `fedpriv ledger`, as they are written there."""
+    text = (ROOT / "docs/privacy.md").read_text()
+    commands = re.findall(r"^(fedpriv (?:plan|ledger) .*?)(?: +#.*)?$", text, re.M)
+    assert len(commands) >= 6
+    program = Path(sys.executable).parent / "fedpriv"
+    for command in commands:
+        if "JOB" in command or "--report" in command:  # need a job that has run
+            continue
+        words = [str(program), *command.split()[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
