@@ -26,7 +26,7 @@ def simulate(
         Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory [default: runs/<name>-<UTC>].")
+        Path | None, typer.Option(help="Run directory.", show_default="runs/<name>-<UTC>")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
