@@ -193,3 +193,24 @@ data = "held-out.jsonl"
         return file
 
     return make
+
+
+@pytest.fixture
+def pay(tmp_path: Path) -> Make:
+    """A factory of reservations: of a new ledger each time, by the rule that takes any plan."""
+    from itertools import count
+
+    from fedpriv.privacy.ledger import Ledger, Plan, Reservation, Terms
+
+    numbers = count()
+
+    def paid(plan: Plan, *, private: bool = False) -> Reservation:
+        path = tmp_path / f"paid-{next(numbers)}.db"
+        terms = Terms("0" * 32, 2, "record", 1, 0.4, 1e6, simulated=True, private=private)
+        with Ledger.create(path, terms) as ledger:
+            ledger.commit(plan)
+            reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64)
+        assert isinstance(reservation, Reservation)
+        return reservation
+
+    return paid

@@ -179,9 +179,12 @@ class Site:
         return records
 
     def _claim_units(self) -> None:
-        unit = self.ledger.terms.unit
-        UnitIndex(self.ledger.path.parent).claim(
-            self.ledger.terms.dataset_id, (identities(record, unit) for record in self._records)
+        terms, path = self.ledger.terms, self.ledger.path.resolve()
+        UnitIndex(path.parent).claim(
+            terms.dataset_id,
+            (identities(record, terms.unit) for record in self._records),
+            file=path.name,
+            begun=any(row.kind == "plan" for row in self.ledger.rows()),
         )
 
     @property

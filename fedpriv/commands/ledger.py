@@ -105,7 +105,7 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
     """Check a ledger from its first row to its head, and show what it has spent."""
     from fedpriv.privacy.ledger import Ledger
 
-    with Ledger.open(path) as ledger:
+    with Ledger.open(path, reading=True) as ledger:
         figures, head, rows = ledger.figures(), ledger.head, ledger.rows()
     shown = [{"number": r.number, "kind": r.kind, "hash": r.hash, **r.body} for r in rows]
     if as_json:
@@ -211,7 +211,7 @@ def export(
     from fedpriv.privacy.export import export_ledger
     from fedpriv.privacy.ledger import Ledger
 
-    with Ledger.open(path) as ledger:
+    with Ledger.open(path, reading=True) as ledger:
         document = export_ledger(ledger)
     if out is None:
         print(json.dumps(document, indent=2))

@@ -1,9 +1,10 @@
 """A file of append-only rows, each with the hash of the one before: what a ledger is kept in.
 
-Storage is SQLite, held exclusively. `synchronous=EXTRA` with a rollback journal: after a
-commit returns, the rows survive power loss, the deletion of the journal included. A
-write-ahead log is not used, because a copy of the main file alone would then be an older
-ledger that looks whole.
+Storage is SQLite, held exclusively: by SQLite's own locks, and by a lock on the file that a
+process keeps even where another part of it opens and closes the same file.
+`synchronous=EXTRA` with a rollback journal: after a commit returns, the rows survive power loss,
+the deletion of the journal included. A write-ahead log is not used, because a copy of the main
+file alone would then be an older ledger that looks whole.
 
 An edited or missing row breaks the chain. A copy restored from a backup is whole in itself;
 it is noticed by a witness outside the backup, see `Chain.check_witness`.
@@ -11,8 +12,10 @@ it is noticed by a witness outside the backup, see `Chain.check_witness`.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -66,11 +69,17 @@ class Chain:
     Use `Chain.create` or `Chain.open`. Methods may be called from any thread.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
         self.lock = threading.RLock()
-        self._connection = connection
+        self._reading = reading
         self._hashes = [GENESIS]
+        self._file = _lock(path, reading=reading)
+        try:
+            self._connection = _connect(path, reading=reading)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     @classmethod
     def create(cls, path: Path, kind: str, body: dict[str, Any]) -> Chain:
@@ -83,21 +92,25 @@ class Chain:
         if path.exists() and path.stat().st_size:
             raise LedgerError(f"{path}: already exists. Open it, or choose another path.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        chain = cls(path, _connect(path))
+        chain = cls(path)
         try:
             with chain.transaction():
                 for statement in _SCHEMA:
                     chain._connection.execute(statement)
-                chain.append(kind, body)
+                chain.append(kind, body, dated=True)
         except BaseException:
             chain.close()
+            path.unlink()
             raise
         sync_folder(path.parent)
         return chain
 
     @classmethod
-    def open(cls, path: Path) -> Chain:
+    def open(cls, path: Path, *, reading: bool = False) -> Chain:
         """Open a file and check the chain from its first row.
+
+        Args:
+            reading: change nothing, not even the file's mode.
 
         Raises:
             LedgerError: no such file, not a ledger, or of a newer format.
@@ -106,7 +119,8 @@ class Chain:
         """
         if not path.is_file():
             raise LedgerError(f"{path}: no such ledger.")
-        chain = cls(path, _connect(path))
+        _check_header(path)
+        chain = cls(path, reading=reading)
         try:
             chain._check()
         except sqlite3.DatabaseError as error:
@@ -122,7 +136,30 @@ class Chain:
 
     def close(self) -> None:
         """Give the lock back. Whatever is asked of a closed file afterwards fails."""
-        self._connection.close()
+        with self.lock:
+            self._connection.close()
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def check_file(self) -> None:
+        """Check that the path still names the file that is open.
+
+        Raises:
+            LedgerCorruptError: it was moved, deleted or replaced; it is closed now, because
+                whatever went on here would be unknown to whoever opens that path next.
+        """
+        with self.lock:
+            try:
+                there = self._file >= 0 and os.path.samestat(os.fstat(self._file), self.path.stat())
+            except OSError:
+                there = False
+            if not there:
+                self.close()
+                raise LedgerCorruptError(
+                    f"{self.path}: was moved, deleted or replaced while it was open, or is closed."
+                    " Nothing is released from it. Put the newest file back, and start again."
+                )
 
     @property
     def head(self) -> Head:
@@ -130,11 +167,12 @@ class Chain:
         with self.lock:
             return Head(len(self._hashes) - 1, self._hashes[-1])
 
-    def rows(self) -> list[Row]:
-        """Every row, oldest first."""
+    def rows(self, after: int = 0) -> list[Row]:
+        """Every row after so many, oldest first."""
         with self.lock:
             found = self._connection.execute(
-                "SELECT number, kind, body, hash FROM rows ORDER BY number"
+                "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number",
+                (after,),
             ).fetchall()
         return [Row(number, kind, json.loads(body), digest) for number, kind, body, digest in found]
 
@@ -146,6 +184,9 @@ class Chain:
             LedgerError: the file can't be written; nothing of the block was.
         """
         with self.lock:
+            if self._reading:
+                raise LedgerError(f"{self.path}: is open for reading only.")
+            self.check_file()
             rows = len(self._hashes)
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -161,10 +202,16 @@ class Chain:
                     ) from None
                 raise
 
-    def append(self, kind: str, body: dict[str, Any]) -> None:
-        """Write a row, inside a transaction. The time in it is for people; nothing reads it."""
+    def append(self, kind: str, body: dict[str, Any], *, dated: bool) -> None:
+        """Write a row, inside a transaction.
+
+        Args:
+            dated: put the time into it, for people; nothing reads it. A row that follows a
+                computation must not be: the hash would tell how long that took.
+        """
         number, previous = len(self._hashes), self._hashes[-1]
-        text = canonical_json({**body, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+        at = {"at": datetime.now(UTC).isoformat(timespec="seconds")} if dated else {}
+        text = canonical_json({**body, **at})
         digest = row_hash(previous, kind, text)
         self._connection.execute(
             "INSERT INTO rows VALUES (?, ?, ?, ?)", (number, kind, text.decode(), digest)
@@ -172,10 +219,12 @@ class Chain:
         self._hashes.append(digest)
 
     def put_reply(self, job: str, slot: int, reply: bytes, *, keep: int) -> None:
-        """Put a reply into the outbox, inside a transaction, and drop all but the last `keep`."""
+        """Put a reply into the outbox, inside a transaction; of the job's, the last `keep` stay."""
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?)", (job, slot, reply))
         self._connection.execute(
-            "DELETE FROM outbox WHERE job = ? AND slot <= ?", (job, slot - keep)
+            "DELETE FROM outbox WHERE job = ?1 AND rowid NOT IN"
+            " (SELECT rowid FROM outbox WHERE job = ?1 ORDER BY rowid DESC LIMIT ?2)",
+            (job, keep),
         )
 
     def reply(self, job: str, slot: int) -> bytes | None:
@@ -206,8 +255,6 @@ class Chain:
 
     def _check(self) -> None:
         connection = self._connection
-        if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION:
-            raise LedgerError(f"{self.path}: is not a fedpriv ledger.")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != FORMAT:
             raise LedgerError(
@@ -237,15 +284,63 @@ def row_hash(previous: str, kind: str, body: bytes) -> str:
     return hashlib.sha256(b"\n".join((previous.encode(), kind.encode(), body))).hexdigest()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _check_header(path: Path) -> None:
+    """Look at a file before SQLite may touch it.
+
+    Raises:
+        LedgerError: it is something else.
+    """
+    try:
+        with path.open("rb") as stream:
+            header = stream.read(100)
+    except OSError as error:
+        raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
+    if not header.startswith(b"SQLite format 3\0"):
+        raise LedgerCorruptError(f"{path}: is not a fedpriv ledger.")
+    if int.from_bytes(header[68:72], "big") != APPLICATION:
+        raise LedgerError(f"{path}: is not a fedpriv ledger but another database.")
+
+
+def _lock(path: Path, *, reading: bool) -> int:
+    """A descriptor of the file that holds a lock on it, for this process alone.
+
+    Raises:
+        LedgerInUseError: another process, or another part of this one, has it.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY if reading else os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise _in_use(path) from None
+    return file
+
+
+def _in_use(path: Path) -> LedgerInUseError:
+    return LedgerInUseError(
+        f"{path}: is in use by another process. One process at a time may spend; the figures of"
+        " a running site are in its budget.json."
+    )
+
+
+def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     """Open a file for this process alone.
 
     Raises:
         LedgerInUseError: another connection has it.
     """
-    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-    path.chmod(0o600)
+    uri = f"{path.resolve().as_uri()}?mode={'ro' if reading else 'rw'}"
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+    )
     try:
+        if reading:
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            return connection
+        path.chmod(0o600)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA synchronous = EXTRA")
@@ -254,11 +349,12 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         connection.close()
         if "locked" in str(error):
-            raise LedgerInUseError(
-                f"{path}: is in use by another process. One process at a time may spend."
-            ) from None
+            raise _in_use(path) from None
         raise LedgerError(f"{path}: can't be opened ({error}).") from None
     except sqlite3.DatabaseError as error:
         connection.close()
         raise LedgerCorruptError(f"{path}: is not a fedpriv ledger ({error}).") from None
+    except BaseException:
+        connection.close()
+        raise
     return connection

@@ -22,11 +22,10 @@ FORMAT = "fedpriv-ledger-2"
 
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
-    """Every row of a ledger, and its figures."""
+    """Every row of a ledger; what they add up to is for the reader to find."""
     return {
         "format": FORMAT,
         "head": asdict(ledger.head),
-        "figures": ledger.figures(),
         "rows": [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in ledger.rows()],
     }
 
@@ -53,11 +52,16 @@ def verify_ledger(
     if _is_export(path):
         rows = _exported_rows(path)
     else:
-        with Ledger.open(path) as ledger:
+        with Ledger.open(path, reading=True) as ledger:
             ledger.check_outbox()
             rows = ledger.rows()
         checked.append("every stored reply is the one that was released")
     history = read_history(rows, path)
+    if history.is_over:
+        raise LedgerCorruptError(
+            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
+            f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
+        )
     newest = Head(rows[-1].number, rows[-1].hash)
     checked.insert(0, f"{newest.rows} rows, each with the hash of the one before")
 
@@ -72,7 +76,7 @@ def verify_ledger(
     if head:
         was_seen(_parse_head(head), "the given head")
     if witness is not None:
-        was_seen(Witness.read(witness).head, f"the witness {witness}")
+        was_seen(Witness.read(witness).seen[-1].head, f"the witness {witness}")
     if report is not None:
         from fedpriv.report import budget
 
@@ -97,7 +101,7 @@ def _exported_rows(path: Path) -> list[Row]:
     rows: list[Row] = []
     previous = GENESIS
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes(), object_pairs_hook=_once)
         if document.get("format") != FORMAT:
             raise LedgerError(
                 f"{path}: is no export that this fedpriv reads (format"
@@ -111,9 +115,17 @@ def _exported_rows(path: Path) -> list[Row]:
             previous = stated
         if asdict(Head(len(rows), previous)) != document["head"]:
             raise corrupt(path, f"the rows end at {len(rows)}, before the stated head")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LedgerCorruptError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
     return rows
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two equal ones, readers take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _parse_head(text: str) -> Head:

@@ -6,16 +6,21 @@ somebody else verifies.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
 
 from fedpriv.errors import BudgetError, FedprivError, LedgerError
 from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.chain import Head
 from fedpriv.privacy.plan import Account, Plan
-from fedpriv.privacy.rules import Amounts, PlanRule, Rule, rule_of, taken
+from fedpriv.privacy.rules import Amounts, PlanRule, Rule, rule_of
 
 Slot = tuple[str, int]
+RELATION = "add-or-remove-one-unit"
 SPENT = (
     "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
     " what was released"
@@ -36,6 +41,7 @@ class Terms:
         budget: ε for the whole life of the ledger.
         simulated: made by a simulation; the network engine refuses it.
         private: False when sampling or noise came from a seed (public data only).
+        witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.rules`.
 
     Raises:
@@ -50,12 +56,19 @@ class Terms:
     budget: float
     simulated: bool
     private: bool = True
+    witnessed: bool = False
     rule: Rule = field(default_factory=PlanRule)
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
 
     def __post_init__(self) -> None:
-        if not self.budget > 0:
-            raise LedgerError(f"Expected budget={self.budget} > 0.")
+        sizes = (self.declared_size, self.max_records_per_unit)
+        flags = (self.simulated, self.private, self.witnessed)
+        if not all(type(size) is int and size >= 1 for size in sizes):
+            raise LedgerError(f"Expected sizes={sizes} to be integers >= 1.")
+        if not all(type(flag) is bool for flag in flags) or self.relation != RELATION:
+            raise LedgerError(f"Expected flags={flags} and relation={self.relation!r} as known.")
+        if not 0 < self.budget < math.inf:
+            raise LedgerError(f"Expected budget={self.budget} > 0 and finite.")
         if not 0 < self.delta < 1 / self.declared_size:
             raise LedgerError(
                 f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
@@ -66,6 +79,14 @@ class Terms:
     def plan_delta(self) -> float:
         """The δ at which one plan's noise is calibrated."""
         return getattr(self.rule, "delta_per_plan", self.delta)
+
+
+class Mark(NamedTuple):
+    """What plans had taken from a row on: all of them, and those that were open, in full."""
+
+    rows: int
+    used: Amounts
+    open: Amounts
 
 
 class History:
@@ -89,12 +110,16 @@ class History:
             if kind != "terms":
                 raise ValueError("the first row is not the terms")
             self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])})
-        except (FedprivError, TypeError, KeyError) as error:
+        except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
         self.requests: dict[Slot, str] = {}
         self.releases: dict[Slot, str] = {}
-        self._lost: Amounts = (0.0,) * len(self.limit)
+        self.restored: list[Head] = []  # newest heads of copies that were lost
+        self.rows = 1
+        self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
+        self._open = [Fraction(0)] * len(self.limit)
+        self._marks = [Mark(1, self.used, self.used)]
 
     def take(self, kind: str, body: dict[str, Any]) -> None:
         """Take in one more row."""
@@ -108,20 +133,32 @@ class History:
         }
         try:
             readers[kind](**fields)
-        except (FedprivError, TypeError, KeyError, ValueError):
+        except (FedprivError, ArithmeticError, TypeError, KeyError, ValueError):
             job = fields.get("job", "")
             raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
+        self.rows += 1
+        if kind not in ("reserve", "release"):
+            self._marks.append(Mark(self.rows, self.used, tuple(map(float, self._open))))
 
     def _plan(self, **fields: Any) -> None:
         plan = Plan(**fields)
-        plan.event()  # refuses what no accountant could charge
         if plan.job in self.accounts:
             raise ValueError
-        self.accounts[plan.job] = Account(plan)
+        self.accounts[plan.job] = account = Account(plan)
+        self._charge(self._used, account, 1)
+        self._charge(self._open, account, 1)
+
+    def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
+        steps = account.charged(refunds=self.terms.rule.refunds)
+        cost = self.terms.rule.cost(account.plan, steps, self.terms.delta)
+        for index, amount in enumerate(cost):
+            sums[index] += sign * Fraction(amount)
 
     def _reserve(self, job: str, slot: int, request: str) -> None:
         account, key = self.accounts[job], (job, slot)
-        if account.closed or key in self.requests or not 0 <= slot < account.plan.steps:
+        if account.closed or key in self.requests or type(slot) is not int:
+            raise ValueError
+        if not 0 <= slot < account.plan.steps:
             raise ValueError
         self.requests[key] = request
         account.reserved += 1
@@ -133,18 +170,23 @@ class History:
         self.releases[key] = reply
 
     def _close(self, job: str) -> None:
-        if self.accounts[job].closed:
+        account = self.accounts[job]
+        if account.closed:
             raise ValueError
-        self.accounts[job].closed = "closed"
+        self._charge(self._open, account, -1)
+        self._charge(self._used, account, -1)
+        account.closed = "closed"
+        self._charge(self._used, account, 1)
 
-    def _restored(self, rows: int, head: str, used: list[float]) -> None:
-        """An older copy goes on: whatever was open or is known from outside is spent."""
+    def _restored(self, rows: int, head: str, lost: list[float]) -> None:
+        """An older copy goes on: whatever was open, or was taken in the lost one, is spent."""
+        if not all(0 <= amount < math.inf for amount in lost):
+            raise ValueError
         for account in self.accounts.values():
             account.closed = account.closed or "lost"
-        self._lost = tuple(
-            lost + max(0.0, outside - known)
-            for lost, outside, known in zip(self._lost, used, self.used, strict=True)
-        )
+        self._open = [Fraction(0)] * len(self._open)
+        self._used = [a + Fraction(b) for a, b in zip(self._used, lost, strict=True)]
+        self.restored.append(Head(rows, head))
 
     def allocated_with(self, plan: Plan) -> float:
         """`epsilon_allocated` with one more plan, which is not taken in.
@@ -159,11 +201,13 @@ class History:
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
         rule.check(plan, terms.budget, terms.delta)
-        accounts = [*self.accounts.values(), Account(plan)]
-        used = taken(rule, accounts, self._lost, terms.delta)
+        cost = rule.cost(plan, plan.steps, terms.delta)
+        used = tuple(
+            float(total + Fraction(amount)) for total, amount in zip(self._used, cost, strict=True)
+        )
         if any(amount > limit for amount, limit in zip(used, self.limit, strict=True)):
             raise BudgetError(self._refusal(plan))
-        return rule.allocated(accounts, used, terms.budget, terms.delta)
+        return rule.allocated(used, terms.delta)
 
     def _refusal(self, plan: Plan) -> str:
         if isinstance(self.terms.rule, PlanRule):
@@ -190,25 +234,37 @@ class History:
     @property
     def used(self) -> Amounts:
         """What plans have taken of it."""
-        accounts = list(self.accounts.values())
-        return taken(self.terms.rule, accounts, self._lost, self.terms.delta)
+        return tuple(map(float, self._used))
+
+    def mark(self, rows: int) -> Mark:
+        """What plans had taken when there were so many rows."""
+        return self._marks[bisect_right(self._marks, rows, key=lambda mark: mark.rows) - 1]
 
     @property
     def epsilon_committed(self) -> float:
         """The claim for life, an upper bound; `Rule.guarantee` says what it covers."""
-        terms = self.terms
-        return terms.rule.claim(self.epsilon_allocated, terms.budget, terms.delta)
+        terms, used = self.terms, self.used
+        claim = terms.rule.claim(used, terms.budget, terms.delta)
+        return max(claim, terms.rule.allocated(used, terms.delta))
 
     @property
     def epsilon_allocated(self) -> float:
         """An upper bound over the plans accepted so far, as the rule charges them."""
-        terms, accounts = self.terms, list(self.accounts.values())
-        return terms.rule.allocated(accounts, self.used, terms.budget, terms.delta)
+        return self.terms.rule.allocated(self.used, self.terms.delta)
 
     @property
     def epsilon_spent(self) -> float:
-        """An upper bound over the reserved slots only; see `SPENT` for what it is worth."""
-        return epsilon_upper(self.spent_events, self.terms.delta)
+        """An upper bound over the reserved slots only; see `SPENT` for what it is worth.
+
+        After a copy was lost, nobody knows which slots were, and all that is allocated counts.
+        """
+        spent = epsilon_upper(self.spent_events, self.terms.delta)
+        return max(spent, self.epsilon_allocated) if self.restored else spent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether plans have taken more than there is; a later accountant's digits apart."""
+        return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
 
     @property
     def spent_events(self) -> list[Event]:

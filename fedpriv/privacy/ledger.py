@@ -19,29 +19,59 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
 from fedpriv.privacy.accountant import Event
 from fedpriv.privacy.chain import Chain, Head, Row, corrupt
 from fedpriv.privacy.history import History, Slot, Terms
 from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.witness import Witness
+from fedpriv.privacy.witness import Sighting, Witness
 
 __all__ = ["Head", "Ledger", "Plan", "Reservation", "Terms"]
 KEPT_REPLIES = 2
 
 
-@dataclass(frozen=True)
 class Reservation:
-    """A slot that is paid for: the only thing that buys a release. Made by `Ledger.reserve`."""
+    """A slot that is paid for: the only thing that buys a release, and it buys one.
+
+    Made by `Ledger.reserve`.
+
+    Attributes:
+        ledger: the dataset id of whose ledger paid.
+        private: randomness that anyone could repeat is not good enough for it.
+    """
+
+    def __init__(self, *values: Never, **named: Never) -> None:
+        raise LedgerError("A reservation is made by Ledger.reserve, which pays for it.")
 
     ledger: str
+    private: bool
     plan: Plan
     slot: int
     request_digest: str
+    _used: bool
+
+    @classmethod
+    def _of(cls, terms: Terms, plan: Plan, slot: int, request_digest: str) -> Reservation:
+        made = object.__new__(cls)
+        made.ledger, made.private = terms.dataset_id, terms.private
+        made.plan, made.slot, made.request_digest = plan, slot, request_digest
+        made._used = False
+        return made
+
+    def use(self) -> Plan:
+        """The plan that was paid for, once.
+
+        Raises:
+            SlotError: it has bought a release before.
+        """
+        if self._used:
+            raise SlotError(f"Slot {self.slot} of job {self.plan.job!r} has bought its release.")
+        self._used = True
+        return self.plan
 
 
 class Ledger:
@@ -50,7 +80,7 @@ class Ledger:
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
     """
 
-    def __init__(self, chain: Chain, witness: Path | None = None) -> None:
+    def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
         self._chain, self._witness = chain, witness
         self._read()
 
@@ -60,38 +90,76 @@ class Ledger:
 
         Args:
             witness: file, outside whatever is backed up with the ledger, that is told of
-                every row.
+                every row. It has to be named whenever the ledger is opened.
 
         Raises:
-            LedgerError: there is already one of that name, or a witness of one.
+            LedgerError: there is already one of that name, or a witness of one, or the witness
+                can't be written; nothing is left behind.
         """
         if witness is not None and witness.exists():
             raise LedgerError(
                 f"{witness}: is the witness of a ledger that was made before. Restore that ledger;"
                 " a new one would be a fresh budget for the same people."
             )
-        ledger = cls(Chain.create(path, "terms", asdict(terms)), witness)
-        ledger._tell_witness()
+        terms = replace(terms, witnessed=witness is not None)
+        ledger = cls(Chain.create(path, "terms", asdict(terms)))
+        try:
+            if witness is not None:
+                ledger._witness = Witness.start(witness, terms.dataset_id, ledger._sightings(0))
+        except BaseException:
+            ledger.close()
+            path.unlink()
+            raise
         return ledger
 
     @classmethod
-    def open(cls, path: Path, witness: Path | None = None) -> Ledger:
+    def open(cls, path: Path, witness: Path | None = None, *, reading: bool = False) -> Ledger:
         """Open a ledger and check all of it.
 
+        Args:
+            witness: as when it was made.
+            reading: to look at it only, which changes nothing and needs no witness.
+
         Raises:
-            LedgerError: no such file, not a ledger, or of another format.
+            LedgerError: no such file, not a ledger, of another format, or without its witness.
             LedgerInUseError: another process has it.
             LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
                 that are not in it.
         """
-        ledger = cls(Chain.open(path), witness)
+        ledger = cls(Chain.open(path, reading=reading))
         try:
-            if witness is not None and witness.exists():
-                ledger._check_witness_file(Witness.read(witness))
+            if not reading:
+                ledger._take_witness(witness)
         except BaseException:
             ledger.close()
             raise
         return ledger
+
+    def _take_witness(self, path: Path | None) -> None:
+        if not self.terms.witnessed:
+            if path is not None:
+                raise LedgerError(f"{self.path}: was made without a witness. Leave it out.")
+            return
+        if path is None or not path.exists():
+            raise LedgerError(
+                f"{self.path}: was made with a witness, and "
+                + (f"{path} is not there. Mount its disk." if path else "none is named. Name it.")
+            )
+        witness = Witness.read(path)
+        if witness.dataset_id != self.terms.dataset_id:
+            raise LedgerError(
+                f"{path}: is the witness of population {witness.dataset_id}, and {self.path} is"
+                f" the ledger of {self.terms.dataset_id}. Name the witness of this ledger."
+            )
+        try:
+            self._chain.check_witness(witness.seen[-1].head)
+        except LedgerCorruptError as error:
+            raise LedgerCorruptError(
+                f"{error} If there is none, `fedpriv ledger recover {self.path} --witness {path}`"
+                " goes on with what is certainly left."
+            ) from None
+        self._witness = witness
+        self._settle()
 
     def close(self) -> None:
         """Give the lock back."""
@@ -119,8 +187,10 @@ class Ledger:
         return self._chain.head
 
     def check_witness(self, witness: Head) -> None:
-        """See `Chain.check_witness`."""
-        self._chain.check_witness(witness)
+        """See `Chain.check_witness`. The newest head of a copy that was lost is no surprise."""
+        with self._chain.lock:
+            if witness not in self._history.restored:
+                self._chain.check_witness(witness)
 
     def check(self, plan: Plan) -> float:
         """The ε that would be allocated with `plan`; writes nothing.
@@ -144,6 +214,7 @@ class Ledger:
             BudgetError: as `check`. Nothing was written.
         """
         with self._chain.lock:
+            self._settle()
             epsilon = self.check(plan)
             if plan.job not in self._history.accounts:
                 with self._transaction():
@@ -165,6 +236,7 @@ class Ledger:
                 longer kept, or the job is closed.
         """
         with self._chain.lock:
+            self._settle()
             account = self._history.accounts.get(job)
             if account is None or not 0 <= slot < account.plan.steps:
                 raise SlotError(f"{self.path}: no plan of job {job!r} holds a slot {slot}.")
@@ -182,7 +254,7 @@ class Ledger:
             if known is None:
                 with self._transaction():
                     self._append("reserve", {"job": job, "slot": slot, "request": request_digest})
-            return Reservation(self.terms.dataset_id, account.plan, slot, request_digest)
+            return Reservation._of(self.terms, account.plan, slot, request_digest)
 
     def release(self, reservation: Reservation, reply: bytes) -> Head:
         """Store the reply and mark its slot released, in one transaction, before it is sent.
@@ -230,31 +302,38 @@ class Ledger:
         """Open an older copy that was restored, and count as spent whatever it can't know of.
 
         Every open plan is spent in full and takes no further slot, and so is what the witness
-        has seen taken beyond it.
+        saw taken since the newest row that both have. If the copy went its own way after that
+        row, a plan that was open then may have been used up twice, and is counted twice.
 
         Raises:
             LedgerError: the witness is of another ledger, or has seen nothing newer.
         """
         seen = Witness.read(witness)
-        ledger = cls(Chain.open(path), witness)
+        ledger = cls(Chain.open(path))
         try:
-            if seen.dataset_id != ledger.terms.dataset_id:
+            rows = ledger.rows()
+            common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
+            if seen.dataset_id != ledger.terms.dataset_id or not common:
                 raise LedgerError(
                     f"{witness}: is of population {seen.dataset_id}, {path} of"
                     f" {ledger.terms.dataset_id}. Nothing was changed."
                 )
-            try:
-                ledger.check_witness(seen.head)
-            except LedgerCorruptError:
-                with ledger._transaction():
-                    ledger._append(
-                        "restored", {"rows": seen.rows, "head": seen.hash, "used": seen.used}
-                    )
-                return ledger
-            raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+            newest, fork = seen.seen[-1], common[-1]
+            if newest == fork:
+                raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+            twice = fork.open if fork.rows < len(rows) else (0.0,) * len(fork.open)
+            lost = [
+                max(0.0, after - before + again)
+                for after, before, again in zip(newest.used, fork.used, twice, strict=True)
+            ]
+            with ledger._transaction():
+                body = {"rows": newest.rows, "head": newest.hash, "lost": lost}
+                ledger._append("restored", body)
+            ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
         except BaseException:
             ledger.close()
             raise
+        return ledger
 
     @property
     def epsilon_committed(self) -> float:
@@ -337,35 +416,28 @@ class Ledger:
         except BaseException:
             self._read()
             raise
-        self._tell_witness()
+        self._settle()
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
-        self._chain.append(kind, body)
+        self._chain.append(kind, body, dated=kind not in ("reserve", "release"))
         try:
             self._history.take(kind, body)
         except ValueError as error:
             raise corrupt(self.path, str(error)) from None
 
-    def _tell_witness(self) -> None:
-        if self._witness is not None:
-            head = self.head
-            Witness(self.terms.dataset_id, head.rows, head.hash, self._history.used).write(
-                self._witness
-            )
+    def _settle(self) -> None:
+        """Before anything is let out: the file is the one that was opened, the witness knows."""
+        self._chain.check_file()
+        if self._witness is not None and len(self._witness.seen) < self.head.rows:
+            self._witness.add(self._sightings(len(self._witness.seen)))
 
-    def _check_witness_file(self, seen: Witness) -> None:
-        if seen.dataset_id != self.terms.dataset_id:
-            raise LedgerError(
-                f"{self._witness}: is the witness of population {seen.dataset_id}, and {self.path}"
-                f" is the ledger of {self.terms.dataset_id}. Name the witness of this ledger."
-            )
-        try:
-            self.check_witness(seen.head)
-        except LedgerCorruptError as error:
-            raise LedgerCorruptError(
-                f"{error} If there is none, `fedpriv ledger recover {self.path} --witness"
-                f" {self._witness}` goes on with what is certainly left."
-            ) from None
+    def _sightings(self, after: int) -> list[Sighting]:
+        """The rows after so many, as a witness is told of them."""
+        found = []
+        for row in self._chain.rows(after):
+            mark = self._history.mark(row.number)
+            found.append(Sighting(row.number, row.hash, mark.used, mark.open))
+        return found
 
     def _read(self) -> None:
         """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""

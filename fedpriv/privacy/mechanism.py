@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.gradients.clip import ClippedSum
     from fedpriv.privacy.entropy import Entropy
     from fedpriv.privacy.ledger import Reservation
+    from fedpriv.privacy.plan import Plan
 
 
 def release_gaussian(
@@ -38,22 +39,35 @@ def release_gaussian(
         S + round(Y) = round(S + Y) is post-processing of S + Y.
 
     Raises:
-        AccountingError: the sum was not clipped to the norm that was committed, or is not on
-            the plan's grid.
+        AccountingError: the sum is not what `check_sum` expects, or the randomness is not what
+            a private ledger pays for.
+        SlotError: the reservation has bought a release before.
     """
-    plan = reservation.plan
-    if total.sensitivity > plan.clip_norm:
+    if reservation.private and not entropy.is_secure:
+        raise AccountingError("A private ledger pays for secret randomness only.")
+    plan = reservation.use()
+    check_sum(total, plan)
+    exact = total.value.detach().cpu().numpy()
+    if (grid := total.grid) is not None:
+        steps = rounded_gaussian(exact.size, grid.deviation(plan.noise_multiplier), entropy)
+        return released(((exact + steps) * grid.step).astype(np.float32))
+    noise = gaussian(exact.size, entropy) * (plan.noise_multiplier * plan.clip_norm)
+    return released((exact + noise).astype(np.float32))
+
+
+def check_sum(total: ClippedSum, plan: Plan) -> None:
+    """Check that a sum is what a plan pays for.
+
+    Raises:
+        AccountingError: it was not clipped to the plan's norm, is not on its grid, or is not
+            finite: a NaN would tell that a unit was sampled.
+    """
+    if not 0 <= total.sensitivity <= plan.clip_norm:
         raise AccountingError(
             f"Expected sensitivity={total.sensitivity} ≤ clip_norm={plan.clip_norm} of the plan."
         )
     grid = grid_of(plan.numerics, plan.clip_norm, total.value.numel())
     if total.grid != grid:
         raise AccountingError(f"Expected a sum on {grid} of the plan, got {total.grid}.")
-    exact = total.value.detach().cpu().numpy()
-    if grid is not None:
-        steps = rounded_gaussian(exact.size, grid.deviation(plan.noise_multiplier), entropy)
-        return released(((exact + steps) * grid.step).astype(np.float32))
-    if not np.isfinite(exact).all():
-        raise AccountingError("Expected a finite sum: a NaN would tell that a unit was sampled.")
-    noise = gaussian(exact.size, entropy) * (plan.noise_multiplier * plan.clip_norm)
-    return released((exact + noise).astype(np.float32))
+    if not bool(total.value.isfinite().all()):
+        raise AccountingError("Expected a finite sum.")

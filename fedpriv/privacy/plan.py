@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from fedpriv.errors import AccountingError
 from fedpriv.privacy.accountant import Event
+from fedpriv.privacy.grid import Numerics
+
+MAX_STEPS, MAX_NOISE = 10**9, 1e9
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,9 @@ class Plan:
         noise_multiplier: standard deviation of the noise over the sensitivity.
         proposal: digest of all that was proposed, so that nothing of it changes afterwards.
         numerics: ``strict`` when sums and noise are exact integers on a grid that the plan fixes.
+
+    Raises:
+        AccountingError: a value of the wrong type, or out of its range.
     """
 
     job: str
@@ -26,7 +34,23 @@ class Plan:
     clip_norm: float
     steps: int
     proposal: str
-    numerics: Literal["default", "strict"] = "default"
+    numerics: Numerics = "default"
+
+    def __post_init__(self) -> None:
+        texts = (self.job, self.method, self.proposal)
+        numbers = (self.sample_rate, self.noise_multiplier, self.clip_norm)
+        checks = (
+            ("texts", all(type(text) is str for text in texts)),
+            ("numbers", all(type(number) in (int, float) for number in numbers)),
+            ("steps", type(self.steps) is int and 1 <= self.steps <= MAX_STEPS),
+            ("sample_rate", 0 < self.sample_rate <= 1),
+            ("noise_multiplier", 0 < self.noise_multiplier <= MAX_NOISE),
+            ("clip_norm", 0 < self.clip_norm < math.inf),
+            ("numerics", self.numerics in get_args(Numerics)),
+        )
+        for name, holds in checks:
+            if not holds:
+                raise AccountingError(f"Expected {name} in range, got {self!r}.")
 
     def event(self, steps: int | None = None) -> Event:
         """All of its steps, or as many as are given, as the accountant is charged for them."""

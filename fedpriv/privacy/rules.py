@@ -7,7 +7,7 @@ claim is a property of the limit, whoever chose the plans and whatever they had 
 ===========  ======================  ==============================  ====================
 rule         currency                claim                           closing gives back
 ===========  ======================  ==============================  ====================
-`plan`       one plan for life       ε of that plan at δ             nothing
+`plan`       one plan for life, ε    ε of that plan at δ             nothing
 `envelope`   N slots at (q, σ)       ε of N such slots at δ          slots not reserved
 `rdp`        Rényi ε(α) at one α     the budget at δ                 what was not debited
 `sum`        (Σε, Σδ) of plans       (budget, δ)                     nothing
@@ -21,7 +21,6 @@ envelope or a filter allows for that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,7 +28,7 @@ import numpy as np
 
 from fedpriv.errors import BudgetError, LedgerError
 from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv.privacy.plan import Account, Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.rdp import ORDERS, epsilon_from_rdp, rdp
 
 Amounts = tuple[float, ...]
@@ -48,10 +47,10 @@ class PlanRule:
     )
 
     def limit(self, budget: float, delta: float) -> Amounts:
-        return (1.0,)
+        return (1.0, budget)
 
     def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
-        return (1.0 if steps else 0.0,)
+        return (1.0, epsilon_upper([plan.event()], delta)) if steps else (0.0, 0.0)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """Raises: BudgetError, when the plan by itself can't be held."""
@@ -59,18 +58,13 @@ class PlanRule:
         if epsilon > budget:
             raise too_dear(plan, epsilon, budget, delta)
 
-    def allocated(
-        self, accounts: Sequence[Account], used: Amounts, budget: float, delta: float
-    ) -> float:
+    def allocated(self, used: Amounts, delta: float) -> float:
         """ε of the plans accepted so far, were all their slots used."""
-        if not used[0]:
-            return 0.0
-        events = [account.plan.event() for account in accounts if account.charged(refunds=False)]
-        return epsilon_upper(events, delta) if events else budget  # a plan that was lost
+        return used[1]
 
-    def claim(self, allocated: float, budget: float, delta: float) -> float:
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
         """ε for life."""
-        return allocated
+        return used[1]
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ class EnvelopeRule:
         Event(self.sample_rate, self.noise_multiplier, self.slots)
 
     def limit(self, budget: float, delta: float) -> Amounts:
-        epsilon = self.claim(0.0, budget, delta)
+        epsilon = self._epsilon(self.slots, delta)
         if epsilon > budget:
             raise LedgerError(
                 f"An envelope of {self.slots} slots at rate {self.sample_rate:g} and noise"
@@ -116,12 +110,10 @@ class EnvelopeRule:
                 f" {self.noise_multiplier:g}."
             )
 
-    def allocated(
-        self, accounts: Sequence[Account], used: Amounts, budget: float, delta: float
-    ) -> float:
-        return self._epsilon(int(used[0]), delta)
+    def allocated(self, used: Amounts, delta: float) -> float:
+        return self._epsilon(math.ceil(used[0]), delta)
 
-    def claim(self, allocated: float, budget: float, delta: float) -> float:
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
         return self._epsilon(self.slots, delta)
 
     def _epsilon(self, slots: int, delta: float) -> float:
@@ -171,14 +163,12 @@ class RdpRule:
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """Every plan is as good as another for a filter."""
 
-    def allocated(
-        self, accounts: Sequence[Account], used: Amounts, budget: float, delta: float
-    ) -> float:
+    def allocated(self, used: Amounts, delta: float) -> float:
         if not used[0]:
             return 0.0
         return epsilon_from_rdp(np.array(used), delta, (self.order,))[0]
 
-    def claim(self, allocated: float, budget: float, delta: float) -> float:
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
         return budget
 
 
@@ -215,12 +205,10 @@ class SumRule:
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """What a plan costs is checked with all the others."""
 
-    def allocated(
-        self, accounts: Sequence[Account], used: Amounts, budget: float, delta: float
-    ) -> float:
+    def allocated(self, used: Amounts, delta: float) -> float:
         return used[0]
 
-    def claim(self, allocated: float, budget: float, delta: float) -> float:
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
         return budget
 
 
@@ -240,15 +228,6 @@ def rule_of(fields: dict[str, Any]) -> Rule:
         LedgerError, KeyError, TypeError: it is none.
     """
     return RULES[fields["name"]](**fields)
-
-
-def taken(rule: Rule, accounts: Sequence[Account], lost: Amounts, delta: float) -> Amounts:
-    """What all plans together have taken of a rule's currency, with what was lost."""
-    costs = [
-        rule.cost(account.plan, account.charged(refunds=rule.refunds), delta)
-        for account in accounts
-    ]
-    return tuple(math.fsum(amounts) for amounts in zip(lost, *costs, strict=True))
 
 
 def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:

@@ -28,6 +28,7 @@ TAG_BYTES = 16
 WAIT = 60.0  # seconds for the claim of another process
 _SCHEMA = (
     "CREATE TABLE units (tag BLOB PRIMARY KEY, dataset_id TEXT NOT NULL) STRICT, WITHOUT ROWID",
+    "CREATE TABLE ledgers (dataset_id TEXT PRIMARY KEY, file TEXT NOT NULL) STRICT",
     "CREATE TRIGGER units_are_kept BEFORE DELETE ON units"
     " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
     "CREATE TRIGGER units_are_final BEFORE UPDATE ON units"
@@ -59,16 +60,25 @@ class UnitIndex:
         self.path = folder / "units.db"
         self.key_path = folder / "units.key"
 
-    def claim(self, dataset_id: str, units: Iterable[Sequence[bytes]]) -> None:
+    def claim(
+        self,
+        dataset_id: str,
+        units: Iterable[Sequence[bytes]],
+        *,
+        file: str = "ledger.db",
+        begun: bool = False,
+    ) -> None:
         """Note that units are covered by the ledger of `dataset_id`: all of them, or none.
 
         Args:
+            file: name of the ledger in this folder; a copy of it under another name is refused.
+            begun: the ledger holds plans, so its units have been claimed before.
             units: the identities of each unit, of which the first tells units apart; the same
                 unit may come again with others. See `fedpriv.data.identity`.
 
         Raises:
-            OverlapError: some are covered by another ledger; nothing was written. The message
-                says how many: it is for the site's own screen.
+            OverlapError: some are covered by another ledger, or the ledger has a copy; nothing
+                was written. The message says how many: it is for the site's own screen.
             LedgerInUseError: another process was claiming for too long.
             LedgerCorruptError: the index is damaged or missing, or is no index of this key.
             LedgerError: a file can't be written, or the key may be read by others.
@@ -80,6 +90,7 @@ class UnitIndex:
             with closing(_connect(self.path)) as connection:
                 self._prepare(connection, had_key)
                 with _exclusive(connection):
+                    self._claim_ledger(connection, dataset_id, file, begun)
                     self._claim(connection, dataset_id, units)
 
     def _prepare(self, connection: sqlite3.Connection, had_key: bool) -> None:
@@ -101,6 +112,21 @@ class UnitIndex:
             elif connection.execute("PRAGMA quick_check").fetchone() != ("ok",):
                 raise self._corrupt("is damaged")
         sync_folder(self.path.parent)
+
+    def _claim_ledger(
+        self, connection: sqlite3.Connection, dataset_id: str, file: str, begun: bool
+    ) -> None:
+        known = connection.execute(
+            "SELECT file FROM ledgers WHERE dataset_id = ?", (dataset_id,)
+        ).fetchone()
+        if known is None and begun:
+            raise self._corrupt(f"does not know the ledger {file}, whose units paid before")
+        if known is not None and known[0] != file:
+            raise OverlapError(
+                f"{self.path}: the ledger of data set {dataset_id} is {known[0]}, and {file} is a"
+                " copy of it. Two copies would both spend: remove one, and keep the name."
+            )
+        connection.execute("INSERT OR IGNORE INTO ledgers VALUES (?, ?)", (dataset_id, file))
 
     def _claim(
         self, connection: sqlite3.Connection, dataset_id: str, units: Iterable[Sequence[bytes]]

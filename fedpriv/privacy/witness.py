@@ -1,61 +1,128 @@
 """What someone outside a ledger's backup remembers of it.
 
 A copy that was restored from a backup is whole in itself. It is told by a head that was seen
-later: the server's last one, the site's last report, or a witness file on another disk, which
-the ledger rewrites after every row. A witness that lies or is stale can make a site stop, never
-spend. If ledger and witness are restored together, nobody can tell: an assumption of the claim.
+later: the server's last one, the site's last report, or a witness, a file on another disk to
+which the ledger adds a line for every row before anything is released. A witness that is stale
+or lies can make a site stop; `Ledger.recover` alone believes what it says was taken. If ledger
+and witness are restored together, nobody can tell: an assumption of the claim.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedpriv.errors import LedgerError
-from fedpriv.files import write_json
+from fedpriv.files import write_atomic
 from fedpriv.privacy.chain import Head
+
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Witness:
-    """A head, and what plans had taken of the rule's currency by then."""
+class Sighting:
+    """A row as it was seen, and what plans had taken of the rule's currency by then.
 
-    dataset_id: str
+    Attributes:
+        used: by all plans; `open` by those that were not closed, in full.
+    """
+
     rows: int
     hash: str
     used: tuple[float, ...]
+    open: tuple[float, ...]
 
     @property
     def head(self) -> Head:
         return Head(self.rows, self.hash)
 
-    def write(self, path: Path) -> None:
-        """Replace the file, durably.
+
+class Witness:
+    """An open witness file: a line that names the population, and one for each row.
+
+    Use `Witness.start` or `Witness.read`.
+
+    Attributes:
+        seen: what is in it, oldest row first.
+    """
+
+    def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> None:
+        self.path, self.dataset_id, self.seen = path, dataset_id, list(seen)
+
+    @classmethod
+    def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
+        """Replace the file by a new one.
 
         Raises:
             LedgerError: it can't be written.
         """
+        lines = [json.dumps({"witness of": dataset_id}), *(_line(sighting) for sighting in seen)]
         try:
-            write_json(path, asdict(self))
+            write_atomic(path, "".join(f"{line}\n" for line in lines))
         except OSError as error:
-            raise LedgerError(
-                f"{path}: the witness can't be written ({error.strerror}). Nothing was released."
-            ) from None
+            raise _unwritable(path, error) from None
+        return cls(path, dataset_id, seen)
 
     @classmethod
     def read(cls, path: Path) -> Witness:
-        """Raises:
-        LedgerError: no such file, or no witness.
+        """A line that a crash cut short is left out.
+
+        Raises:
+            LedgerError: no such file, or no witness.
         """
         try:
-            fields = json.loads(path.read_bytes())
-            fields["used"] = tuple(float(amount) for amount in fields["used"])
-            witness = cls(**fields)
-            if type(witness.rows) is not int or witness.rows < 0:
+            first, *lines = path.read_text().split("\n")[:-1]
+            dataset_id = json.loads(first)["witness of"]
+            seen = [_sighting(line) for line in lines]
+            if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
                 raise ValueError("rows")
         except OSError as error:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
         except (ValueError, TypeError, KeyError):
-            raise LedgerError(f"{path}: is not the witness of a ledger.") from None
-        return witness
+            raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
+        return cls(path, dataset_id, seen)
+
+    def add(self, seen: Iterable[Sighting]) -> None:
+        """Add lines, durably.
+
+        Raises:
+            LedgerError: they can't be written, or the file is gone; nothing is to be released.
+        """
+        fresh = list(seen)
+        try:
+            with self.path.open("r+") as stream:
+                content = stream.read()
+                stream.seek(len(content[: content.rfind("\n") + 1].encode()))
+                stream.truncate()  # of a line that was cut short
+                stream.write("".join(f"{_line(sighting)}\n" for sighting in fresh))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        self.seen += fresh
+
+
+def _line(sighting: Sighting) -> str:
+    return json.dumps(asdict(sighting))
+
+
+def _sighting(line: str) -> Sighting:
+    fields = json.loads(line)
+    used, open_ = (tuple(float(amount) for amount in fields[key]) for key in ("used", "open"))
+    if len(used) != len(open_) or not all(0 <= amount < math.inf for amount in (*used, *open_)):
+        raise ValueError("amounts")
+    if type(fields["rows"]) is not int or not _HASH.fullmatch(fields["hash"]):
+        raise ValueError("head")
+    return Sighting(fields["rows"], fields["hash"], used, open_)
+
+
+def _unwritable(path: Path, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{path}: the witness can't be written ({error.strerror}). Nothing is released until it"
+        " can be."
+    )

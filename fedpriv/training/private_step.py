@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from fedpriv.errors import AccountingError
 from fedpriv.gradients.clip import ClippedSum, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
-from fedpriv.privacy.mechanism import release_gaussian
+from fedpriv.privacy.mechanism import check_sum, release_gaussian
 from fedpriv.privacy.privatised import Privatised
 from fedpriv.privacy.sampling import poisson_sample
 
@@ -68,6 +69,9 @@ def private_step(
     plan = reservation.plan
     try:
         total = method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
+        check_sum(total, plan)
+        if total.value.shape != (parameters.size,):
+            raise AccountingError(f"Expected a sum of {parameters.size} values.")
     except Exception as error:
         # No answer at all would tell something of the sample; noise around 0 does not.
         log.error("A step failed and releases noise only: %s", type(error).__name__)

@@ -76,6 +76,7 @@ def test_a_plan_is_what_was_proposed() -> None:
         ({"max_length": 32}, {"max_length": 31}, ProtocolError, "32 is more than this site"),
         ({"methods": ("dp-lora",)}, {"methods": ()}, ProtocolError, "not allowed here"),
         ({"labels": ()}, {"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
+        ({"numerics": ("default",)}, {"numerics": ("strict",)}, ProtocolError, "numerics"),
         ({"base_digest": BASE}, {"base_digest": BASE[:-1] + "b"}, ProtocolError, "base model"),
     ],
 )

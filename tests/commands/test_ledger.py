@@ -7,12 +7,15 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from fedpriv.commands.ledger import app
 from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, LedgerError
+from fedpriv.files import canonical_json
+from fedpriv.privacy.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger import Ledger, Plan, Reservation
 from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
 
@@ -34,10 +37,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hospital.db"
 
 
-def used(path: Path, *options: str) -> None:
+def used(path: Path, witness: Path | None = None) -> None:
     """A ledger with one open job: one slot released, one reserved."""
+    options = ("--witness", witness) if witness else ()
     assert ledger("init", path, *TERMS, *options).exit_code == 0
-    with Ledger.open(path) as opened:
+    with Ledger.open(path, witness) as opened:
         opened.commit(PLAN)
         for slot in (0, 1):
             reservation = opened.reserve("job-1", slot, DIGEST)
@@ -142,6 +146,27 @@ def test_verify_takes_a_ledger_or_its_export(path: Path, tmp_path: Path) -> None
         ledger("verify", path, "--head", "5")
 
 
+def rehash(document: dict[str, Any], **changes: dict[str, Any]) -> None:
+    """Change the first row of a kind, and make all hashes anew: an export that was forged whole."""
+    previous = GENESIS
+    for row in document["rows"]:
+        row["body"].update(changes.pop(row["kind"], {}))
+        previous = row["hash"] = row_hash(previous, row["kind"], canonical_json(row["body"]))
+    document["head"] = {"rows": len(document["rows"]), "hash": previous}
+
+
+def test_a_key_that_is_there_twice_is_damage(path: Path, tmp_path: Path) -> None:
+    used(path)
+    out = tmp_path / "export.json"
+    ledger("export", path, "--out", out)
+    out.write_text(out.read_text().replace('"slot": 0', '"slot": 3, "slot": 0', 1))
+    with pytest.raises(LedgerCorruptError, match="twice"):
+        ledger("verify", out)
+    out.write_text('{"rows": ' * 20_000)
+    with pytest.raises(LedgerCorruptError, match="damaged"):
+        ledger("verify", out)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -152,6 +177,12 @@ def test_verify_takes_a_ledger_or_its_export(path: Path, tmp_path: Path) -> None
         (lambda d: d.update(rows=5), "damaged"),
         (lambda d: d["rows"][0].pop("kind"), "damaged"),
         (lambda d: d.update(format="other"), "format 'other'"),
+        (lambda d: rehash(d, plan={"steps": 10**6, "noise_multiplier": 0.5}), "more than its rule"),
+        (lambda d: rehash(d, plan={"steps": 10**400}), "does not follow"),
+        (lambda d: rehash(d, reserve={"slot": 0.5}), "does not follow"),
+        (lambda d: rehash(d, plan={"numerics": "super-strict"}), "does not follow"),
+        (lambda d: rehash(d, terms={"declared_size": 0}), "terms can't be read"),
+        (lambda d: rehash(d, terms={"relation": "anything I like"}), "terms can't be read"),
     ],
 )
 def test_an_export_that_was_changed_shows(
@@ -169,14 +200,14 @@ def test_an_export_that_was_changed_shows(
 
 def test_verify_checks_the_witness_and_the_outbox(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "witness.json"
-    used(path, "--witness", str(witness))
-    assert "has seen row 1" in ledger("verify", path, "--witness", witness).stdout
+    used(path, witness)
+    assert "has seen row 5" in ledger("verify", path, "--witness", witness).stdout
     backup = tmp_path / "backup.db"
     shutil.copy(path, backup)
     ledger("close", path, "job-1", "--witness", witness)
     with pytest.raises(LedgerCorruptError, match="back in time"):
         ledger("verify", backup, "--witness", witness)
-    with Ledger.open(path) as opened:
+    with Ledger.open(path, witness) as opened:
         opened._chain._connection.execute("UPDATE outbox SET reply = x'00'")
     with pytest.raises(LedgerCorruptError, match="not the released one"):
         ledger("verify", path)
@@ -184,7 +215,7 @@ def test_verify_checks_the_witness_and_the_outbox(path: Path, tmp_path: Path) ->
 
 def test_recover_goes_on_with_what_is_certainly_left(path: Path, tmp_path: Path) -> None:
     witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
-    used(path, "--witness", str(witness))
+    used(path, witness)
     shutil.copy(path, backup)
     with Ledger.open(path, witness) as opened:
         opened.commit(replace(PLAN, job="job-2"))

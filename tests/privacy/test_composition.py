@@ -84,10 +84,25 @@ def test_a_coarse_grid_costs_tightness_not_truth(
 def test_a_narrow_window_costs_tightness_not_truth(
     plan: list[tuple[SubsampledGaussian, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = epsilon(plan)
-    for share in (1e-3, 1e-2, 0.1, 0.5):
+    monkeypatch.setattr(composition, "_LOOSENESS", 1e-5)
+    found = []
+    for share in (1e-5, 1e-3, 0.1, 0.5, 2, 10, 100):
         monkeypatch.setattr(composition, "_SHARE", share)
-        assert epsilon(plan) >= exact * 0.999
+        found.append(epsilon(plan))
+    assert found == sorted(found)
+    assert found[2] <= 1.002 * found[0] and found[-1] == math.inf
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_steps_that_outgrow_the_window_wrap_around_and_are_counted(
+    plan: list[tuple[SubsampledGaussian, int]],
+) -> None:
+    composed, taken = Composition(plan, DELTA), 0
+    for factor in (1, 3, 6, 10, 20):
+        for pair, count in plan:
+            composed.add(pair, (factor - taken) * count)
+        taken = factor
+        assert composed.epsilon() >= 0.998 * epsilon([(pair, factor * n) for pair, n in plan])
 
 
 def test_rounding_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +110,19 @@ def test_rounding_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = epsilon(plan)
     monkeypatch.setattr(composition, "_ULPS", 1e12)
     assert epsilon(plan) > 1.01 * exact
+
+
+def test_what_rounding_may_take_is_taken_from_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = Composition(PLANS[0], DELTA)
+    composed.add(*PLANS[0][0])
+    found = []
+    for delta, allowed in ((DELTA, DELTA / 2), (DELTA / 2, 0.0)):
+        composed._delta = delta
+        monkeypatch.setattr(
+            composed, "_allowance", lambda *of, allowed=allowed: np.full(np.shape(of[-1]), allowed)
+        )
+        found.append(composed.epsilon())
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 def test_small_deltas_need_no_long_floats() -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.errors import (
+    AccountingError,
     BudgetError,
     LedgerCorruptError,
     LedgerError,
     LedgerInUseError,
     SlotError,
 )
+from fedpriv.files import canonical_json
 from fedpriv.privacy import chain
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import KEPT_REPLIES, Head, Ledger, Plan, Reservation, Terms
@@ -108,8 +113,10 @@ def test_a_slot_is_released_once(path: Path) -> None:
         ledger.release(reservation, b"x")
         with pytest.raises(SlotError, match="not open"):
             ledger.release(reservation, b"y")
+        unpaid = copy(reservation)
+        unpaid.slot = 3
         with pytest.raises(SlotError, match="not open"):
-            ledger.release(replace(reservation, slot=3), b"unpaid")
+            ledger.release(unpaid, b"unpaid")
         assert ledger.reserve("job-1", 0, DIGEST) == b"x"
 
 
@@ -219,6 +226,17 @@ def test_edited_and_missing_rows_show(path: Path, statement: str, message: str) 
         ledger.reserve("job-1", 0, DIGEST)
 
 
+def test_a_row_that_got_a_hash_of_its_own_shows_at_the_next(path: Path) -> None:
+    with with_plan(path) as ledger:
+        take(ledger, 0)
+        first, plan, _ = ledger.rows()
+    body = canonical_json({**plan.body, "noise_multiplier": 9.5})
+    digest = chain.row_hash(first.hash, "plan", body)
+    tamper(path, f"UPDATE rows SET body = '{body.decode()}', hash = '{digest}' WHERE number = 2")
+    with pytest.raises(LedgerCorruptError, match="row 3 was edited"):
+        Ledger.open(path)
+
+
 def test_rows_cannot_be_changed_through_sql(path: Path) -> None:
     with_plan(path).close()
     connection = sqlite3.connect(path)
@@ -319,6 +337,7 @@ def test_any_history_counts_every_slot_once(
     path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     ledger = with_plan(path)
     taken: dict[int, tuple[str, bytes | None]] = {}
+    released: list[int] = []
     try:
         for slot, digest, releases, reopens in actions:
             if slot >= PLAN.steps or (slot in taken and taken[slot][0] != digest):
@@ -328,12 +347,13 @@ def test_any_history_counts_every_slot_once(
                 try:
                     assert ledger.reserve("job-1", slot, digest) == taken[slot][1]
                 except SlotError:
-                    assert slot <= max(taken) - KEPT_REPLIES
+                    assert slot not in released[-KEPT_REPLIES:]
             else:
                 reservation = take(ledger, slot, digest)
                 reply = b"reply %d" % slot if releases else None
                 if reply is not None:
                     ledger.release(reservation, reply)
+                    released.append(slot)
                 taken[slot] = (digest, reply)
             if reopens:
                 head = ledger.head
@@ -398,7 +418,7 @@ def run(path, delay):
 
 started = time.monotonic()
 first = folder / "whole.db"
-Ledger.create(first, terms).close()
+Ledger.create(first, terms, first.with_suffix(".witness")).close()
 run(first, None)
 whole = time.monotonic() - started
 done = number = 0
@@ -492,7 +512,7 @@ def test_rows_that_do_not_follow_are_refused(
     with with_plan(path) as ledger:
         ledger.release(take(ledger, 0), b"x")
         with ledger._chain.transaction():
-            ledger._chain.append(kind, body)  # a chain whose hashes are right
+            ledger._chain.append(kind, body, dated=False)  # a chain whose hashes are right
     with pytest.raises(LedgerCorruptError, match="does not follow"):
         Ledger.open(path)
 
@@ -515,6 +535,7 @@ def test_a_clock_that_goes_back_changes_nothing(
         with pytest.raises(SlotError, match="another request"):
             ledger.reserve("job-1", 0, OTHER)
         take(ledger, 1)
+        ledger.close_job("job-1")
         assert ledger.rows()[-1].body["at"].startswith("1970")
     with Ledger.open(path) as ledger:
         assert [slot for slot, _ in ledger.slots("job-1")] == [0, 1]
@@ -555,10 +576,11 @@ def test_a_disk_that_is_full_for_a_while_stops_before_release(path: Path) -> Non
 def test_a_witness_is_told_of_every_row(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "elsewhere.json"
     with Ledger.create(path, TERMS, witness) as ledger:
-        assert Witness.read(witness).head == ledger.head
+        assert Witness.read(witness).seen[-1].head == ledger.head
         ledger.commit(PLAN)
         ledger.release(take(ledger, 0), b"x")
-        assert Witness.read(witness).head == ledger.head
+        seen = Witness.read(witness).seen
+        assert [sighting.hash for sighting in seen] == [row.hash for row in ledger.rows()]
     backup = tmp_path / "backup.db"
     shutil.copy(path, backup)
     with Ledger.open(path, witness) as ledger:
@@ -587,16 +609,28 @@ def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path
     folder.mkdir()
     with Ledger.create(path, TERMS, folder / "witness.json") as ledger:
         ledger.commit(PLAN)
-        shutil.rmtree(folder)
-        with pytest.raises(LedgerError, match="Nothing was released"):
-            ledger.reserve("job-1", 0, DIGEST)
-    with Ledger.open(path) as ledger:
-        assert ledger.slots("job-1") == [(0, False)]  # paid, and not computed
+        folder.rename(tmp_path / "pulled out")
+        for _ in range(3):  # asking again does not help
+            with pytest.raises(LedgerError, match="Nothing is released"):
+                ledger.reserve("job-1", 0, DIGEST)
+        (tmp_path / "pulled out").rename(folder)
+        ledger.release(take(ledger, 0), b"x")
+        folder.rename(tmp_path / "pulled out")
+        with pytest.raises(LedgerError, match="can't be written"):
+            ledger.release(take(ledger, 1), b"y")
+    with pytest.raises(LedgerError, match="was made with a witness"):
+        Ledger.open(path)
+    with pytest.raises(LedgerError, match="was made with a witness"):
+        Ledger.open(path, folder / "witness.json")
+    (tmp_path / "pulled out").rename(folder)
+    with Ledger.open(path, folder / "witness.json") as ledger:
+        assert ledger.slots("job-1") == [(0, True), (1, False)]  # paid, and not computed
 
 
-@pytest.mark.parametrize(
-    "rule", [PlanRule(), EnvelopeRule(0.1, 1.5, 20), RdpRule.best(4.0, 1e-5), SumRule(5e-6)]
-)
+RULES = [PlanRule(), EnvelopeRule(0.1, 1.5, 40), RdpRule.best(4.0, 1e-5), SumRule(2e-6)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_after_a_rollback_all_that_may_be_missing_is_spent(
     path: Path, tmp_path: Path, rule: Rule
 ) -> None:
@@ -607,15 +641,17 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
             take(ledger, 0)
     shutil.copy(path, backup)
     with Ledger.open(path, witness) as ledger:
-        later = replace(PLAN, job="job-2", steps=6)
-        ledger.commit(later)
+        ledger.commit(replace(PLAN, job="job-2", steps=6))
         take(ledger, 0, job="job-2")
-        used, allocated = Witness.read(witness).used, ledger.epsilon_allocated
+        lost_head, used, allocated = ledger.head, ledger._history.used, ledger.epsilon_allocated
     shutil.copy(backup, path)
     with Ledger.recover(path, witness) as ledger:
-        assert ledger.epsilon_allocated >= allocated
-        assert Witness.read(witness).used == pytest.approx(used)
+        assert ledger._history.used == pytest.approx(used)
+        assert ledger.epsilon_allocated == pytest.approx(allocated) == ledger.epsilon_spent
         assert ledger.epsilon_allocated <= ledger.epsilon_committed <= TERMS.budget
+        ledger.check_witness(lost_head)  # the server and the site's report may say so still
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            ledger.check_witness(Head(lost_head.rows - 1, lost_head.hash))
         if not isinstance(rule, PlanRule):
             with pytest.raises(SlotError, match="closed"):
                 ledger.reserve("job-1", 1, DIGEST)
@@ -624,3 +660,161 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
     with pytest.raises(LedgerError, match="nothing to recover"):
         Ledger.recover(path, witness)
     Ledger.open(path, witness).close()
+
+
+@pytest.mark.parametrize("rule", RULES[1:], ids=lambda rule: rule.name)
+def test_a_copy_that_went_its_own_way_is_counted_with_the_other(
+    path: Path, tmp_path: Path, rule: Rule
+) -> None:
+    """Both branches answered slots of the same open plan, and took a plan of their own."""
+    witness, aside = tmp_path / "witness.json", tmp_path / "aside.json"
+    backup = tmp_path / "backup.db"
+    with Ledger.create(path, replace(TERMS, rule=rule, budget=8.0), witness) as ledger:
+        ledger.commit(replace(PLAN, steps=4))
+    shutil.copy(path, backup)
+    shutil.copy(witness, aside)
+
+    def spend(job: str) -> tuple[float, ...]:
+        with Ledger.open(path, witness) as ledger:
+            take(ledger, 0)
+            ledger.commit(replace(PLAN, job=job, steps=5))
+            take(ledger, 0, job=job)
+            return ledger._history.used
+
+    first = spend("job-2")
+    shutil.copy(backup, path)
+    newer = witness.read_bytes()
+    shutil.copy(aside, witness)  # as if its disk had been restored too, for a while
+    second = spend("job-3")
+    witness.write_bytes(newer)
+    with Ledger.recover(path, witness) as ledger:
+        used = ledger._history.used
+    for total, one, other in zip(used, first, second, strict=True):
+        assert total == pytest.approx(one + other)
+
+
+def test_a_cheap_plan_that_was_restored_hides_no_dear_one(path: Path, tmp_path: Path) -> None:
+    witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        ledger.commit(replace(PLAN, sample_rate=1e-4, steps=1))
+        shutil.copy(path, backup)
+        ledger.close_job("job-1")
+        dear = ledger.commit(replace(PLAN, job="job-2", steps=20))
+        take(ledger, 0, job="job-2")
+    shutil.copy(backup, path)
+    with Ledger.recover(path, witness) as ledger:
+        assert ledger.epsilon_committed >= dear
+
+
+def test_a_witness_is_read_with_care(path: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "witness.json"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        ledger.commit(PLAN)
+    lines = witness.read_text().splitlines()
+    last = json.loads(lines[-1])
+    for change in (
+        {"used": [-1.0, 0.0]}, {"used": [float("nan"), 0.0]}, {"used": [0.0]}, {"used": "many"},
+        {"hash": 7}, {"hash": "g" * 64}, {"rows": 9}, {"rows": True},
+    ):  # fmt: skip
+        witness.write_text("\n".join([*lines[:-1], json.dumps(last | change), ""]))
+        with pytest.raises(LedgerError, match="or is damaged"):
+            Ledger.open(path, witness)
+    witness.write_text("\n".join([*lines[:-1], lines[-1][:20]]))  # a line that was cut short
+    with Ledger.open(path, witness) as ledger:
+        take(ledger, 0)
+    assert len(Witness.read(witness).seen) == 3
+
+
+def test_a_file_that_is_moved_or_replaced_sells_nothing(path: Path, tmp_path: Path) -> None:
+    with with_plan(path) as ledger:
+        backup = tmp_path / "backup.db"
+        shutil.copy(path, backup)
+        ledger.release(take(ledger, 0), b"x")
+        backup.replace(path)
+        for _ in range(2):
+            with pytest.raises(LedgerCorruptError, match="moved, deleted or replaced"):
+                ledger.reserve("job-1", 0, DIGEST)
+    with Ledger.open(path) as ledger:
+        path.unlink()
+        with pytest.raises(LedgerCorruptError, match="moved, deleted or replaced"):
+            ledger.reserve("job-1", 1, DIGEST)
+
+
+def test_the_lock_outlives_whatever_else_reads_the_file(path: Path) -> None:
+    """SQLite's own locks go when any descriptor of the file is closed in the same process."""
+    with with_plan(path):
+        path.read_bytes()
+        code = (
+            "import sys, pathlib; from fedpriv.privacy.ledger import Ledger;"
+            "Ledger.open(pathlib.Path(sys.argv[1]))"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        child = subprocess.run(command, capture_output=True, text=True)
+        assert "LedgerInUseError" in child.stderr
+
+
+def test_reading_changes_nothing(path: Path, tmp_path: Path) -> None:
+    with with_plan(path) as ledger:
+        take(ledger, 0)
+    path.chmod(0o640)
+    before = path.read_bytes(), path.stat().st_mode
+    with Ledger.open(path, reading=True) as ledger:
+        assert ledger.figures()["plans"][0]["reserved"] == 1
+        with pytest.raises(LedgerError, match="for reading only"):
+            ledger.reserve("job-1", 1, DIGEST)
+    assert (path.read_bytes(), path.stat().st_mode) == before
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text("{}")
+    notes.chmod(0o644)
+    with pytest.raises(LedgerCorruptError, match="is not a fedpriv ledger"):
+        Ledger.open(notes)
+    assert notes.stat().st_mode & 0o777 == 0o644
+
+
+def test_rows_that_follow_a_computation_hold_no_time(path: Path) -> None:
+    """Their hash is in the reply, and would tell how long it took."""
+    with with_plan(path) as ledger:
+        ledger.release(take(ledger, 0), b"x")
+        dated = {row.kind: "at" in row.body for row in ledger.rows()}
+    assert dated == {"terms": True, "plan": True, "reserve": False, "release": False}
+
+
+def test_replies_are_kept_in_order_of_release(path: Path) -> None:
+    with with_plan(path) as ledger:
+        for slot in reversed(range(8)):
+            ledger.release(take(ledger, slot), b"%d" % slot)
+        kept = ledger._chain._connection.execute("SELECT slot FROM outbox").fetchall()
+        assert sorted(kept) == [(0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0}, {"steps": 1.5}, {"steps": True}, {"steps": 10**10}, {"sample_rate": 0.0},
+        {"sample_rate": float("nan")}, {"sample_rate": "much"}, {"noise_multiplier": 0.0},
+        {"noise_multiplier": float("inf")}, {"noise_multiplier": 1e200}, {"clip_norm": -1.0},
+        {"clip_norm": float("nan")}, {"numerics": "Strict"}, {"job": 5},
+    ],
+)  # fmt: skip
+def test_a_plan_of_hostile_values_is_none(change: dict[str, Any]) -> None:
+    with pytest.raises((AccountingError, TypeError)):
+        replace(PLAN, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"declared_size": 0}, {"declared_size": 0.5}, {"private": "yes"}, {"budget": float("inf")},
+        {"relation": "anything"}, {"max_records_per_unit": True}, {"budget": float("nan")},
+    ],
+)  # fmt: skip
+def test_terms_of_hostile_values_are_none(change: dict[str, Any]) -> None:
+    with pytest.raises((LedgerError, ZeroDivisionError)):
+        replace(TERMS, **change)
+
+
+def test_nothing_is_left_of_a_ledger_that_could_not_be_made(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="witness can't be written"):
+        Ledger.create(path, TERMS, tmp_path / "nowhere" / "witness.json")
+    assert not path.exists()
+    Ledger.create(path, TERMS).close()

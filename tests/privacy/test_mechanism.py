@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from fedpriv.errors import AccountingError
+from fedpriv.errors import AccountingError, LedgerError, SlotError
 from fedpriv.gradients.clip import ClippedSum, zeros
 from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
 from fedpriv.privacy.grid import Grid, grid_of
@@ -18,8 +19,8 @@ from fedpriv.privacy.privatised import TrustModel
 
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
 STRICT = replace(PLAN, numerics="strict")
-PAID = Reservation("ledger", PLAN, 0, "sha256:" + "0" * 64)
 SIZE = 20_000
+Pay = Callable[..., Reservation]
 
 
 def accepts(noise: np.ndarray, sigma: float) -> bool:
@@ -28,18 +29,18 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
     return bool(chi2.ppf(5e-7, noise.size) < statistic < chi2.isf(5e-7, noise.size))
 
 
-def released(plan: Plan = PLAN) -> np.ndarray:
+def released(pay: Pay, plan: Plan = PLAN) -> np.ndarray:
     grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
     one = 1 if grid is None else round(1 / grid.step)
     total = ClippedSum(zeros(SIZE, grid) + one, plan.clip_norm, grid)
-    value = release_gaussian(total, replace(PAID, plan=plan), InsecureEntropy(1, "test")).value
+    value = release_gaussian(total, pay(plan), InsecureEntropy(1, "test")).value
     assert value.dtype == np.float32
     return value.astype(np.float64) - 1
 
 
 @pytest.mark.parametrize("plan", [PLAN, STRICT])
-def test_the_noise_is_the_one_that_was_paid_for(plan: Plan) -> None:
-    noise = released(plan)
+def test_the_noise_is_the_one_that_was_paid_for(pay: Pay, plan: Plan) -> None:
+    noise = released(pay, plan)
     sigma = PLAN.noise_multiplier * PLAN.clip_norm
     assert accepts(noise, sigma)
     assert not accepts(noise, sigma * 2 / 3)
@@ -49,46 +50,46 @@ def test_the_noise_is_the_one_that_was_paid_for(plan: Plan) -> None:
 
 @pytest.mark.parametrize("plan", [PLAN, STRICT])
 @pytest.mark.parametrize("factor", [0.5, 2 / 3, 1.5])
-def test_another_noise_would_be_noticed(plan: Plan, factor: float) -> None:
+def test_another_noise_would_be_noticed(pay: Pay, plan: Plan, factor: float) -> None:
     """The mutation: the same test goes red when σ is off."""
-    changed = released(replace(plan, noise_multiplier=PLAN.noise_multiplier * factor))
+    changed = released(pay, replace(plan, noise_multiplier=PLAN.noise_multiplier * factor))
     assert not accepts(changed, PLAN.noise_multiplier * PLAN.clip_norm)
 
 
-def test_noise_is_fresh_every_time() -> None:
+def test_noise_is_fresh_every_time(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(100, dtype=torch.float64), 2.0)
-    first, second = (release_gaussian(total, PAID, SystemEntropy()).value for _ in range(2))
+    first, second = (release_gaussian(total, pay(PLAN), SystemEntropy()).value for _ in range(2))
     assert not np.array_equal(first, second)
 
 
-def test_an_empty_sum_releases_noise_all_the_same() -> None:
+def test_an_empty_sum_releases_noise_all_the_same(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(SIZE, dtype=torch.float64), 2.0)
-    value = release_gaussian(total, PAID, InsecureEntropy(2, "empty")).value
+    value = release_gaussian(total, pay(PLAN), InsecureEntropy(2, "empty")).value
     assert accepts(value.astype(np.float64), 3.0)
 
 
-def test_a_sum_clipped_to_a_larger_norm_is_refused() -> None:
+def test_a_sum_clipped_to_a_larger_norm_is_refused(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.1)
     with pytest.raises(AccountingError, match="clip_norm"):
-        release_gaussian(total, PAID, SystemEntropy())
+        release_gaussian(total, pay(PLAN), SystemEntropy())
 
 
-def test_it_rests_on_the_sites_own_word() -> None:
+def test_it_rests_on_the_sites_own_word(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
-    assert release_gaussian(total, PAID, SystemEntropy()).trust_model == TrustModel.LOCAL
+    assert release_gaussian(total, pay(PLAN), SystemEntropy()).trust_model == TrustModel.LOCAL
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_sum_that_is_not_finite_is_refused(bad: float) -> None:
+def test_a_sum_that_is_not_finite_is_refused(pay: Pay, bad: float) -> None:
     total = ClippedSum(torch.tensor([0.0, bad], dtype=torch.float64), 2.0)
     with pytest.raises(AccountingError, match="finite"):
-        release_gaussian(total, PAID, SystemEntropy())
+        release_gaussian(total, pay(PLAN), SystemEntropy())
 
 
-def test_a_strict_release_is_an_integer_sum_with_integer_noise() -> None:
+def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None:
     grid = Grid(STRICT.clip_norm, SIZE)
     steps = torch.randint(-(2**40), 2**40, (SIZE,), generator=torch.Generator().manual_seed(0))
-    paid = replace(PAID, plan=STRICT)
+    paid = pay(STRICT)
     value = release_gaussian(ClippedSum(steps, 2.0, grid), paid, InsecureEntropy(3)).value
     noise = rounded_gaussian(SIZE, grid.deviation(STRICT.noise_multiplier), InsecureEntropy(3))
     assert np.array_equal(value, ((steps.numpy() + noise) * grid.step).astype(np.float32))
@@ -99,7 +100,33 @@ def test_a_strict_release_is_an_integer_sum_with_integer_noise() -> None:
     ("plan", "grid"),
     [(STRICT, None), (PLAN, Grid(2.0, 3)), (STRICT, Grid(1.0, 3)), (STRICT, Grid(2.0, 4))],
 )
-def test_a_sum_off_the_plans_grid_is_refused(plan: Plan, grid: Grid | None) -> None:
+def test_a_sum_off_the_plans_grid_is_refused(pay: Pay, plan: Plan, grid: Grid | None) -> None:
     total = ClippedSum(zeros(3, grid), 1.0, grid)
     with pytest.raises(AccountingError, match="of the plan"):
-        release_gaussian(total, replace(PAID, plan=plan), SystemEntropy())
+        release_gaussian(total, pay(plan), SystemEntropy())
+
+
+@pytest.mark.parametrize("sensitivity", [-1.0, float("nan")])
+def test_a_sensitivity_that_is_none_is_refused(pay: Pay, sensitivity: float) -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), sensitivity)
+    with pytest.raises(AccountingError, match="sensitivity"):
+        release_gaussian(total, pay(PLAN), SystemEntropy())
+
+
+def test_a_reservation_buys_one_release(pay: Pay) -> None:
+    total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN)
+    release_gaussian(total, paid, SystemEntropy())
+    with pytest.raises(SlotError, match="has bought its release"):
+        release_gaussian(total, paid, SystemEntropy())
+
+
+def test_a_private_reservation_buys_secret_randomness_only(pay: Pay) -> None:
+    total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN, private=True)
+    with pytest.raises(AccountingError, match="secret randomness only"):
+        release_gaussian(total, paid, InsecureEntropy(1))
+    release_gaussian(total, paid, SystemEntropy())
+
+
+def test_a_reservation_is_made_by_a_ledger_alone() -> None:
+    with pytest.raises(LedgerError, match=r"made by Ledger\.reserve"):
+        Reservation("ledger", True, PLAN, 0, "sha256:" + "0" * 64)

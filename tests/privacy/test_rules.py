@@ -105,7 +105,7 @@ def test_a_whole_filter_is_the_budget() -> None:
                 terms(rule)
             continue
         limit = rule.limit(BUDGET, DELTA)
-        spent = rule.allocated([], limit, BUDGET, DELTA)
+        spent = rule.allocated(limit, DELTA)
         assert spent == pytest.approx(BUDGET, rel=1e-9) and spent <= BUDGET
 
 

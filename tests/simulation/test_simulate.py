@@ -313,12 +313,12 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, out, resume=True, insecure_seed=1)
 
 
-def lasting(path: Path, **changes: Any) -> str:
+def lasting(path: Path, witness: Path | None = None, **changes: Any) -> str:
     """Make a ledger for site-0, and the override that names it."""
     terms = Terms(
         "0" * 32, 24, "record", 1, 1e-3, 40.0, simulated=True, rule=RdpRule.best(40.0, 1e-3)
     )
-    Ledger.create(path, replace(terms, **changes)).close()
+    Ledger.create(path, replace(terms, **changes), witness).close()
     return f"sites.site-0.ledger='{path}'"
 
 
@@ -388,7 +388,9 @@ def test_a_new_ledger_beside_it_is_no_fresh_budget(federation: Make, tmp_path: P
 def test_a_witness_is_told_and_asked(federation: Make, tmp_path: Path) -> None:
     file, witness = federation(rounds=1), tmp_path / "usb" / "witness.json"
     witness.parent.mkdir()
-    override = lasting(tmp_path / "kept.db")
+    override = lasting(tmp_path / "kept.db", witness)
+    with pytest.raises(ConfigError, match=r"sites\.site-0.*none is named"):
+        run(file, tmp_path / "a", override)
     overrides = (override, f"sites.site-0.witness='{witness}'")
     before = (tmp_path / "kept.db").read_bytes()
     run(file, tmp_path / "a", *overrides)

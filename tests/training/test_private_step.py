@@ -18,6 +18,7 @@ from fedpriv.privacy.sampling import poisson_sample
 from fedpriv.training.private_step import private_step
 
 SIZE = 5000
+Pay = Callable[..., Reservation]
 
 
 class Method:
@@ -45,9 +46,8 @@ class Population:
         return len(self.units)
 
 
-def paid(numerics: Any = "default", rate: float = 0.5) -> Reservation:
-    plan = Plan("job", "any", rate, 1.5, 2.0, 3, "sha256:" + "c" * 64, numerics)
-    return Reservation("ledger", plan, 0, "sha256:" + "0" * 64)
+def plan(numerics: Any = "default", rate: float = 0.5) -> Plan:
+    return Plan("job", "any", rate, 1.5, 2.0, 3, "sha256:" + "c" * 64, numerics)
 
 
 def release(method: Method, population: int, reservation: Reservation, entropy: Entropy) -> Any:
@@ -62,16 +62,16 @@ def is_the_plans_noise(value: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
-def test_a_step_that_fails_whole_releases_the_plans_noise(numerics: Any) -> None:
+def test_a_step_that_fails_whole_releases_the_plans_noise(pay: Pay, numerics: Any) -> None:
     def fail(asked: Any) -> ClippedSum:
         assert asked == numerics
         raise MemoryError("a very long record was sampled")
 
-    assert is_the_plans_noise(release(Method(fail), 9, paid(numerics), SystemEntropy()))
+    assert is_the_plans_noise(release(Method(fail), 9, pay(plan(numerics)), SystemEntropy()))
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
-def test_an_empty_sample_releases_the_plans_noise(numerics: Any) -> None:
+def test_an_empty_sample_releases_the_plans_noise(pay: Pay, numerics: Any) -> None:
     def nothing(asked: Any) -> ClippedSum:
         grid = grid_of(asked, 2.0, SIZE)
         return ClippedSum(zeros(SIZE, grid), 2.0, grid)
@@ -79,15 +79,29 @@ def test_an_empty_sample_releases_the_plans_noise(numerics: Any) -> None:
     for population, rate in ((0, 0.5), (3, 1e-12)):
         method = Method(nothing)
         assert is_the_plans_noise(
-            release(method, population, paid(numerics, rate), SystemEntropy())
+            release(method, population, pay(plan(numerics, rate)), SystemEntropy())
         )
         assert len(method.units) == 0
 
 
-def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else() -> None:
+def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else(pay: Pay) -> None:
     total = ClippedSum(torch.linspace(-9, 9, SIZE, dtype=torch.float64), 2.0)
     method = Method(lambda _: total)
-    found = release(method, 40, paid(), InsecureEntropy(1))
+    found = release(method, 40, pay(plan()), InsecureEntropy(1))
     entropy = InsecureEntropy(1)
     assert list(method.units) == poisson_sample(40, 0.5, entropy).tolist()
-    assert np.array_equal(found, release_gaussian(total, paid(), entropy).value)
+    assert np.array_equal(found, release_gaussian(total, pay(plan()), entropy).value)
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        ClippedSum(torch.full((SIZE,), torch.nan, dtype=torch.float64), 2.0),
+        ClippedSum(torch.zeros(SIZE, dtype=torch.float64), 9.0),
+        ClippedSum(torch.zeros(SIZE - 1, dtype=torch.float64), 2.0),
+    ],
+)
+def test_a_sum_that_is_none_releases_the_plans_noise(pay: Pay, total: ClippedSum) -> None:
+    """Whatever a method returns, an answer does not tell that a unit was sampled."""
+    found = release(Method(lambda _: total), 9, pay(plan()), SystemEntropy())
+    assert found.shape == (SIZE,) and is_the_plans_noise(found)
