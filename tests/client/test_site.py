@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.privacy.ledger import Head, Ledger, Terms
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import FAILED, Proposal, StepRequest
 from fedpriv.training.dp_lora import DpLora
@@ -78,7 +79,7 @@ class Setting:
                 vector_digest=worker.vector.digest,
             )
 
-    def site(self, terms: Terms = TERMS, **limits: Any) -> Site:
+    def site(self, terms: Terms = TERMS, witness: Path | None = None, **limits: Any) -> Site:
         settings = SiteSettings(
             name="clinic",
             data=self.data,
@@ -88,6 +89,7 @@ class Setting:
             terms=terms,
             limits=self.limits(**limits),
             compute=self.compute,
+            witness=witness,
         )
         return Site(settings, self.pool, lambda job, slot: SystemEntropy())
 
@@ -625,4 +627,59 @@ def test_a_step_that_fails_whole_releases_noise(
     noise = site.consider(setting.proposal).noise_multiplier
     _, vector = site.step(request(), setting.vector)
     assert 0.7 * noise < vector.std() < 1.3 * noise
+    site.close()
+
+
+def test_a_copy_of_a_ledger_beside_it_is_refused(ledgers: Ledgers) -> None:
+    """Both have the same data set id; both would spend."""
+    ledgers.start("heart", patients("jones"))
+    shutil.copy(ledgers.folder / "heart.db", ledgers.folder / "lungs.db")
+    with pytest.raises(OverlapError, match=r"is heart\.db, and lungs\.db is a copy"):
+        ledgers.start("lungs", patients("jones"))
+
+
+def test_a_link_to_a_ledger_is_in_the_ledgers_folder(ledgers: Ledgers) -> None:
+    real = ledgers.folder
+    ledgers.start("heart", patients("jones"))
+    ledgers.folder = ledgers.setting.folder / "links"
+    ledgers.folder.mkdir()
+    (ledgers.folder / "heart.db").symlink_to(real / "heart.db")
+    ledgers.start("heart", patients("jones", "smith"))
+    ledgers.folder = real
+    with pytest.raises(OverlapError):
+        ledgers.start("lungs", patients("smith"))
+
+
+def test_an_index_that_was_deleted_is_missed_by_a_ledger_that_has_paid(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    folder = site.ledger.path.parent
+    site.close()
+    for name in ("units.db", "units.key"):
+        (folder / name).unlink()
+    with pytest.raises(LedgerCorruptError, match="does not know the ledger"):
+        setting.site()
+
+
+def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
+    """Its own report and the server may have seen the newest head of the copy that was lost."""
+    witness = setting.folder / "witness.json"
+    site = setting.site(witness=witness)
+    path = site.ledger.path
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    backup = path.read_bytes()
+    reply, _ = site.step(request(1), setting.vector)
+    write_budget_report(site, "job-1")
+    site.close()
+    path.write_bytes(backup)
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        setting.site(witness=witness)
+    Ledger.recover(path, witness).close()
+    site = setting.site(witness=witness)
+    assert site.ledger.epsilon_spent == site.ledger.epsilon_committed > 0
+    with pytest.raises(BudgetError):
+        site.consider(setting.proposal)
+    site.ledger.check_witness(Head(reply.ledger_rows, reply.ledger_head))
     site.close()
