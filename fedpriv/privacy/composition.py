@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 from scipy.special import logsumexp, ndtri
 
 from fedpriv.privacy.loss import Float, SubsampledGaussian
@@ -79,7 +78,7 @@ class Composition:
         def compose(dtype: type[np.floating[Any]], tolerance: float) -> float:
             cell = math.sqrt(12 * _LOOSENESS * tolerance / steps / (order + 1))
             nodes = min(max(math.ceil(self._width / cell), _MIN_NODES), _MAX_NODES)
-            self._nodes = int(fft.next_fast_len(nodes, real=True))
+            self._nodes = _fast_length(nodes)
             self._cell = self._width / self._nodes
             self._dtype = dtype
             self._cache: dict[SubsampledGaussian, tuple[_Tilted, _Tilted]] = {}
@@ -134,7 +133,7 @@ class Composition:
         target = self._delta - total.infinite - lost
         if not target > 0:
             return math.inf
-        masses = fft.irfft(np.exp(total.log_spectrum), self._nodes).astype(np.float64)
+        masses = np.fft.irfft(np.exp(total.log_spectrum), self._nodes).astype(np.float64)
         masses = np.roll(masses, total.shift)
         losses = h * np.arange(self._nodes)
         seen = log_moment - tilt * losses < 600  # beyond, exp overflows
@@ -208,7 +207,7 @@ class _Tilted:
         rest = np.roll(window, -self.shift)
         rest[0] = 0.0
         self.spread = float(rest.sum())
-        ratio = fft.rfft(rest) / largest
+        ratio = np.fft.rfft(rest) / largest
         x, y = ratio.real, ratio.imag  # log(1 + x + iy), with its digits where x and y are small
         with np.errstate(divide="ignore"):
             size = np.log1p(np.maximum(x * (2 + x) + y * y, -1.0)) / 2
@@ -233,6 +232,11 @@ class _Sum:
         self.log_moment += count * loss.log_moment
         self.infinite += count * loss.infinite
         self.spread += count * loss.spread
+
+
+def _fast_length(nodes: int) -> int:
+    """The least 2ᵏ, 3·2ᵏ, 5·2ᵏ, 9·2ᵏ or 15·2ᵏ that is enough."""
+    return min(m << max(0, (-(-nodes // m) - 1).bit_length()) for m in (1, 3, 5, 9, 15))
 
 
 def _discounted(weights: Float, cell: float) -> Float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import fft
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -52,7 +52,7 @@ def test_the_discrete_pair_dominates(q: float, sigma: float, share: float) -> No
     composed = Composition([(pair, 1)], DELTA)
     composed._tilt, composed._cell, composed._nodes = 0.0, 0.05, 4096
     for add, tilted in enumerate(composed._discretise(pair)):
-        masses = fft.irfft(np.exp(tilted.log_spectrum), 4096) * math.exp(tilted.log_moment)
+        masses = np.fft.irfft(np.exp(tilted.log_spectrum), 4096) * math.exp(tilted.log_moment)
         losses = 0.05 * np.arange(-2048, 2048)
         masses = np.roll(masses, 2048 + tilted.shift)
         for number in (0, 1, 3):
@@ -75,7 +75,7 @@ def test_a_coarse_grid_costs_tightness_not_truth(
         monkeypatch.setattr(composition, "_LOOSENESS", looseness)
         monkeypatch.setattr(composition, "_MIN_NODES", nodes)
         found.append(epsilon(plan))
-    assert found == sorted(found)
+    assert all(finer <= 1.0001 * coarser for finer, coarser in pairwise(found))
     assert found[1] <= 1.003 * found[0]
     assert found[-1] > 1.02 * found[0]
 
@@ -89,7 +89,7 @@ def test_a_narrow_window_costs_tightness_not_truth(
     for share in (1e-5, 1e-3, 0.1, 0.5, 2, 10, 100):
         monkeypatch.setattr(composition, "_SHARE", share)
         found.append(epsilon(plan))
-    assert found == sorted(found)
+    assert all(finer <= 1.0001 * coarser for finer, coarser in pairwise(found))
     assert found[2] <= 1.002 * found[0] and found[-1] == math.inf
 
 
