@@ -95,7 +95,7 @@ def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rul
         case "rdp":
             return RdpRule(given["--order"]) if given else RdpRule.best(epsilon, delta)
         case "sum":
-            return SumRule(delta / given["--plans"])
+            return SumRule.of(delta, given["--plans"])
         case _:
             return PlanRule()
 

@@ -24,7 +24,7 @@ ACCOUNTANT = (
     " upper bound, the larger of add and remove"
 )
 _MAX_EPSILON = 1e6
-_MIN_NOISE = 1e-3
+_MIN_NOISE, _MAX_NOISE = 1e-3, 1e100
 
 
 @dataclass(frozen=True, order=True)
@@ -53,16 +53,16 @@ class Event:
     def __post_init__(self) -> None:
         if not 0 < self.sample_rate <= 1:
             raise AccountingError(f"Expected sample_rate={self.sample_rate!r} in (0, 1].")
-        if not 0 <= self.noise_multiplier < math.inf:
+        if not 0 <= self.noise_multiplier <= _MAX_NOISE:
             raise AccountingError(
-                f"Expected noise_multiplier={self.noise_multiplier!r} >= 0 and finite."
+                f"Expected noise_multiplier={self.noise_multiplier!r} >= 0 and <= {_MAX_NOISE:g}."
             )
-        if self.count != int(self.count) or self.count < 0:
+        if not 0 <= self.count < math.inf or self.count != int(self.count):
             raise AccountingError(f"Expected count={self.count!r} to be an integer >= 0.")
 
 
 class OnlineAccountant:
-    """ε after each step, on one grid for the plan: a query takes well under a millisecond.
+    """ε after each step, on one grid for the plan: a query takes a millisecond, or a few.
 
     Args:
         plan: the steps that may be taken. Taking others, or fewer, keeps the result an upper
@@ -193,6 +193,25 @@ def _canonical(events: Sequence[Event]) -> tuple[Event, ...]:
 
 @lru_cache(maxsize=4096)
 def _epsilon(events: tuple[Event, ...], delta: float) -> float:
+    """The least of two bounds: of all events, and of those that are not too rare to matter.
+
+    With a chance of at most Σ count · sample_rate the unit is in a step of the rare ones at all,
+    so what they tell is within that in total variation, which is taken from δ.
+    """
+    rare, missed = set(), 0.0
+    for event in sorted(events, key=lambda event: event.count * event.sample_rate):
+        if missed + event.count * event.sample_rate > delta / 2:
+            break
+        rare.add(event)
+        missed += event.count * event.sample_rate
+    bound = _composed(events, delta)
+    if rare:
+        rest = tuple(event for event in events if event not in rare)
+        bound = min(bound, _composed(rest, delta - missed))
+    return bound
+
+
+def _composed(events: tuple[Event, ...], delta: float) -> float:
     accountant = OnlineAccountant(events, delta)
     for event in events:
         accountant.add(event)

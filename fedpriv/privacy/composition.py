@@ -41,7 +41,8 @@ _LOOSENESS = 0.001  # of a first bound of ε: what the cells may add to it
 _MIN_NODES, _MAX_NODES = 1024, 2**17
 _SHARE = 1e-5  # of δ for what is cut off: of each tail, and of the window's top
 _ORDERS = 0.01 * np.sqrt(2.0) ** np.arange(50)  # among which the tilt λ is chosen
-_ULPS = 4  # rounding for each halving of a transform, and for each cell of a step
+_ULPS = 8  # rounding for each halving of a transform, and for each cell of a step
+_UNDERFLOW = 1e-290  # masses below it are parts of a tail that float64 cuts off
 _WIDEST = 100.0  # cell: beyond, there is no sense in a grid
 _CACHED = 2**22  # nodes of spectra that are kept: 64 MB
 
@@ -166,16 +167,20 @@ class Composition:
         if self._cell > _WIDEST:
             return _UNBOUNDED, _UNBOUNDED
         low, high = pair.span(self._reach)
-        nodes = np.arange(math.floor(low / self._cell), math.ceil(high / self._cell) + 1)
-        p, q = pair.masses(np.float64(self._cell) * nodes, self._reach)
+        first = max(math.floor(low / self._cell), -self._nodes)
+        last = min(math.ceil(high / self._cell), self._nodes)
+        nodes = np.arange(first, last + 1)
+        p, q = pair.masses(np.float64(self._cell) * nodes)
         return self._connect(nodes, p, q), self._connect(-nodes[::-1], q[::-1], p[::-1])
 
     def _connect(self, nodes: npt.NDArray[np.int64], p: Float, q: Float) -> _Tilted:
         """Connect the dots between `nodes`; P's mass above the last is partly infinite loss.
 
-        A cell's two masses a and b satisfy a + b = p and a e^(−low) + b e^(−high) = q.
+        A cell's two masses a and b satisfy a + b = p and a e^(−low) + b e^(−high) = q. Where q
+        is lost to underflow, all of p goes to the upper end.
         """
         losses = nodes * self._cell
+        q = np.where(q < _UNDERFLOW, 0.0, q)
         with np.errstate(divide="ignore", over="ignore"):
             lower = (np.exp(np.log(q[1:-1]) + losses[1:]) - p[1:-1]) / math.expm1(self._cell)
             last = min(float(np.exp(np.log(q[-1]) + losses[-1])), float(p[-1]))
@@ -208,9 +213,13 @@ class _Tilted:
         rest[0] = 0.0
         self.spread = float(rest.sum())
         ratio = np.fft.rfft(rest) / largest
-        x, y = ratio.real, ratio.imag  # log(1 + x + iy), with its digits where x and y are small
+        x, y = ratio.real, ratio.imag  # log(1 + x + iy), with its digits near 0 and near −1
         with np.errstate(divide="ignore"):
-            size = np.log1p(np.maximum(x * (2 + x) + y * y, -1.0)) / 2
+            size = np.where(
+                np.hypot(x, y) < 0.5,
+                np.log1p(np.maximum(x * (2 + x) + y * y, -1.0)) / 2,
+                np.log(np.hypot(1 + x, y)),
+            )
         size = np.log(largest) + np.maximum(size, -600.0)
         self.log_spectrum: Spectrum = size + 1j * np.arctan2(y, 1 + x)
 

@@ -202,12 +202,10 @@ class History:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
         rule.check(plan, terms.budget, terms.delta)
         cost = rule.cost(plan, plan.steps, terms.delta)
-        used = tuple(
-            float(total + Fraction(amount)) for total, amount in zip(self._used, cost, strict=True)
-        )
-        if any(amount > limit for amount, limit in zip(used, self.limit, strict=True)):
+        used = [total + Fraction(amount) for total, amount in zip(self._used, cost, strict=True)]
+        if not all(amount <= limit for amount, limit in zip(used, self.limit, strict=True)):
             raise BudgetError(self._refusal(plan))
-        return rule.allocated(used, terms.delta)
+        return rule.allocated(tuple(map(float, used)), terms.delta)
 
     def _refusal(self, plan: Plan) -> str:
         if isinstance(self.terms.rule, PlanRule):

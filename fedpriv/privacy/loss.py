@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, logsumexp, ndtr
 
 Float = npt.NDArray[np.float64]
+_NOWHERE = 40.0  # standard deviations: beyond them a normal has no mass in float64
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,12 @@ class SubsampledGaussian:
             total = np.logaddexp(total, term)
         return total
 
-    def output(self, losses: Float, reach: float) -> Float:
-        """The x at which ℓ(x) = loss.
-
-        Args:
-            losses: ascending.
-            reach: standard deviations beyond the outermost centres to search; x is cut there.
-        """
+    def output(self, losses: Float) -> Float:
+        """The x at which ℓ(x) = loss, for ascending losses; cut where no mass is beyond."""
         if (self.removed, self.added) == (1, 0):
             return self._output_of_one(losses)
-        low = np.full(losses.shape, -self.added - reach * self.noise_multiplier)
-        high = np.full(losses.shape, self.removed + reach * self.noise_multiplier)
+        low = np.full(losses.shape, -self.added - _NOWHERE * self.noise_multiplier)
+        high = np.full(losses.shape, self.removed + _NOWHERE * self.noise_multiplier)
         for _ in range(64):
             middle = (low + high) / 2
             above = self.log_ratio(middle) >= losses
@@ -101,9 +97,9 @@ class SubsampledGaussian:
         ends = self.log_ratio(np.array([-self.added - beyond, self.removed + beyond]))
         return float(ends[0]), float(ends[1])
 
-    def masses(self, losses: Float, reach: float) -> tuple[Float, Float]:
+    def masses(self, losses: Float) -> tuple[Float, Float]:
         """What P and Q put below the first loss, between each two, and above the last."""
-        x = self.output(losses, reach)
+        x = self.output(losses)
         return self._masses(self.p, x), self._masses(self.q, x)
 
     def _masses(self, parts: list[tuple[float, float]], x: Float) -> Float:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
@@ -152,7 +153,7 @@ class RdpRule:
         if capacity <= 0:
             raise LedgerError(
                 f"At order {self.order} the conversion to δ = {delta:g} alone costs more than the"
-                f" budget {budget:g}. Use a higher order, or leave it out to have it chosen."
+                f" budget {budget:g}. Use a higher order, a larger δ or a larger budget."
             )
         return (capacity / _ULP,)
 
@@ -176,8 +177,10 @@ class RdpRule:
 class SumRule:
     """Basic composition of plans, each accounted for by itself at `delta_per_plan`.
 
-    A sum of (ε, δ) is a filter too: plans may be chosen by what was released (Rogers, Roth,
-    Ullman and Vadhan 2016, "Privacy Odometers and Filters").
+    A sum of (ε, δ) is a filter too: plans may be chosen by what was released, and run by turns
+    (Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters"; Haney et al. 2023,
+    "Concurrent Composition for Interactive Differential Privacy with Adaptive Privacy-Loss
+    Parameters").
     """
 
     delta_per_plan: float
@@ -189,13 +192,21 @@ class SumRule:
         if not 0 < self.delta_per_plan < 1:
             raise LedgerError(f"Expected delta_per_plan={self.delta_per_plan} in (0, 1).")
 
+    @classmethod
+    def of(cls, delta: float, plans: int) -> SumRule:
+        """An equal share of δ for each of so many plans, exactly no more than δ together."""
+        share = delta / plans
+        while Fraction(share) * plans > Fraction(delta):
+            share = math.nextafter(share, 0.0)
+        return cls(share)
+
     def limit(self, budget: float, delta: float) -> Amounts:
         if self.delta_per_plan > delta:
             raise LedgerError(
                 f"Expected delta_per_plan={self.delta_per_plan:g} <= delta={delta:g}, which all"
                 " plans share."
             )
-        return (budget, delta * _ULP)  # ten times 1e-6 is a little more than 1e-5 in floats
+        return (budget, delta)
 
     def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         if not steps:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
@@ -153,6 +154,40 @@ def test_gaussian_without_subsampling_is_known_exactly(mu: float) -> None:
     assert exact <= epsilon_upper(events, DELTA) <= exact + slack(exact)
 
 
+@pytest.mark.parametrize(
+    ("sigma", "delta"),
+    [
+        (0.03258585532673799, 1.5311763228757005e-12),  # losses beyond float64's smallest tails
+        (0.08944101483731806, 4.935766529849979e-46),  # a spectrum that comes near 0, once
+        (0.3, 1e-30),
+        (2.0, 1e-13),
+    ],
+)
+def test_one_gaussian_at_the_ends_of_the_arithmetic(sigma: float, delta: float) -> None:
+    """Balle and Wang 2018, Theorem 8, at 60 digits: δ at the ε that is reported."""
+    with mpmath.workdps(60):
+        mu, epsilon = 1 / mpmath.mpf(sigma), mpmath.mpf(epsilon_upper([Event(1, sigma, 1)], delta))
+        above = mpmath.ncdf(mu / 2 - epsilon / mu)
+        assert above - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2) <= delta
+
+
+def test_steps_that_are_rarer_than_delta_cost_no_more_than_delta() -> None:
+    assert epsilon_upper([Event(1e-9, 0.01, 1)], DELTA) == 0
+    plan = Event(1e-3, 10.0, 10**5)
+    alone = epsilon_upper([plan], DELTA)
+    assert alone <= epsilon_upper([plan, Event(1e-9, 0.01, 1)], DELTA) <= 1.001 * alone
+    assert epsilon_upper([plan, Event(1e-5, 0.01, 1)], DELTA) > 100
+
+
+@pytest.mark.parametrize("plan", [[], [Event(4.57e-4, 14.8, 3749)]])
+def test_steps_far_outside_the_plan_need_no_more_memory(plan: list[Event]) -> None:
+    online = OnlineAccountant(plan, DELTA)
+    for event in (Event(0.43, 0.62, 4), Event(0.1, 0.01, 2)):
+        online.add(event)
+        exact = oracle([Event(0.43, 0.62, 4)], DELTA, pessimistic=False)
+        assert exact <= online.epsilon() < math.inf
+
+
 def test_nothing_costs_nothing() -> None:
     assert epsilon_upper([], DELTA) == 0
     assert epsilon_upper([Event(0.1, 0.0, 0)], DELTA) == 0
@@ -292,6 +327,9 @@ def test_nearly_equal_steps_cost_nearly_the_same(q: float, sigma: float, count: 
         ((0.1, math.nan, 1), "noise_multiplier=nan"),
         ((0.1, 1, -1), "count=-1"),
         ((0.1, 1, 1.5), "count=1.5"),
+        ((0.1, 1, math.inf), "count=inf"),
+        ((0.1, 1, math.nan), "count=nan"),
+        ((0.1, 1e154, 1), "noise_multiplier=1e\\+154"),
     ],
 )
 def test_event_refuses(fields: tuple[float, float, int], match: str) -> None:

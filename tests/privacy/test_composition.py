@@ -140,7 +140,7 @@ def test_tiny_deltas_of_8_steps(q: float, sigma: float) -> None:
     """By rounding every loss down or up and convolving directly, which keeps all digits."""
     pair, h, delta = SubsampledGaussian(q, sigma), 1e-3, 1e-13
     low, high = (math.floor(loss / h) for loss in pair.span(8.5))
-    p, _ = pair.masses(h * np.arange(low, high + 1), 8.5)
+    p, _ = pair.masses(h * np.arange(low, high + 1))
     bounds = []
     for masses, infinite, first in ((p[:-1], 0.0, low - 1), (p[:-1], p[-1], low)):
         for _ in range(3):

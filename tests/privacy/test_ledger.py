@@ -81,6 +81,7 @@ def test_reserved_counts_as_spent_also_after_a_crash(path: Path) -> None:
     with with_plan(path) as ledger:
         take(ledger, 0)
         spent, head = ledger.epsilon_spent, ledger.head
+        assert spent == epsilon_upper([PLAN.event(1)], 1e-5)
     with Ledger.open(path) as ledger:
         assert (ledger.epsilon_spent, ledger.head) == (spent, head)
         take(ledger, 0)  # the same reservation, not a second one
@@ -594,11 +595,14 @@ def test_a_witness_is_told_of_every_row(path: Path, tmp_path: Path) -> None:
 
 def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "witness.json"
-    with_plan(path).close()
+    Ledger.create(path, TERMS, tmp_path / "own.json").close()
     Ledger.create(tmp_path / "b.db", replace(TERMS, dataset_id="1" * 32), witness).close()
     for opened in (Ledger.open, Ledger.recover):
         with pytest.raises(LedgerError, match=r"is (the witness )?of population 1111"):
             opened(path, witness)
+    with_plan(tmp_path / "c.db").close()
+    with pytest.raises(LedgerError, match="without a witness"):
+        Ledger.open(tmp_path / "c.db", witness)
     witness.write_text("{}")
     with pytest.raises(LedgerError, match="is not the witness"):
         Ledger.open(path, witness)

@@ -38,7 +38,7 @@ def test_the_log_ratio_is_of_the_densities_and_increasing(pair: SubsampledGaussi
 def test_output_is_the_inverse(pair: SubsampledGaussian, share: float) -> None:
     low, high = pair.span(REACH)
     loss = np.array([low + share * (high - low)])
-    x = pair.output(loss, REACH)
+    x = pair.output(loss)
     assert pair.log_ratio(x) == pytest.approx(loss, rel=1e-8, abs=1e-9)
 
 
@@ -47,7 +47,7 @@ def test_output_is_the_inverse(pair: SubsampledGaussian, share: float) -> None:
 def test_masses_are_those_of_the_intervals(pair: SubsampledGaussian) -> None:
     low, high = pair.span(4.0)
     losses = np.linspace(low, high, 7)[1:-1]
-    p, q = pair.masses(losses, REACH)
+    p, q = pair.masses(losses)
     assert p.sum() == pytest.approx(1) and q.sum() == pytest.approx(1)
     sigma = pair.noise_multiplier
     x = np.linspace(-pair.added - 12 * sigma, pair.removed + 12 * sigma, 400_001)
@@ -60,7 +60,7 @@ def test_masses_are_those_of_the_intervals(pair: SubsampledGaussian) -> None:
 
 def test_tails_keep_their_digits() -> None:
     pair = SubsampledGaussian(0.1, 1.0)
-    p, q = pair.masses(pair.log_ratio(np.array([-20.0, 20.0])), REACH)
+    p, q = pair.masses(pair.log_ratio(np.array([-20.0, 20.0])))
     assert q[0] == pytest.approx(norm.cdf(-20), rel=1e-6)
     assert p[-1] == pytest.approx(0.9 * norm.sf(20) + 0.1 * norm.sf(19), rel=1e-6)
 

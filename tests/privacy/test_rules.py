@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -237,3 +238,9 @@ def test_no_history_gets_past_the_claim(
 def test_rules_that_promise_nothing_are_refused(make: object, words: str) -> None:
     with pytest.raises(LedgerError, match=words):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("plans", [1, 3, 7, 10, 49])
+def test_shares_of_delta_are_no_more_than_delta(plans: int) -> None:
+    share = Fraction(SumRule.of(DELTA, plans).delta_per_plan)
+    assert share * plans <= Fraction(DELTA) < share * plans * (1 + Fraction(1, 10**12))
