@@ -1,0 +1,111 @@
+"""Runs pytest in copies of the project, two at a time, each in a process of its own.
+
+Reads a line of JSON for each copy, {"files": {path: new text}, "node_ids": […]}, and prints one
+when it is done: [number of the line, exit code, what pytest printed]. The processes are forks of
+this one, which has imported what is slow to import and nothing of the project.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("fedpriv", "client", "server", "strategies", "tests")
+ASSETS = Path("fedpriv", "assets")
+OURS = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_simulation", "fedpriv_strategies")
+SLOW = (
+    *("datasets", "dp_accounting.pld.privacy_loss_distribution", "flwr.app", "flwr.clientapp"),
+    *("flwr.serverapp", "jinja2", "peft", "prv_accountant", "pydantic", "scipy.optimize"),
+    *("scipy.stats", "torch", "transformers", "typer"),
+    *("transformers.models.bert.modeling_bert", "transformers.models.llama.modeling_llama"),
+)
+AT_ONCE = 2
+LONGEST = 600  # seconds, for a sabotage that never ends
+
+
+def copy_to(folder: Path, files: dict[str, str]) -> None:
+    """The project with other texts in some of its files."""
+    unwanted = shutil.ignore_patterns("__pycache__", ASSETS.name, Path(__file__).parent.name)
+    for part in PARTS:
+        shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
+    (folder / ASSETS).symlink_to(ROOT / ASSETS)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for path, text in files.items():
+        (folder / path).write_text(text, encoding="utf-8")
+
+
+def run(files: dict[str, str], node_ids: list[str]) -> int:
+    """The exit code of pytest, in a copy, up to the first test that fails."""
+    signal.alarm(LONGEST)
+    with TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        copy_to(folder, files)
+        os.chdir(folder)
+        sys.path[:0] = paths = [str(folder / p) for p in ("", "client", "server", "strategies")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for what tests start
+        for package in OURS:
+            spec = find_spec(package)
+            assert package not in sys.modules
+            assert spec is not None and spec.origin is not None
+            assert Path(spec.origin).is_relative_to(folder), f"{spec.origin} is not of the copy"
+        options = "-x -q --tb=short --color=no -p no:cacheprovider --basetemp=tmp"
+        return int(pytest.main([*options.split(), *node_ids]))
+
+
+def fork(order: dict[str, Any], output: Path) -> int:
+    """The process that carries an order out, and writes what it prints into a file."""
+    child = os.fork()
+    if child:
+        return child
+    code = 70  # none of pytest's
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        code = run(**order)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    sys.dont_write_bytecode = True
+    for module in SLOW:
+        importlib.import_module(module)
+    gc.freeze()  # else each fork would look for garbage among all of that
+    settings.register_profile("no shrinking", phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("no shrinking")
+    orders = list(enumerate(map(json.loads, sys.stdin)))
+    running: dict[int, int] = {}
+    with TemporaryDirectory() as name:
+        while orders or running:
+            while orders and len(running) < AT_ONCE:
+                number, order = orders.pop(0)
+                running[fork(order, Path(name, str(number)))] = number
+            child, status = os.wait()
+            number = running.pop(child)
+            text = Path(name, str(number)).read_text(encoding="utf-8", errors="replace")
+            print(json.dumps([number, os.waitstatus_to_exitcode(status), text]), flush=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):  # whoever asked has stopped
+        main()
