@@ -51,8 +51,9 @@ class Witness:
         seen: what is in it, oldest row first.
     """
 
-    def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> None:
+    def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int) -> None:
         self.path, self.dataset_id, self.seen = path, dataset_id, list(seen)
+        self._size = size  # bytes of whole lines
 
     @classmethod
     def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
@@ -61,12 +62,12 @@ class Witness:
         Raises:
             LedgerError: it can't be written.
         """
-        lines = [json.dumps({"witness of": dataset_id}), *(_line(sighting) for sighting in seen)]
+        content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + _lines(seen)
         try:
-            write_atomic(path, "".join(f"{line}\n" for line in lines))
+            write_atomic(path, content)
         except OSError as error:
             raise _unwritable(path, error) from None
-        return cls(path, dataset_id, seen)
+        return cls(path, dataset_id, seen, len(content))
 
     @classmethod
     def read(cls, path: Path) -> Witness:
@@ -76,7 +77,8 @@ class Witness:
             LedgerError: no such file, or no witness.
         """
         try:
-            first, *lines = path.read_text().split("\n")[:-1]
+            content = path.read_bytes()
+            first, *lines = content.decode().split("\n")[:-1]
             dataset_id = json.loads(first)["witness of"]
             seen = [_sighting(line) for line in lines]
             if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
@@ -85,7 +87,7 @@ class Witness:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
         except (ValueError, TypeError, KeyError):
             raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
-        return cls(path, dataset_id, seen)
+        return cls(path, dataset_id, seen, content.rfind(b"\n") + 1)
 
     def add(self, seen: Iterable[Sighting]) -> None:
         """Add lines, durably.
@@ -94,21 +96,24 @@ class Witness:
             LedgerError: they can't be written, or the file is gone; nothing is to be released.
         """
         fresh = list(seen)
+        content = _lines(fresh)
         try:
-            with self.path.open("r+") as stream:
-                content = stream.read()
-                stream.seek(len(content[: content.rfind("\n") + 1].encode()))
-                stream.truncate()  # of a line that was cut short
-                stream.write("".join(f"{_line(sighting)}\n" for sighting in fresh))
+            with self.path.open("r+b") as stream:
+                if stream.seek(0, os.SEEK_END) < self._size:
+                    raise LedgerError(f"{self.path}: the witness lost lines. Restore it.")
+                stream.truncate(self._size)  # of a line that was cut short
+                stream.seek(self._size)
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
             raise _unwritable(self.path, error) from None
+        self._size += len(content)
         self.seen += fresh
 
 
-def _line(sighting: Sighting) -> str:
-    return json.dumps(asdict(sighting))
+def _lines(seen: Iterable[Sighting]) -> bytes:
+    return b"".join(json.dumps(asdict(sighting)).encode() + b"\n" for sighting in seen)
 
 
 def _sighting(line: str) -> Sighting:
