@@ -58,7 +58,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         delta=terms.delta,
         declared_size=terms.declared_size,
         rule=terms.rule.name,
-        guarantee=terms.rule.guarantee,
+        guarantee=ledger.guarantee,
         accountant=ACCOUNTANT,
         numerics=STRICT_NUMERICS if strict else NUMERICS,
         assumptions=_assumptions(site, strict=strict),

@@ -70,8 +70,9 @@ class Chain:
     """
 
     def __init__(self, path: Path, *, reading: bool = False) -> None:
-        self.path = path
+        self.path = path.absolute()
         self.lock = threading.RLock()
+        self._pid = os.getpid()
         self._reading = reading
         self._hashes = [GENESIS]
         self._file = _lock(path, reading=reading)
@@ -139,6 +140,8 @@ class Chain:
         with self.lock:
             self._connection.close()
             if self._file >= 0:
+                if os.getpid() == self._pid:  # a child must not give its parent's lock back
+                    fcntl.flock(self._file, fcntl.LOCK_UN)
                 os.close(self._file)
                 self._file = -1
 
@@ -150,6 +153,8 @@ class Chain:
                 whatever went on here would be unknown to whoever opens that path next.
         """
         with self.lock:
+            if os.getpid() != self._pid:
+                raise LedgerError(f"{self.path}: was opened by another process than this one.")
             try:
                 there = self._file >= 0 and os.path.samestat(os.fstat(self._file), self.path.stat())
             except OSError:
@@ -193,14 +198,24 @@ class Chain:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException as error:
-                del self._hashes[rows:]
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+                if rows > 1:
+                    self._reload()  # a commit that failed may have taken effect
                 if isinstance(error, sqlite3.Error):
                     raise LedgerError(
                         f"{self.path}: can't be written ({error}). Nothing was released."
                     ) from None
                 raise
+
+    def _reload(self) -> None:
+        """What the file holds, after a fault; a file that can't be read is closed."""
+        try:
+            self._hashes = [GENESIS]
+            self._check()
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, kind: str, body: dict[str, Any], *, dated: bool) -> None:
         """Write a row, inside a transaction.
@@ -312,7 +327,7 @@ def _lock(path: Path, *, reading: bool) -> int:
     except OSError as error:
         raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         os.close(file)
         raise _in_use(path) from None

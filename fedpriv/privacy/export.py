@@ -23,10 +23,11 @@ FORMAT = "fedpriv-ledger-2"
 
 def export_ledger(ledger: Ledger) -> dict[str, Any]:
     """Every row of a ledger; what they add up to is for the reader to find."""
+    rows = ledger.rows()
     return {
         "format": FORMAT,
-        "head": asdict(ledger.head),
-        "rows": [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in ledger.rows()],
+        "head": asdict(Head(rows[-1].number, rows[-1].hash)),
+        "rows": [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows],
     }
 
 
@@ -57,7 +58,7 @@ def verify_ledger(
             rows = ledger.rows()
         checked.append("every stored reply is the one that was released")
     history = read_history(rows, path)
-    if history.is_over:
+    if history.is_over and not history.restored:
         raise LedgerCorruptError(
             f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
             f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
@@ -130,7 +131,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_head(text: str) -> Head:
     rows, _, digest = text.partition(":")
-    if not rows.isdecimal() or len(digest) != 64:
+    if not rows.isdecimal() or int(rows) < 1 or len(digest) != 64:
         raise ConfigError(
             "is not a head",
             key="--head",

@@ -265,6 +265,16 @@ class History:
         return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
 
     @property
+    def guarantee(self) -> str:
+        """What `epsilon_committed` covers."""
+        if self.is_over:
+            return (
+                f"NOT KEPT: copies of the ledger were used by turns and took {self.used} of"
+                f" {self.limit} that the rule has; the figure is their sum, at the sum of their δ"
+            )
+        return self.terms.rule.guarantee
+
+    @property
     def spent_events(self) -> list[Event]:
         """The reserved slots as events, one per plan."""
         return [
@@ -287,7 +297,7 @@ class History:
             "means": {
                 "epsilon_spent": SPENT,
                 "epsilon_allocated": ALLOCATED,
-                "epsilon_committed": self.terms.rule.guarantee,
+                "epsilon_committed": self.guarantee,
             },
             "plans": [
                 {

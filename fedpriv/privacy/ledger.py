@@ -17,9 +17,11 @@ to is `fedpriv.privacy.history`, how they are kept `fedpriv.privacy.chain`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Never
 
@@ -37,7 +39,8 @@ KEPT_REPLIES = 2
 class Reservation:
     """A slot that is paid for: the only thing that buys a release, and it buys one.
 
-    Made by `Ledger.reserve`.
+    Made by `Ledger.reserve`. A slot that is asked for again before it was released gives another
+    one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
 
     Attributes:
         ledger: the dataset id of whose ledger paid.
@@ -106,6 +109,7 @@ class Ledger:
         try:
             if witness is not None:
                 ledger._witness = Witness.start(witness, terms.dataset_id, ledger._sightings(0))
+                ledger._witness.hold()
         except BaseException:
             ledger.close()
             path.unlink()
@@ -146,6 +150,8 @@ class Ledger:
                 + (f"{path} is not there. Mount its disk." if path else "none is named. Name it.")
             )
         witness = Witness.read(path)
+        witness.hold()
+        self._witness = witness
         if witness.dataset_id != self.terms.dataset_id:
             raise LedgerError(
                 f"{path}: is the witness of population {witness.dataset_id}, and {self.path} is"
@@ -158,12 +164,13 @@ class Ledger:
                 f"{error} If there is none, `fedpriv ledger recover {self.path} --witness {path}`"
                 " goes on with what is certainly left."
             ) from None
-        self._witness = witness
         self._settle()
 
     def close(self) -> None:
         """Give the lock back."""
         self._chain.close()
+        if self._witness is not None:
+            self._witness.close()
 
     def __enter__(self) -> Ledger:
         return self
@@ -321,19 +328,36 @@ class Ledger:
             newest, fork = seen.seen[-1], common[-1]
             if newest == fork:
                 raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
-            twice = fork.open if fork.rows < len(rows) else (0.0,) * len(fork.open)
-            lost = [
-                max(0.0, after - before + again)
-                for after, before, again in zip(newest.used, fork.used, twice, strict=True)
-            ]
-            with ledger._transaction():
-                body = {"rows": newest.rows, "head": newest.hash, "lost": lost}
-                ledger._append("restored", body)
+            if newest.head not in ledger._history.restored:  # else only the witness was not told
+                ledger._restore(newest, fork, forked=fork.rows < len(rows))
             ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
+            ledger._witness.hold()
         except BaseException:
             ledger.close()
             raise
         return ledger
+
+    def _restore(self, newest: Sighting, fork: Sighting, *, forked: bool) -> None:
+        """Write what was taken between a row that both copies have and the newest that was seen.
+
+        What this accountant makes of the plans at the fork may differ from what the witness was
+        told then; the dearer reading counts.
+        """
+        mark, lost = self._history.mark(fork.rows), []
+        for index, after in enumerate(newest.used):
+            before = min(fork.used[index], mark.used[index])
+            again = max(fork.open[index], mark.open[index]) if forked else 0.0
+            exact = Fraction(after) - Fraction(before) + Fraction(again)
+            rounded = float(max(exact, Fraction(0)))
+            lost.append(rounded if rounded >= exact else math.nextafter(rounded, math.inf))
+        with self._transaction():
+            self._append("restored", {"rows": newest.rows, "head": newest.hash, "lost": lost})
+
+    @property
+    def guarantee(self) -> str:
+        """What `epsilon_committed` covers; see `History`."""
+        with self._chain.lock:
+            return self._history.guarantee
 
     @property
     def epsilon_committed(self) -> float:
@@ -428,6 +452,9 @@ class Ledger:
     def _settle(self) -> None:
         """Before anything is let out: the file is the one that was opened, the witness knows."""
         self._chain.check_file()
+        if self._history.rows != self.head.rows:
+            self._chain.close()
+            raise corrupt(self.path, "the rows are not those that were read")
         if self._witness is not None and len(self._witness.seen) < self.head.rows:
             self._witness.add(self._sightings(len(self._witness.seen)))
 

@@ -9,6 +9,7 @@ and witness are restored together, nobody can tell: an assumption of the claim.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedpriv.errors import LedgerError
+from fedpriv.errors import LedgerError, LedgerInUseError
 from fedpriv.files import write_atomic
 from fedpriv.privacy.chain import Head
 
@@ -43,7 +44,7 @@ class Sighting:
 
 
 class Witness:
-    """An open witness file: a line that names the population, and one for each row.
+    """A witness file: a line that names the population, and one for each row.
 
     Use `Witness.start` or `Witness.read`.
 
@@ -52,8 +53,34 @@ class Witness:
     """
 
     def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int) -> None:
-        self.path, self.dataset_id, self.seen = path, dataset_id, list(seen)
+        self.path, self.dataset_id, self.seen = path.absolute(), dataset_id, list(seen)
         self._size = size  # bytes of whole lines
+        self._file = -1
+
+    def hold(self) -> None:
+        """Keep the file, for one ledger alone: a copy of it would add lines of its own.
+
+        Raises:
+            LedgerInUseError: another ledger has it.
+            LedgerError: it can't be opened.
+        """
+        try:
+            self._file = os.open(self.path, os.O_RDWR)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise LedgerInUseError(
+                f"{self.path}: is the witness of a ledger that is open, and of no copy of it."
+            ) from None
+        except OSError as error:
+            self.close()
+            raise _unwritable(self.path, error) from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     @classmethod
     def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
@@ -90,22 +117,26 @@ class Witness:
         return cls(path, dataset_id, seen, content.rfind(b"\n") + 1)
 
     def add(self, seen: Iterable[Sighting]) -> None:
-        """Add lines, durably.
+        """Add lines, durably, to a file that is held.
 
         Raises:
-            LedgerError: they can't be written, or the file is gone; nothing is to be released.
+            LedgerError: they can't be written, or the file is not the one that was left; nothing
+                is to be released.
         """
         fresh = list(seen)
         content = _lines(fresh)
         try:
-            with self.path.open("r+b") as stream:
-                if stream.seek(0, os.SEEK_END) < self._size:
-                    raise LedgerError(f"{self.path}: the witness lost lines. Restore it.")
-                stream.truncate(self._size)  # of a line that was cut short
-                stream.seek(self._size)
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
+            last = _lines(self.seen[-1:])
+            rest = os.pread(self._file, 2**16, self._size - len(last))
+            same = os.path.samestat(os.fstat(self._file), self.path.stat())
+            if not same or not rest.startswith(last) or b"\n" in rest[len(last) :]:
+                raise LedgerError(
+                    f"{self.path}: is not the witness that this ledger left. Nothing is released"
+                    " until the right one is there."
+                )
+            os.ftruncate(self._file, self._size)  # of a line that was cut short
+            os.pwrite(self._file, content, self._size)
+            os.fsync(self._file)
         except OSError as error:
             raise _unwritable(self.path, error) from None
         self._size += len(content)

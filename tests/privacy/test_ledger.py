@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -822,3 +823,114 @@ def test_nothing_is_left_of_a_ledger_that_could_not_be_made(path: Path, tmp_path
         Ledger.create(path, TERMS, tmp_path / "nowhere" / "witness.json")
     assert not path.exists()
     Ledger.create(path, TERMS).close()
+
+
+def test_two_copies_share_no_witness(path: Path, tmp_path: Path) -> None:
+    witness, copied = tmp_path / "witness.json", tmp_path / "copy.db"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        ledger.commit(PLAN)
+    shutil.copy(path, copied)
+    with Ledger.open(path, witness) as ledger:
+        with pytest.raises(LedgerInUseError, match="of no copy of it"):
+            Ledger.open(copied, witness)
+        take(ledger, 0)
+        junk = b"#" * witness.stat().st_size
+        witness.write_bytes(junk)
+        with pytest.raises(LedgerError, match="is not the witness that this ledger left"):
+            ledger.reserve("job-1", 1, DIGEST)
+        assert witness.read_bytes() == junk
+
+
+def test_a_commit_that_failed_and_took_effect_is_told_to_the_witness(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a signal arrives, or the folder can't be synced, after the journal is gone."""
+
+    class Interrupted:
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.connection = connection
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            done = self.connection.execute(statement, *values)
+            if statement == "COMMIT":
+                raise KeyboardInterrupt
+            return done
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.connection, name)
+
+    witness = tmp_path / "witness.json"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        ledger.commit(PLAN)
+        chain, plain = ledger._chain, ledger._chain._connection
+        chain._connection = Interrupted(plain)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            ledger.reserve("job-1", 0, DIGEST)
+        chain._connection = plain
+        assert len(Witness.read(witness).seen) == 2
+        take(ledger, 0)  # what was paid for is found, and told first
+        assert len(Witness.read(witness).seen) == ledger.head.rows == 3
+
+
+def test_a_fork_of_the_process_sells_nothing(path: Path) -> None:
+    with with_plan(path) as ledger:
+        child = os.fork()
+        if child == 0:
+            try:
+                ledger.reserve("job-1", 0, DIGEST)
+                os._exit(0)
+            except LedgerError:
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        take(ledger, 0)
+
+
+def test_a_relative_path_may_be_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_plan(path).close()
+    monkeypatch.chdir(path.parent)
+    with Ledger.open(Path(path.name)) as ledger:
+        monkeypatch.chdir("/")
+        take(ledger, 0)
+
+
+def test_a_recovery_that_stopped_half_way_charges_once(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    witness, backup = folder / "witness.json", tmp_path / "backup.db"
+    with Ledger.create(path, replace(TERMS, rule=EnvelopeRule(0.1, 1.5, 40)), witness) as ledger:
+        ledger.commit(PLAN)
+        shutil.copy(path, backup)
+        take(ledger, 0)
+    shutil.copy(backup, path)
+    plain, Witness.start = Witness.start, classmethod(lambda *_: 1 / 0)  # type: ignore
+    try:
+        with pytest.raises(ZeroDivisionError):
+            Ledger.recover(path, witness)
+    finally:
+        Witness.start = plain  # type: ignore[method-assign]
+    with Ledger.recover(path, witness) as ledger:
+        assert ledger._history.used == (8.0,)
+        assert [row.kind for row in ledger.rows()].count("restored") == 1
+
+
+def test_a_claim_that_was_not_kept_is_not_stated(path: Path, tmp_path: Path) -> None:
+    """Both copies took a plan of their own under the rule that knows of one."""
+    witness, aside, backup = (tmp_path / name for name in ("w.json", "aside.json", "backup.db"))
+    Ledger.create(path, TERMS, witness).close()
+    for source, target in ((path, backup), (witness, aside)):
+        shutil.copy(source, target)
+    with Ledger.open(path, witness) as ledger:
+        one = ledger.commit(PLAN)
+        take(ledger, 0)
+    newer = witness.read_bytes()
+    shutil.copy(backup, path)
+    shutil.copy(aside, witness)
+    with Ledger.open(path, witness) as ledger:
+        other = ledger.commit(replace(PLAN, job="job-2", steps=5))
+        take(ledger, 0, job="job-2")
+    witness.write_bytes(newer)
+    with Ledger.recover(path, witness) as ledger:
+        assert ledger.epsilon_committed == pytest.approx(one + other)
+        assert ledger.guarantee.startswith("NOT KEPT")
+        with pytest.raises(BudgetError):
+            ledger.commit(replace(PLAN, job="job-3", steps=1, noise_multiplier=50.0))
