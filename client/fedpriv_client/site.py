@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -184,7 +183,7 @@ class Site:
             terms.dataset_id,
             (identities(record, terms.unit) for record in self._records),
             file=path.name,
-            begun=any(row.kind == "plan" for row in self.ledger.rows()),
+            begun=self.ledger.begun,
         )
 
     @property
@@ -326,8 +325,3 @@ class Site:
         """Give the ledger back, and remove the clear text of the records."""
         self.ledger.close()
         shutil.rmtree(self._cache, ignore_errors=True)
-
-
-def new_dataset_id() -> str:
-    """A random name for a population: nothing about the records can be learned from it."""
-    return secrets.token_hex(16)

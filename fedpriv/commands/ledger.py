@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,6 +47,7 @@ def init(
     witness: WitnessPath = None,
 ) -> None:
     """Make the ledger of a population, once. Its terms can't be changed afterwards."""
+    from fedpriv.privacy.history import new_dataset_id
     from fedpriv.privacy.ledger import Ledger, Terms
 
     options = {
@@ -59,7 +59,7 @@ def init(
     }
     given = {key: value for key, value in options.items() if value is not None}
     terms = Terms(
-        dataset_id=secrets.token_hex(16),
+        dataset_id=new_dataset_id(),
         declared_size=size,
         unit=unit,
         max_records_per_unit=max_records_per_unit,

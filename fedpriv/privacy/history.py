@@ -7,7 +7,9 @@ somebody else verifies.
 from __future__ import annotations
 
 import math
+import secrets
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -79,6 +81,11 @@ class Terms:
     def plan_delta(self) -> float:
         """The δ at which one plan's noise is calibrated."""
         return getattr(self.rule, "delta_per_plan", self.delta)
+
+
+def new_dataset_id() -> str:
+    """A random name for a population: nothing about the records can be learned from it."""
+    return secrets.token_hex(16)
 
 
 class Mark(NamedTuple):
@@ -289,6 +296,7 @@ class History:
 
     def figures(self) -> dict[str, Any]:
         """What the rows add up to, each number with what it means. Public."""
+        released = Counter(job for job, _ in self.releases)
         return {
             **asdict(self.terms),
             "epsilon_spent": self.epsilon_spent,
@@ -303,7 +311,7 @@ class History:
                 {
                     **asdict(account.plan),
                     "reserved": account.reserved,
-                    "released": sum(done for _, done in self.slots(job)),
+                    "released": released[job],
                     "closed": account.closed,
                 }
                 for job, account in self.accounts.items()

@@ -354,6 +354,12 @@ class Ledger:
             self._append("restored", {"rows": newest.rows, "head": newest.hash, "lost": lost})
 
     @property
+    def begun(self) -> bool:
+        """Whether a plan was ever accepted."""
+        with self._chain.lock:
+            return bool(self._history.accounts)
+
+    @property
     def guarantee(self) -> str:
         """What `epsilon_committed` covers; see `History`."""
         with self._chain.lock:

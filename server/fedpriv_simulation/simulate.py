@@ -11,6 +11,7 @@ from typing import Any
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
+from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Terms
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
@@ -18,7 +19,7 @@ from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
 from fedpriv_client.report import write_budget_report
-from fedpriv_client.site import Site, SiteSettings, new_dataset_id
+from fedpriv_client.site import Site, SiteSettings
 from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory

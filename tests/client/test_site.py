@@ -29,6 +29,7 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.privacy.entropy import SystemEntropy
+from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Head, Ledger, Terms
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import FAILED, Proposal, StepRequest
@@ -37,7 +38,7 @@ from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
 from fedpriv_client.report import write_budget_report
-from fedpriv_client.site import Site, SiteSettings, new_dataset_id
+from fedpriv_client.site import Site, SiteSettings
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
 

@@ -164,17 +164,21 @@ def test_terms_that_promise_nothing_are_refused(change: dict[str, float]) -> Non
         replace(TERMS, **change)
 
 
+def opened_elsewhere(path: Path) -> str:
+    """What another process says that opens the ledger."""
+    code = (
+        "import sys, pathlib; from fedpriv.privacy.ledger import Ledger;"
+        "Ledger.open(pathlib.Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    return subprocess.run(command, capture_output=True, text=True).stderr
+
+
 def test_a_second_opener_is_refused(path: Path) -> None:
     with with_plan(path):
         with pytest.raises(LedgerInUseError, match="in use"):
             Ledger.open(path)
-        code = (
-            "import sys, pathlib; from fedpriv.privacy.ledger import Ledger;"
-            "Ledger.open(pathlib.Path(sys.argv[1]))"
-        )
-        command = [sys.executable, "-c", code, str(path)]
-        child = subprocess.run(command, capture_output=True, text=True)
-        assert "LedgerInUseError" in child.stderr
+        assert "LedgerInUseError" in opened_elsewhere(path)
     Ledger.open(path).close()
 
 
@@ -749,13 +753,7 @@ def test_the_lock_outlives_whatever_else_reads_the_file(path: Path) -> None:
     """SQLite's own locks go when any descriptor of the file is closed in the same process."""
     with with_plan(path):
         path.read_bytes()
-        code = (
-            "import sys, pathlib; from fedpriv.privacy.ledger import Ledger;"
-            "Ledger.open(pathlib.Path(sys.argv[1]))"
-        )
-        command = [sys.executable, "-c", code, str(path)]
-        child = subprocess.run(command, capture_output=True, text=True)
-        assert "LedgerInUseError" in child.stderr
+        assert "LedgerInUseError" in opened_elsewhere(path)
 
 
 def test_reading_changes_nothing(path: Path, tmp_path: Path) -> None:
