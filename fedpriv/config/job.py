@@ -15,6 +15,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
@@ -35,7 +36,12 @@ class JobSection(Section):
     method: str = Field("dp-lora", description="what a site computes and the server does with it")
     sync: Literal[1] = Field(1, description="private steps per round")
     rounds: int = Field(ge=1, le=100_000, description="rounds, each one private step per site")
-    engine: Literal["inline"] = Field("inline", description="where client and server meet")
+    engine: Literal["inline", "network"] = Field(
+        "inline", description="where client and server meet"
+    )
+    wire: Literal["float32", "bf16", "int8"] = Field(
+        "float32", description="how sites send updates; rounding what is released is free"
+    )
     seed: int = Field(0, ge=0, description="public randomness only; never noise or sampling")
     data_is_public: bool = Field(False, description="true only for research data")
     min_sites: int = Field(1, ge=1, description="replies without which a round does not count")
@@ -117,10 +123,36 @@ class ComputeSection(Section):
     microbatch: int = Field(16, ge=1, description="rows of per-sample gradients held at once")
 
 
+class ServerSection(Section):
+    """Where the sites find the server; engine ``network`` only."""
+
+    address: Address = Field(description="host:port that sites dial")
+    listen: Address | None = Field(
+        None, description="host:port to bind; default: every interface, the port of address"
+    )
+    names: tuple[str, ...] = Field((), description="further host names and IPs it is known by")
+    pki: Path = Field(Path("pki"), description="folder that fedpriv provision writes")
+    client_certificates: bool = Field(
+        False, description="mutual TLS: sites show a certificate before they say a word"
+    )
+    health: Address | None = Field(None, description="host:port of the gRPC health service")
+    wait: str = Field("10m", description="how long the first round waits for the last sites")
+
+    @field_validator("wait")
+    @classmethod
+    def _duration(cls, value: str) -> str:
+        seconds(value)
+        return value
+
+
 class SiteSection(Section):
+    """A site: with its data for a simulation, by name alone over the network."""
+
     name: Name
-    data: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
-    size: int = Field(ge=1, description="declared, public, in units; typed, never derived")
+    data: Path | str | None = Field(
+        None, description="a file, a saved dataset folder, or owner/name of a hub"
+    )
+    size: int | None = Field(None, ge=1, description="declared, in units; typed, never derived")
     epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
     ledger: Path | None = Field(
         None, description="a ledger that outlives the run, made by fedpriv ledger init"
@@ -139,6 +171,7 @@ class JobConfig(Section):
     optimizer: OptimizerSection = OptimizerSection()
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()
+    server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -157,14 +190,32 @@ class JobConfig(Section):
                 f"data.columns: task {self.model.task!r} needs {shapes},"
                 f" not {' + '.join(sorted(self.data.columns))}"
             )
+        self._fits_the_engine()
         for site in self.sites:
-            if self.privacy.delta >= 1 / site.size:
+            if site.size is not None and self.privacy.delta >= 1 / site.size:
                 raise ValueError(
                     f"privacy.delta: {self.privacy.delta:g} is not below 1 / size of site"
                     f" {site.name!r} (1 / {site.size} = {1 / site.size:.2g}), so it would allow"
                     " publishing a whole unit"
                 )
         return self
+
+    def _fits_the_engine(self) -> None:
+        """A simulation needs the sites' data; over the network no site's data is named here."""
+        if self.job.engine == "network":
+            if self.server is None:
+                raise ValueError("server: is missing; engine 'network' needs its address")
+            for index, site in enumerate(self.sites):
+                for key in site.model_fields_set - {"name"}:
+                    raise ValueError(
+                        f"sites.{index}.{key}: belongs to the site's own file when engine is"
+                        " 'network'; here a site is only named"
+                    )
+            return
+        for index, site in enumerate(self.sites):
+            for key in ("data", "size"):
+                if getattr(site, key) is None:
+                    raise ValueError(f"sites.{index}.{key}: is missing; a simulation needs it")
 
 
 def seconds(duration: str) -> float:

@@ -135,17 +135,23 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     sites = tuple(
         site.model_copy(
             update={
-                "data": _source(folder, site.data),
+                "data": None if site.data is None else _source(folder, site.data),
                 "ledger": None if site.ledger is None else folder / site.ledger,
+                "witness": None if site.witness is None else folder / site.witness,
             }
         )
         for site in job.sites
     )
     evaluation = job.evaluation.model_copy(update={"data": folder / job.evaluation.data})
+    server = job.server
+    if server is not None:
+        server = server.model_copy(update={"pki": folder / server.pki})
     model = job.model
     if (folder / model.name).is_dir():
         model = model.model_copy(update={"name": str(folder / model.name)})
-    return job.model_copy(update={"sites": sites, "evaluation": evaluation, "model": model})
+    return job.model_copy(
+        update={"sites": sites, "evaluation": evaluation, "model": model, "server": server}
+    )
 
 
 def _source(folder: Path, data: Path | str) -> Path | str:

@@ -82,6 +82,14 @@ def simulate(
             value=False,
             fix="Leave the option out, or set data_is_public = true if the data really is.",
         )
+    if config.job.engine != "inline":
+        raise ConfigError(
+            "is not a simulation",
+            file=source,
+            key="job.engine",
+            value=config.job.engine,
+            fix=f"Run it with: fedpriv-server --config {source}",
+        )
     _check_files(config, source)
     opened = RunDirectory.resume if resume else RunDirectory.create
     run = opened(out, config, insecure_seed=insecure_seed)
@@ -139,6 +147,7 @@ def _site(
     insecure_seed: int | None,
     base_digest: str,
 ) -> Site:
+    assert section.data is not None and section.size is not None  # checked when it was read
     cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
     folder = run.site_folder(section.name)
     settings = SiteSettings(
