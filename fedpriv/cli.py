@@ -10,7 +10,7 @@ import shutil
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -72,7 +72,7 @@ def report(
 
 
 def main() -> None:
-    """Run the command line; an error on purpose is one line and exit code 2."""
+    """The `fedpriv` command."""
     no_calls_home()
     for point in entry_points(group="fedpriv.commands"):
         command = point.load()
@@ -80,11 +80,16 @@ def main() -> None:
             app.add_typer(command, name=point.name)
         else:
             app.command(point.name)(command)
+    run(app)
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run a command line; an error on purpose is one line and the exit code of its class."""
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(error.exit_code) from None
     except typer.Abort:
         raise SystemExit(130) from None
     except Exception as error:

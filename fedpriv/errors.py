@@ -8,15 +8,26 @@
     ├── RunError               a run directory that can't be used
     ├── ProtocolError          a message that breaks the agreement between site and server
     ├── RoundError             a round that can't be completed (too few sites)
+    ├── RunningError           a folder in which another process works
+    ├── PausedError            a site whose administrator paused it, or refuses the job
+    ├── NetworkError           a connection that can't be used
+    │   ├── UnreachableError       … because nobody answers; may heal by itself
+    │   ├── CertificateError       … because the other side is not whom it should be
+    │   ├── AdmissionError         … because the server does not know the site's key
+    │   └── ClockError             … because the clocks differ
     ├── StepFailedError        a step that failed after its batch was sampled
     ├── AccountingError        parameters no accountant can bound
     ├── RawValueError          a value that no mechanism released, where only such may go
     ├── BudgetError            a plan that would cost more than the site allows
+    ├── KitError               keys and certificates that can't be used, or are another's
     └── LedgerError            a ledger that can't be trusted or used
         ├── LedgerInUseError       … because another process has it
         ├── LedgerCorruptError     … because its rows don't add up, or went back in time
         ├── OverlapError           … because another ledger covers some of the same units
         └── SlotError              … for this slot: already used otherwise
+
+`exit_code` is what a command exits with: 2 settings, data, model and whatever is not named here,
+3 network and identity, 4 budget and ledger, 5 too few sites, 6 already running; 130 is Ctrl-C.
 
 `code`, with the name of the class that sets it, is all of an error that may cross the network:
 messages can hold paths, column names and values of the site.
@@ -31,6 +42,7 @@ class FedprivError(Exception):
     """The root: catch this to catch everything fedpriv raises on purpose."""
 
     code = "error"
+    exit_code = 2
 
 
 class ConfigError(FedprivError):
@@ -94,9 +106,62 @@ class ProtocolError(FedprivError):
 
 
 class RoundError(FedprivError):
-    """A round that can't be completed."""
+    """A round that can't be completed.
+
+    Args:
+        may_heal: enough sites may still answer if they are asked again, later.
+    """
 
     code = "round"
+    exit_code = 5
+
+    def __init__(self, message: str, *, may_heal: bool = False) -> None:
+        super().__init__(message)
+        self.may_heal = may_heal
+
+
+class RunningError(FedprivError):
+    """Another process works in the folder."""
+
+    code = "running"
+    exit_code = 6
+
+
+class PausedError(FedprivError):
+    """The site's administrator has paused the site, or refuses this job."""
+
+    code = "paused"
+
+
+class NetworkError(FedprivError):
+    """A connection that can't be used."""
+
+    code = "network"
+    exit_code = 3
+
+
+class UnreachableError(NetworkError):
+    """Nobody answers, or not for now."""
+
+    code = "unreachable"
+
+
+class CertificateError(NetworkError):
+    """The other side is not the one of our kit, or says the same of us."""
+
+    code = "certificate"
+
+
+class AdmissionError(NetworkError):
+    """The server does not know the site's key, or does no more."""
+
+    code = "admission"
+
+
+class ClockError(NetworkError):
+    """The clocks of site and server differ by more than a signature is good for."""
+
+    code = "clock"
 
 
 class StepFailedError(FedprivError):
@@ -121,12 +186,21 @@ class BudgetError(FedprivError):
     """A plan that would cost more than the site allows. Nothing was spent."""
 
     code = "budget"
+    exit_code = 4
+
+
+class KitError(FedprivError):
+    """Keys, certificates or a kit that are damaged, expired, or of another federation."""
+
+    code = "kit"
+    exit_code = 3
 
 
 class LedgerError(FedprivError):
     """A ledger that can't be used. Nothing is released without one."""
 
     code = "ledger"
+    exit_code = 4
 
 
 class LedgerInUseError(LedgerError):

@@ -1,15 +1,208 @@
-"""`fedpriv-client`: the site's command."""
+"""`fedpriv-client`: what the administrator of a site types."""
 
 from __future__ import annotations
 
-import sys
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv import __version__
+from fedpriv.cli import run
+from fedpriv.environment import no_calls_home
+
+if TYPE_CHECKING:
+    from fedpriv.config.site import SiteFile
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,  # its tracebacks print local variables, records among them
+    invoke_without_command=True,
+    help="Take part in a federation with the records of this site.",
+)
+Config = Annotated[Path, typer.Option("--config", help="The site's own file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+SITE = Path("site.toml")
+
+
+def _load(config: Path) -> SiteFile:
+    from fedpriv.config.load import load_site
+
+    return load_site(config)
+
+
+@app.callback()
+def serve(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="The site's own file.")] = None,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="A JSON object a line.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show and exit.")] = False,
+) -> None:
+    """Dial the server and answer it, within what the site's file allows, until stopped."""
+    if version:
+        print(f"fedpriv-client {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is not None:
+        return
+    if config is None:
+        raise typer.BadParameter("give the site's file", param_hint="--config")
+    from fedpriv import logs
+    from fedpriv.process import stop_on_terminate
+
+    file = _load(config)
+    logs.configure(as_json=json_logs)
+    stop_on_terminate()
+    from fedpriv_client.serve import serve as serve_site
+
+    serve_site(file, config)
+
+
+@app.command()
+def enroll(
+    name: Annotated[str, typer.Option(help="The site's name in the federation file.")],
+    folder: Annotated[Path, typer.Option(help="Where the key shall be.")] = Path(),
+) -> None:
+    """Make this site's key here, and a request to send to the coordinator."""
+    from fedpriv_client.enroll import enroll as make
+
+    made = make(folder, name)
+    print(f"Made {made.key} and {made.request}.\n{made.advice}")
+
+
+@app.command()
+def init(
+    config: Config = SITE,
+    another: Annotated[
+        bool, typer.Option("--another", help="These are other people than in the first ledger.")
+    ] = False,
+) -> None:
+    """Make the ledger of this site's people, once, with the budget that they have for life."""
+    from fedpriv_client.init import init_site
+
+    file = _load(config)
+    dataset_id = init_site(file, config, another=another)
+    budget = file.budget
+    print(
+        f"Made the ledger of data set {dataset_id}: ε = {budget.epsilon:g} for life at"
+        f" δ = {budget.delta:g}, rule {budget.rule}.\n"
+        f"Keep {file.site.state_dir} in your backups, and the witness elsewhere."
+    )
+
+
+@app.command()
+def digest(config: Config = SITE) -> None:
+    """Print the digest of the base model, for allow.model_digest."""
+    from fedpriv.config.load import read_toml
+    from fedpriv.models.base import digest_of
+
+    allow = read_toml(config).get("allow", {})
+    print(digest_of(str(allow.get("model", "embedded"))))
+
+
+@app.command()
+def check(
+    config: Config = SITE,
+    job: Annotated[
+        Path | None, typer.Option(help="A federation file or a proposal to try, dry.")
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Don't dial the server.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong before joining: kit, server, clock, ledger, data, model; and of a job."""
+    from fedpriv_client.preflight import preflight
+
+    rows = preflight(config, job, offline=offline)
+    if as_json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2))
+    else:
+        table = Table("", "what", "found")
+        for row in rows:
+            table.add_row(
+                {True: "ok", False: "[red]wrong[/]", None: "–"}[row.ok], row.what, row.found
+            )
+        Console(soft_wrap=False).print(table)
+    wrong = [row for row in rows if row.ok is False]
+    if wrong:
+        raise typer.Exit(wrong[0].exit_code)
+
+
+@app.command()
+def status(config: Config = SITE, as_json: AsJson = False) -> None:
+    """How this site's process goes, and what its budget report says."""
+    from fedpriv.process import read_status
+    from fedpriv.report import budget
+    from fedpriv_client.control import Orders
+
+    folder = _load(config).site.state_dir
+    facts: dict[str, Any] = read_status(folder)
+    orders = Orders.read(folder)
+    facts |= {"paused": orders.paused, "refused": list(orders.refused)}
+    path = folder / "budget.json"
+    if path.exists():
+        report = budget.read(path)
+        keys = ("epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job")
+        facts |= {"budget": {key: getattr(report, key) for key in keys}}
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    running = f"running (pid {facts['pid']})" if facts["running"] else "not running"
+    print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
+    for key in ("server", "connection", "activity", "problem"):
+        if facts.get(key) and facts["running"]:
+            print(f"  {key}: {facts[key]}")
+    if orders.refused:
+        print(f"  refused jobs: {', '.join(orders.refused)}")
+    if "budget" in facts:
+        held = facts["budget"]
+        print(
+            f"  ε: {held['epsilon_spent']:.3f} spent, {held['epsilon_allocated']:.3f} allocated,"
+            f" {held['budget']:g} for life (job {held['job']})"
+        )
+
+
+@app.command()
+def pause(config: Config = SITE) -> None:
+    """Answer nothing from now on; what is being computed is finished."""
+    _order(config, paused=True)
+
+
+@app.command()
+def resume(config: Config = SITE) -> None:
+    """Answer again."""
+    _order(config, paused=False)
+
+
+@app.command()
+def refuse(
+    job: Annotated[str, typer.Argument(help="Id of the job, as status shows it.")],
+    config: Config = SITE,
+    undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
+) -> None:
+    """Take no further part in a job; what was spent stays spent."""
+    _order(config, job=job, undo=undo)
+
+
+def _order(
+    config: Path, *, paused: bool | None = None, job: str | None = None, undo: bool = False
+) -> None:
+    from fedpriv.files import private_folder
+    from fedpriv_client.control import Orders
+
+    folder = private_folder(_load(config).site.state_dir)
+    orders = Orders.read(folder)
+    refused = set(orders.refused) - ({job} if job and undo else set())
+    if job and not undo:
+        refused.add(job)
+    stands = Orders(orders.paused if paused is None else paused, tuple(sorted(refused)))
+    stands.write(folder)
+    print("paused" if stands.paused else "not paused", end="")
+    print(f"; refused: {', '.join(stands.refused)}" if stands.refused else "; no job refused")
 
 
 def main() -> None:
-    """Say that a site can't join over the network yet."""
-    print(
-        "fedpriv-client comes with the network engine, which this version does not have.\n"
-        "Until then `fedpriv simulate` runs the whole federation, sites included, on one machine.",
-        file=sys.stderr,
-    )
-    raise SystemExit(2)
+    """The `fedpriv-client` command."""
+    no_calls_home()
+    run(app)

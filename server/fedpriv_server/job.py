@@ -31,12 +31,19 @@ from fedpriv_strategies.messages import as_arrays
 Listener = Callable[[dict[str, Any]], None]
 
 
+def _raise(error: RoundError | None) -> None:
+    """Ask once: what is missing in one process stays missing."""
+    if error is not None:
+        raise error
+
+
 class Job:
     """A job that is ready to be proposed to sites.
 
     Args:
         run: an open run directory, new or resumed.
         pool: where the server borrows a model for evaluation.
+        site_of: the name under which a node is known; None if that is for it to say.
 
     Attributes:
         proposal: what the sites are asked.
@@ -47,7 +54,13 @@ class Job:
         FedprivError: the model, the adapter or the evaluation data can't be used.
     """
 
-    def __init__(self, config: JobConfig, run: RunDirectory, pool: WorkerPool) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        run: RunDirectory,
+        pool: WorkerPool,
+        site_of: Callable[[int], str | None] = lambda node: None,
+    ) -> None:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
         strategy_class = registry.strategy(config.job.method)
@@ -61,17 +74,11 @@ class Job:
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
             }
-            self.proposal = Proposal(
+            self.proposal = Proposal.of(
+                config,
                 job_id=run.info["job_id"],
-                method=config.job.method,
-                steps=config.job.rounds,
-                seed=config.job.seed,
-                fields=tuple(sorted(config.data.columns)),
-                model=config.model,
-                lora=config.lora,
-                privacy=config.privacy,
-                base_digest=worker.base.digest,
-                vector_digest=worker.vector.digest,
+                base=worker.base.digest,
+                vector=worker.vector.digest,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
                 self.examples = load_examples(
@@ -98,6 +105,8 @@ class Job:
             optimizer,
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
+            sites=len(config.sites),
+            site_of=site_of,
             heads=checkpoint.heads if checkpoint else None,
         )
         if "baseline" in run.info:
@@ -105,36 +114,37 @@ class Job:
         else:
             self.baseline = self._evaluate(initial)
 
-    def execute(self, grid: Grid, listener: Listener) -> None:
+    def execute(
+        self, grid: Grid, listener: Listener, gather: Callable[[RoundError | None], None] = _raise
+    ) -> None:
         """Run the rounds that are left; every one of them ends in a checkpoint.
+
+        A round that has too few replies changes nothing and is asked again, under the same slots,
+        as long as `gather` returns: sites that answered give the same reply at no cost.
 
         Args:
             listener: called with the metrics of each round, once they are kept.
+            gather: called before every round, and with the error of one that failed; returns when
+                it is worth asking (again), or raises the error.
 
         Raises:
             RoundError: too few sites accept, or answer a round. What is spent stays spent, and
                 the run can be resumed.
         """
-        run, strategy = self.run, self.strategy
-        if not strategy.offers:
-            strategy.propose(grid)
+        run = self.run
+        self._agree(grid, gather)
         if run.info["status"] == "preparing":
             run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
         else:
             run.ready()
-        arrays = as_arrays(self.optimizer.vector)
-        timeout = seconds(self.config.job.round_timeout)
         try:
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 started = time.monotonic()
-                messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-                replies = list(grid.send_and_receive(messages, timeout=timeout))
-                arrays, _ = strategy.aggregate_train(number, replies)
-                vector = self.optimizer.vector
-                scores = self._evaluate(vector) if self._is_due(number) else None
+                self._round(number, grid, gather)
+                scores = self._evaluate(self.optimizer.vector) if self._is_due(number) else None
                 metrics = self._metrics(number, scores, time.monotonic() - started)
                 checkpoint = Checkpoint(
-                    run.info["job_id"], number, self.optimizer.state(), dict(strategy.heads)
+                    run.info["job_id"], number, self.optimizer.state(), dict(self.strategy.heads)
                 )
                 run.save(metrics, checkpoint)
                 self.rounds.append(metrics)
@@ -145,6 +155,33 @@ class Job:
             raise
         self.save_adapter()
         run.stop("finished")
+
+    def _agree(self, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
+        """Ask the sites for their terms until enough have accepted."""
+        gather(None)
+        while True:
+            try:
+                self.strategy.propose(grid)
+                return
+            except RoundError as error:
+                gather(error)
+
+    def _round(
+        self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]
+    ) -> None:
+        """One round, asked until enough sites have answered it."""
+        gather(None)
+        strategy, timeout = self.strategy, seconds(self.config.job.round_timeout)
+        while True:
+            try:
+                strategy.propose(grid)  # to who came since
+                arrays = as_arrays(self.optimizer.vector)
+                messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+                replies = grid.send_and_receive(messages, timeout=timeout)
+                strategy.aggregate_train(number, replies)
+                return
+            except RoundError as error:
+                gather(error)
 
     def _is_due(self, number: int) -> bool:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds

@@ -8,6 +8,7 @@ adapter/       when the job stops
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -22,6 +23,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
+from fedpriv.process import LOCK
 from fedpriv_server.checkpoint import Checkpoint
 
 
@@ -47,13 +49,13 @@ class RunDirectory:
         if path.exists():
             held = _read_info(path) if path.is_dir() else None
             if held is not None and held.get("status") == "preparing":
-                shutil.rmtree(path)  # stopped before anything was spent
+                _empty(path)  # stopped before anything was spent
             elif held is not None:
                 raise RunError(
                     f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
                     " Give --resume to go on with it, or another --out."
                 )
-            elif not path.is_dir() or any(path.iterdir()):
+            elif not path.is_dir() or any(p.name != LOCK for p in path.iterdir()):
                 raise RunError(f"{path}: is not empty and not a run. Give another --out.")
         path.mkdir(parents=True, exist_ok=True)
         info = {
@@ -75,6 +77,20 @@ class RunDirectory:
         run = cls(path, info)
         run._write()
         return run
+
+    @classmethod
+    def open(cls, path: Path, config: JobConfig) -> RunDirectory:
+        """Go on with the run in `path`, finished or not, or begin one.
+
+        Raises:
+            RunError: the directory holds another run, or other files.
+        """
+        info = _read_info(path) if path.is_dir() else None
+        if info is None or info.get("status") == "preparing":
+            return cls.create(path, config, insecure_seed=None)
+        if info["status"] == "finished" and info["config_digest"] == digest(config):
+            return cls(path, info)
+        return cls.resume(path, config, insecure_seed=None)
 
     @classmethod
     def resume(cls, path: Path, config: JobConfig, *, insecure_seed: int | None) -> RunDirectory:
@@ -115,7 +131,9 @@ class RunDirectory:
     def discard(self) -> None:
         """Remove a run that failed before it began, so that nothing half-made is left."""
         if self.info["status"] == "preparing":
-            shutil.rmtree(self.path, ignore_errors=True)
+            _empty(self.path)
+            with contextlib.suppress(OSError):  # not while a process has it
+                self.path.rmdir()
 
     def site_folder(self, name: str) -> Path:
         return self.path / "sites" / name
@@ -169,6 +187,15 @@ class RunDirectory:
 
 
 _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
+
+
+def _empty(path: Path) -> None:
+    """Remove what is in a run directory, but for the lock of the process at work."""
+    for item in path.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item, ignore_errors=True)
+        elif item.name != LOCK:
+            item.unlink(missing_ok=True)
 
 
 def _now() -> str:

@@ -1,14 +1,18 @@
-"""Put the sites' noisy sums together into one gradient."""
+"""Put the sites' noisy sums together into one gradient, one site at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
+from fedpriv.privacy.privatised import Privatised, post_process, public, require_privatised
+from fedpriv.wire import BLOCK, Blocks
+
+Total = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class SiteSum:
         RawValueError: `value` is raw.
     """
 
-    value: Privatised[Vector]
+    value: Privatised[Blocks]
     noise_multiplier: float
     expected_units: float
 
@@ -32,22 +36,62 @@ class SiteSum:
         require_privatised(self.value, "SiteSum.value")
 
 
-def weighted_mean(sums: Sequence[SiteSum]) -> Privatised[Vector]:
+class WeightedMean:
     """ĝ = Σ aᵢ S̃ᵢ / Σ aᵢ q nᵢ with aᵢ = 1/σᵢ², over the sites that took part.
 
     The weights are public. With equal σ this is DP-SGD on the pooled records with the noise of
-    the sites added up; a site that noises more counts less.
+    the sites added up; a site that noises more counts less. Held are one float64 vector (P,)
+    and one block, however many sites there are.
 
     Privacy:
         Post-processing of released values.
     """
-    weights = np.array([1 / item.noise_multiplier**2 for item in sums])
-    expected = float(np.dot(weights, [item.expected_units for item in sums]))
 
-    def mean(*values: Vector) -> Vector:
-        total = np.zeros(values[0].shape, dtype=np.float64)
-        for weight, value in zip(weights, values, strict=True):
-            total += weight * value
-        return (total / expected).astype(np.float32)
+    def __init__(self, size: int) -> None:
+        self._total: Privatised[Total] = public(np.zeros(size, dtype=np.float64))
+        self._expected = 0.0
+        self.sites = 0
 
-    return post_process(mean, *(item.value for item in sums))
+    def add(self, site: SiteSum) -> None:
+        """Count a site in.
+
+        Raises:
+            ProtocolError: its value can't be used. Nothing was added.
+            RoundError: its value was not the same twice; what is here is of no use any more.
+        """
+        weight = np.float64(1 / site.noise_multiplier**2)
+
+        def plus(total: Total, blocks: Blocks) -> Total:
+            if blocks.size != total.size:
+                raise ProtocolError(f"Expected {total.size} values, got {blocks.size}.")
+            for _ in blocks:  # a value that is wrong in its last block adds nothing
+                pass
+            try:
+                for part, block in blocks:
+                    total[part] += weight * block
+            except ProtocolError as error:
+                raise RoundError(f"A reply changed while it was read: {error}") from None
+            return total
+
+        self._total = post_process(plus, self._total, site.value)
+        self._expected += float(weight) * site.expected_units
+        self.sites += 1
+
+    def take(self) -> Privatised[Vector]:
+        """The mean, float32 (P,), made in the memory of the sum: the last thing that this does.
+
+        Raises:
+            RoundError: no site was added.
+        """
+        if not self.sites:
+            raise RoundError("There is no mean of no sites.")
+
+        def mean(total: Total) -> Vector:
+            result: Vector = total.view(np.float32)[: total.size]
+            for start in range(0, total.size, BLOCK):  # it never overtakes what is still to read
+                part = slice(start, start + BLOCK)
+                result[part] = total[part] / self._expected
+            return result
+
+        taken, self._total = self._total, public(np.zeros(0, dtype=np.float64))
+        return post_process(mean, taken)

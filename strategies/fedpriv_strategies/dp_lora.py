@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedpriv.errors import ProtocolError, RoundError
+from fedpriv.errors import PausedError, ProtocolError, RoundError, StepFailedError
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv_strategies.aggregate import SiteSum, weighted_mean
+from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
     answer_of,
     as_arrays,
-    as_vector,
+    as_blocks,
+    body_bytes,
     message,
     payload_bytes,
 )
 
 log = logging.getLogger(__name__)
+# Refusals that say nothing about the next request: the site is paused, or a step failed.
+HEALING = frozenset({PausedError.code, StepFailedError.code})
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,15 @@ class DpLoraStrategy(Strategy):
     """Asks every site for one privatised gradient sum a round and holds the optimiser.
 
     The arrays that go round are one flat vector, the trained parameters. Sites are asked for
-    their terms once, before the first round; those that refuse are left out.
+    their terms once, when they are first there; those that refuse are left out.
+
+    Args:
+        sites: how many there may be.
+        site_of: the name under which a node is known; None if that is for it to say.
 
     Attributes:
         offers: node → the site's terms.
-        refused: node → why it made none.
+        refused: node → why it made none. Who is taken out is asked again.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
         outcome: of the last round.
     """
@@ -67,6 +74,8 @@ class DpLoraStrategy(Strategy):
         *,
         min_sites: int,
         timeout: float,
+        sites: int,
+        site_of: Callable[[int], str | None] = lambda node: None,
         heads: Mapping[str, Head] | None = None,
     ) -> None:
         self.proposal = proposal
@@ -75,39 +84,56 @@ class DpLoraStrategy(Strategy):
         self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
         self.outcome = RoundOutcome()
-        self._min_sites = min_sites
+        self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
         self._timeout = timeout
         self._sent: list[Message] = []
 
     def propose(self, grid: Grid) -> None:
-        """Collect the sites' terms. Nothing is spent by asking.
+        """Collect the terms of the sites that are there and were not asked yet.
+
+        Nothing is spent by asking.
 
         Raises:
             RoundError: fewer than `min_sites` accept.
         """
-        messages = [message(self.proposal, node, QUERY, "0") for node in grid.get_node_ids()]
-        replies = grid.send_and_receive(messages, timeout=self._timeout)
+        new = [n for n in grid.get_node_ids() if n not in self.offers and n not in self.refused]
+        messages = [message(self.proposal, node, QUERY, "0") for node in new]
+        replies = grid.send_and_receive(messages, timeout=self._timeout) if messages else []
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             try:
                 answer = answer_of(reply, Offer)
                 if isinstance(answer, Offer):
-                    self._check_witness(answer)
+                    self._check(answer, node)
             except ProtocolError as error:
-                log.warning("Node %d made no usable offer: %s", node, error)
-                self.refused[node] = Refusal.of(error)
-                continue
-            if isinstance(answer, Refusal):
-                self.refused[node] = answer
-            else:
+                log.warning("Site %s made no usable offer: %s", self._name(node), error)
+                answer = Refusal.of(error)
+            if isinstance(answer, Offer):
                 self.offers[node] = answer
+            elif answer.refused in HEALING:
+                log.info("Site %s takes no part for now: %s", self._name(node), answer.reason)
+            else:
+                self.refused[node] = answer
         if len(self.offers) < self._min_sites:
-            reasons = ", ".join(f"node {n}: {self.refused[n].reason}" for n in sorted(self.refused))
+            refused = {self._name(node): self.refused[node].reason for node in self.refused}
+            reasons = ", ".join(f"{name}: {refused[name]}" for name in sorted(refused))
             raise RoundError(
                 f"{len(self.offers)} sites accept the job, {self._min_sites} are needed"
-                f" (job.min_sites). Refused: {reasons or 'none answered'}."
+                f" (job.min_sites). Refused: {reasons or 'none answered'}.",
+                may_heal=self._sites - len(self.refused) >= self._min_sites,
             )
+
+    def _name(self, node: int) -> str:
+        return self._site_of(node) or f"node {node}"
+
+    def _check(self, offer: Offer, node: int) -> None:
+        """Refuse an offer in another's name, or from a ledger that went back."""
+        known = self._site_of(node)
+        taken = {other.site for other in self.offers.values()}
+        if (known is not None and offer.site != known) or offer.site in taken:
+            raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
+        self._check_witness(offer)
 
     def _check_witness(self, offer: Offer) -> None:
         seen = self.heads.get(offer.site)
@@ -120,11 +146,14 @@ class DpLoraStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One request for slot `server_round` − 1 to every site that accepted."""
+        """One request for slot `server_round` − 1 to every site that accepted and is there."""
         if not self.offers:
             self.propose(grid)
         messages = []
+        there = set(grid.get_node_ids())
         for node, offer in self.offers.items():
+            if node not in there:
+                continue
             seen = self.heads.get(offer.site, Head(0, "0" * 64))
             request = StepRequest(
                 job_id=self.proposal.job_id,
@@ -142,51 +171,66 @@ class DpLoraStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """One optimiser step along the weighted mean of the sites' sums.
 
+        Replies are used as they come and not kept: memory does not grow with their number.
+
         Raises:
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in self._sent}
-        outcome, sums = self.outcome, []
-        for offer in self.offers.values():
-            outcome.sites[offer.site] = SiteRound("no reply", offer.noise_multiplier)
-        for reply in sorted(replies, key=lambda item: nodes[item.metadata.reply_to_message_id]):
+        outcome, mean = self.outcome, WeightedMean(self.optimizer.size)
+        asked, hopeless = set(nodes.values()), len(self.refused)
+        for node, offer in self.offers.items():
+            status = "no reply" if node in asked else "absent"
+            outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+        for reply in replies:
             offer = self.offers[nodes[reply.metadata.reply_to_message_id]]
-            outcome.bytes_up += payload_bytes([reply])
+            outcome.bytes_up += body_bytes(reply)
             try:
                 answer = answer_of(reply, StepReply)
                 if isinstance(answer, Refusal):
                     status = f"refused: {answer.reason}"
                     outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+                    hopeless += answer.refused not in HEALING
                     continue
-                sums.append(self._site_sum(offer, answer, reply, server_round))
+                self._add(mean, offer, answer, reply, server_round)
             except ProtocolError as error:
                 log.warning("Site %s: reply not used: %s", offer.site, error)
                 outcome.sites[offer.site] = SiteRound("unusable", offer.noise_multiplier)
+                hopeless += 1
                 continue
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             outcome.sites[offer.site] = SiteRound(
                 "ok", offer.noise_multiplier, answer.epsilon_spent, answer.epsilon_committed
             )
-        if len(sums) < self._min_sites:
+        if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
             raise RoundError(
-                f"Round {server_round}: {len(sums)} usable replies, {self._min_sites} are needed"
-                f" (job.min_sites). {states}."
+                f"Round {server_round}: {mean.sites} usable replies, {self._min_sites} are needed"
+                f" (job.min_sites). {states}.",
+                may_heal=self._sites - hopeless >= self._min_sites,
             )
-        vector = self.optimizer.step(weighted_mean(sums))
-        return as_arrays(vector), MetricRecord({"sites": len(sums)})
+        vector = self.optimizer.step(mean.take())
+        return as_arrays(vector), MetricRecord({"sites": mean.sites})
 
-    def _site_sum(
-        self, offer: Offer, answer: StepReply, reply: Message, server_round: int
-    ) -> SiteSum:
+    def _add(
+        self,
+        mean: WeightedMean,
+        offer: Offer,
+        answer: StepReply,
+        reply: Message,
+        server_round: int,
+    ) -> None:
         if answer.slot != server_round - 1:
             raise ProtocolError(f"Expected slot {server_round - 1}, got {answer.slot}.")
         arrays = reply.content.array_records.get("arrays")
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
-        value = as_vector(arrays, self.optimizer.size)
+        blocks = as_blocks(arrays, self.optimizer.size, self.proposal.wire)
         rate = self.proposal.privacy.sample_rate
-        return SiteSum(value, offer.noise_multiplier, rate * offer.declared_size)
+        try:
+            mean.add(SiteSum(blocks, offer.noise_multiplier, rate * offer.declared_size))
+        finally:
+            self.outcome.bytes_up += blocks.value.bytes_read
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
+from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError
-from fedpriv.models.vector import Vector, check_vector
+from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import Answer, Body, Refusal, parse_answer
+from fedpriv.wire import Blocks, encode
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
 
@@ -26,29 +27,30 @@ def message(
 
 
 def as_arrays(vector: Privatised[Vector]) -> ArrayRecord:
-    """A vector as it is sent to sites.
+    """A vector as it is sent to sites: float32, in blocks.
 
     Raises:
         RawValueError: it is raw.
     """
     values = require_privatised(vector, "vector")
-    return ArrayRecord({"vector": Array(np.ascontiguousarray(values, dtype=np.float32))})
+    arrays = {name: Array(block) for name, block in encode(values, "float32")}
+    return ArrayRecord(arrays, keep_input=False)
 
 
-def as_vector(arrays: ArrayRecord, size: int) -> Privatised[Vector]:
-    """The vector in a site's reply: released by that site, on its word.
+def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[Blocks]:
+    """The vector in a site's reply: released by that site, on its word. Decoded when iterated.
 
-    Raises:
-        ProtocolError: not one finite float32 vector of `size` values.
+    Args:
+        arrays: may stay on disk until each is asked for; one is held at a time.
     """
-    if set(arrays) != {"vector"}:
-        raise ProtocolError("Expected one array named 'vector'.")
-    try:
-        vector: Vector = arrays["vector"].numpy()
-    except (ValueError, TypeError, EOFError):
-        raise ProtocolError("The array 'vector' can't be decoded.") from None
-    check_vector(vector, size)
-    return received(vector)
+
+    def read(name: str) -> bytes:
+        try:
+            return arrays[name].data
+        except Exception as error:  # whatever a site may have put together
+            raise ProtocolError(f"Array {name!r} can't be read ({type(error).__name__}).") from None
+
+    return received(Blocks(read, arrays.keys(), size, wire))
 
 
 def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
@@ -63,13 +65,22 @@ def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
     return parse_answer(kind, None if record is None else record.get("body"))
 
 
+def body_bytes(item: Message) -> int:
+    """Bytes of a message's body, without the transport's own."""
+    if not item.has_content():
+        return 0
+    records = item.content.config_records.values()
+    return sum(len(str(value)) for config in records for value in config.values())
+
+
 def payload_bytes(messages: Iterable[Message]) -> int:
-    """Bytes of the arrays and bodies of messages, without the transport's own."""
-    total = 0
-    for item in messages:
-        if item.has_content():
-            for arrays in item.content.array_records.values():
-                total += sum(len(array.data) for array in arrays.values())
-            for config in item.content.config_records.values():
-                total += sum(len(str(value)) for value in config.values())
-    return total
+    """Bytes of the bodies and arrays of messages whose arrays are at hand."""
+    return sum(
+        body_bytes(item)
+        + sum(
+            len(array.data)
+            for arrays in item.content.array_records.values()
+            for array in arrays.values()
+        )
+        for item in messages
+    )

@@ -1,0 +1,310 @@
+"""The site's end of Flower's fleet API: all that we use of Flower's own client.
+
+The site dials out; nothing listens. What comes in is a message for the installed ClientApp,
+never an app: a bundle is not asked for. Everything that leans on Flower's internals on this
+side is in this file; the tests hold it to what Flower 1.41 does.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedpriv.errors import (
+    AdmissionError,
+    CertificateError,
+    ClockError,
+    ProtocolError,
+    UnreachableError,
+)
+
+FLOWER_LOG = logging.getLogger("flwr")
+FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
+FLOWER_LOG.setLevel(logging.ERROR)
+TIMEOUT = 30.0  # seconds without a byte
+MAX_OBJECTS = 4096  # in one message
+EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
+
+
+class Link:
+    """A connection of one site to one server. Not for two threads at once, but for `reply`.
+
+    Args:
+        address: host:port.
+        tls: what to trust and to show; None speaks plain HTTP.
+        key: the node's identity: P-256, as Flower asks for.
+    """
+
+    def __init__(
+        self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
+    ) -> None:
+        self.address = address
+        self._public_key = public_key_to_bytes(key.public_key())
+        self._client = FleetHttpClient(
+            f"{'http' if tls is None else 'https'}://{address}",
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+                NodeAuthHttpInterceptor(key, key.public_key()),
+            ],
+            verify=False if tls is None else tls,
+            timeout=TIMEOUT,
+        )
+        # A server may not send its sites elsewhere.
+        self._client._client.follow_redirects = False
+        self._node: Node | None = None
+        self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
+
+    @property
+    def is_connected(self) -> bool:
+        return self._node is not None
+
+    def connect(self) -> int:
+        """Say who we are; gives the node's id. The server sends again what is unanswered.
+
+        Raises:
+            UnreachableError: nobody answers; may heal by itself.
+            CertificateError: somebody answers who is not the server of our kit.
+            AdmissionError: the server does not know our key, or does no more.
+            ClockError: the clocks differ too much for a signature to be fresh.
+        """
+        self._node = None
+        with _naming(self.address):
+            answer = self._client.ActivateNode(
+                ActivateNodeRequest(
+                    public_key=self._public_key, heartbeat_interval=HEARTBEAT_MAX_INTERVAL
+                )
+            )
+        self._node = Node(node_id=answer.node_id)
+        return int(answer.node_id)
+
+    def receive(self) -> Message | None:
+        """Wait a while for a message; None if there was none.
+
+        Objects that came with the message before are not asked for again.
+
+        Raises:
+            UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
+            ProtocolError: what came is not a message. It was confirmed, so it does not come again.
+        """
+        node = self._connected()
+        with _naming(self.address):
+            answer = self._client.PullMessages(PullMessagesRequest(node=node))
+            if not answer.messages_list:
+                return None
+            message = message_from_proto(answer.messages_list[0])
+            run, key = message.metadata.run_id, message.metadata.message_id
+            contents = self._pull(node, run, answer.message_object_trees[0])
+            self._client.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=key)
+            )
+        return _inflated(key, contents)
+
+    def _pull(self, node: Node, run: int, tree: ObjectTree) -> dict[str, bytes]:
+        keys = {item.object_id for item in iterate_object_tree(tree)}
+        if len(keys) > MAX_OBJECTS:
+            raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
+        stored = {key: content for key, content in self._stored.items() if key in keys}
+        self._stored = stored
+        for key in keys - stored.keys():
+            answer = self._client.PullObject(
+                PullObjectRequest(node=node, run_id=run, object_id=key)
+            )
+            if not answer.object_available:
+                raise UnreachableError(f"{self.address}: an object of a message is not there.")
+            if get_object_id(answer.object_content) != key:
+                raise ProtocolError("An object of a message is not what its name says.")
+            stored[key] = answer.object_content
+        return dict(stored)
+
+    def reply(self, message: Message) -> None:
+        """Send a reply; what the server has of it already is not sent again.
+
+        Raises:
+            UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
+        """
+        node = self._connected()
+        run = message.metadata.run_id
+        with no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            objects = get_all_nested_objects(message)
+            with _naming(self.address):
+                answer = self._client.PushMessages(
+                    PushMessagesRequest(
+                        node=node,
+                        messages_list=[message_to_proto(remove_content_from_message(message))],
+                        message_object_trees=[get_object_tree(message)],
+                        clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+                    )
+                )
+                for key in answer.objects_to_push:
+                    self._client.PushObject(
+                        PushObjectRequest(
+                            node=node,
+                            run_id=run,
+                            object_id=key,
+                            object_content=objects[key].deflate(),
+                            session_id=answer.session_id,
+                        )
+                    )
+
+    def close(self) -> None:
+        """Say goodbye, if anybody listens."""
+        node, self._node = self._node, None
+        if node is not None:
+            with suppress(httpx.HTTPError, ValueError):
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+        self._client.close()
+
+    def context(self) -> Context:
+        """What a ClientApp is called with; it holds nothing."""
+        node = self._connected()
+        return Context(
+            run_id=0, node_id=node.node_id, node_config={}, state=RecordDict(), run_config={}
+        )
+
+    def _connected(self) -> Node:
+        if self._node is None:
+            raise UnreachableError(f"{self.address}: not connected.")
+        return self._node
+
+
+def _inflated(key: str, contents: dict[str, bytes]) -> Message:
+    try:
+        message = inflate_object_from_contents(key, contents)
+    except Exception as error:  # whatever a server may have put together
+        raise ProtocolError(f"A message can't be read ({type(error).__name__}).") from None
+    if not isinstance(message, Message) or not message.has_content():
+        raise ProtocolError("A message without content.")
+    message.metadata.__dict__["_message_id"] = key
+    return message
+
+
+@contextmanager
+def _naming(address: str) -> Iterator[None]:
+    """Turn what the transport raises into what a person can act on."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise _refused(address, error.response) from None
+    except httpx.TransportError as error:
+        raise _unreachable(address, error) from None
+    except httpx.InvalidURL as error:
+        raise UnreachableError(f"{address}: is not an address ({error}).") from None
+    except ValueError:
+        raise UnreachableError(f"{address}: answers, but not as a fedpriv server.") from None
+
+
+def _refused(address: str, response: httpx.Response) -> Exception:
+    status = response.status_code
+    if 500 <= status < 600 or status == 499:
+        return UnreachableError(f"{address}: answers with status {status}.")
+    if status == 401:
+        ahead = _ahead(response)
+        if ahead is not None and not -LATE <= ahead <= EARLY:
+            return ClockError(
+                f"{address}: this machine's clock is {abs(ahead):.0f} s"
+                f" {'ahead of' if ahead > 0 else 'behind'} the server's. Set it by NTP; a signature"
+                f" counts for {LATE:.0f} s."
+            )
+        return AdmissionError(
+            f"{address}: does not know this site's key. It was not registered, or was revoked,"
+            " or the server was restarted."
+        )
+    if status == 400:
+        return AdmissionError(f"{address}: does not admit this site's key.")
+    return UnreachableError(f"{address}: refuses with status {status}.")
+
+
+def _ahead(response: httpx.Response) -> float | None:
+    """Seconds that our clock is ahead of the server's, to the second."""
+    try:
+        there = parsedate_to_datetime(response.headers["date"])
+        return (datetime.now(UTC) - there).total_seconds()
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def _unreachable(address: str, error: httpx.TransportError) -> Exception:
+    """What lies behind a failed connection, by what OpenSSL says of it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    text = str(error).lower()
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return CertificateError(f"{address}: {_untrusted(cause)}")
+    if isinstance(cause, ssl.SSLError) or "ssl" in text or "certificate" in text:
+        if "wrong_version_number" in text or "record layer" in text:
+            return CertificateError(
+                f"{address}: does not speak TLS. Is it the right port, and does the server run"
+                " with a certificate?"
+            )
+        if "alert" in text or "certificate required" in text:
+            return CertificateError(
+                f"{address}: refuses this site's certificate ({_reason(error)}). Ask the"
+                " coordinator for a new kit."
+            )
+    if isinstance(error, httpx.RemoteProtocolError):
+        return UnreachableError(
+            f"{address}: hung up. If this goes on: it may expect TLS, or a certificate of ours."
+        )
+    return UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
+
+
+def _untrusted(error: ssl.SSLCertVerificationError) -> str:
+    message = error.verify_message
+    if "expired" in message:
+        return "the server's certificate has expired. The coordinator has to renew it."
+    if "not yet valid" in message:
+        return (
+            "the server's certificate is not valid yet. Is this machine's clock right? If so, the"
+            " server's was wrong when it was made."
+        )
+    if "mismatch" in message or "doesn't match" in message:
+        return (
+            "the server's certificate is for another name. Dial one of the names it was made for,"
+            " or have this one added to server.names and the certificate renewed."
+        )
+    return (
+        f"the server's certificate is not of our kit's authority ({message}). This is another"
+        " federation's server, or somebody in between."
+    )
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__

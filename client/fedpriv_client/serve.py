@@ -1,0 +1,115 @@
+"""Run a site: its file, its kit, the connection, then what is heavy."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.clientapp import ClientApp
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import CertificateError, KitError
+from fedpriv.files import private_folder
+from fedpriv.health import health_service
+from fedpriv.pki.keys import load_key
+from fedpriv.pki.kit import read_kit
+from fedpriv.process import Status, only_process
+from fedpriv_client.link import Link
+from fedpriv_client.service import Service
+
+log = logging.getLogger(__name__)
+
+
+def serve(file: SiteFile, config: Path) -> None:
+    """Answer the server until stopped.
+
+    The connection is made first, so that what is wrong with it shows at once, and the server
+    knows that a site that was restarted is back while it still reads its records.
+
+    Raises:
+        FedprivError: something that waiting does not heal.
+        KeyboardInterrupt: after the ledger was given back.
+    """
+    folder = private_folder(file.site.state_dir)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(only_process(folder))
+        status = Status(
+            folder,
+            site=file.site.name,
+            server=file.server.address,
+            connection="connecting",
+            activity="starting",
+            problem="",
+        )
+        stack.callback(status.update, connection="none", activity="stopped")
+        healthy = stack.enter_context(health_service(file.site.health))
+        link = link_of(file)
+        service = Service(link, status, healthy)
+        stack.callback(service.close)
+        try:
+            service.connect()
+            log.info("%s reads its records.", file.site.name)
+            status.update(activity="reading records")
+            service.run(_app(file, config, stack))
+        except Exception as error:
+            status.update(problem=str(error))
+            raise
+
+
+def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
+    from fedpriv.privacy.entropy import SystemEntropy
+    from fedpriv.training.worker import WorkerPool
+    from fedpriv_client.app import client_app
+    from fedpriv_client.control import Attended
+    from fedpriv_client.settings import site_settings
+    from fedpriv_client.site import Site
+
+    settings = site_settings(file, config)
+    site = Site(settings, WorkerPool(1), lambda job, slot: SystemEntropy())
+    stack.callback(site.close)
+    log.info("%s is ready.", file.site.name)
+    return client_app(Attended(site, settings.state_dir))
+
+
+def link_of(file: SiteFile) -> Link:
+    """The connection that a file describes, not made yet.
+
+    Raises:
+        KitError: the kit can't be used.
+        ConfigError: see `fedpriv.config.site`.
+    """
+    tls, key = identity(file)
+    return Link(file.server.address, tls, key)
+
+
+def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:
+    """What a site trusts and shows: TLS by its kit, and its key.
+
+    Raises:
+        KitError: a part of the kit is missing, was changed, has expired or is another's.
+    """
+    server = file.server
+    if server.plain:
+        return None, load_key(server.key)
+    kit = read_kit(server.kit, key=server.key, ca=server.ca, certificate=server.certificate)
+    manifest = kit.manifest
+    for stated, signed, name in (
+        (file.site.name, manifest.site, "site.name"),
+        (server.address, manifest.address, "server.address"),
+    ):
+        if stated != signed:
+            raise KitError(
+                f"{server.kit}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
+                " coordinator for a kit that says so, or correct the site's file."
+            )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=kit.ca.decode("ascii"))
+        context.load_cert_chain(server.certificate, server.key)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"{server.kit}: its certificates can't be used: {error}.") from None
+    return context, kit.key

@@ -1,0 +1,58 @@
+"""What the processes write to their logs: for people or for programs, never records.
+
+An exception that fedpriv did not raise on purpose may quote a record in its text. So its text
+is left out: class, files and lines are there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+
+
+class _Discreet(logging.Formatter):
+    def formatException(self, ei: object) -> str:  # noqa: N802  # logging's own name
+        assert isinstance(ei, tuple)
+        kind, _, trace = ei
+        frames = traceback.extract_tb(trace)
+        lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+        return "\n".join([*lines, f"  {getattr(kind, '__name__', kind)}"])
+
+
+class PlainFormatter(_Discreet):
+    """A line a message: time, level, text."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+
+class JsonFormatter(_Discreet):
+    """A JSON object a line: time (UTC), level, logger, message, and trace if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["trace"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure(*, as_json: bool) -> None:
+    """Send the log to standard error; libraries say only what is wrong."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
+    handler.addFilter(_is_ours_or_wrong)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+
+
+def _is_ours_or_wrong(record: logging.LogRecord) -> bool:
+    return record.name.startswith("fedpriv") or record.levelno >= logging.ERROR

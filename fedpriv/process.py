@@ -1,0 +1,93 @@
+"""One process at a time in a folder, and a file in it that says how the process is doing."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import RunningError
+
+_FILE, LOCK = "status.json", "process.lock"
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Be the only process of a folder while the context lasts; a killed one leaves no trace.
+
+    Raises:
+        RunningError: another one runs.
+    """
+    with (folder / LOCK).open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunningError(f"{folder}: another process works in it already.") from None
+        yield
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process works in a folder."""
+    try:
+        with (folder / LOCK).open("r") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+class Status:
+    """The newest state of a process; nothing in it is computed from records.
+
+    Its text may say what is wrong on this machine, so it stays there.
+
+    Args:
+        folder: of the process.
+        facts: JSON values to begin with.
+    """
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        self._path = folder / _FILE
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] = {"pid": os.getpid(), "started": _now()}
+        self.update(**facts)
+
+    def update(self, **facts: Any) -> None:
+        """Say what has changed; what has not costs nothing."""
+        with self._lock:
+            if all(key in self._facts and self._facts[key] == facts[key] for key in facts):
+                return
+            self._facts.update(facts, changed=_now())
+            temporary = self._path.with_suffix(".tmp")
+            try:
+                temporary.write_text(json.dumps(self._facts, indent=2) + "\n", encoding="utf-8")
+                temporary.replace(self._path)
+            except OSError:  # a full disk stops the work, with a reason; this is only news of it
+                temporary.unlink(missing_ok=True)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What a folder's process said last, and whether it still runs."""
+    try:
+        facts: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        facts = {}
+    return {"running": is_running(folder), **facts}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def stop_on_terminate() -> None:
+    """Let a polite request to end (SIGTERM) do what Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,0 +1,214 @@
+"""A Flower grid over a network where sites vanish, come back, and lose messages.
+
+A request is posted again, as another message with the same content, whenever its site can't
+have it: it asks for messages without having confirmed that one, or it connected anew. Sites
+answer repeated requests from their outbox, so posting again costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedpriv_server.link import Link
+
+MARGIN = 600.0  # seconds that a message outlives the wait for its reply
+DAY = 86_400.0
+
+
+@dataclass
+class _Request:
+    """What a node was asked, under however many messages.
+
+    Attributes:
+        posted: ids of the messages that carry it.
+        taken: ids of those that the node took out of its mailbox, and has not confirmed.
+    """
+
+    key: str
+    node: int
+    content: RecordDict
+    kind: str
+    group: str
+    ttl: float
+    posted: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+
+class NetworkGrid(Grid):
+    """Sends to the nodes of a link and gathers what they answer.
+
+    Use one at a time: it holds the requests of one round.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.RLock()
+        self._news = threading.Event()
+        self._open: dict[str, _Request] = {}
+        self._greetings: dict[int, _Request] = {}
+        self._newcomers: set[int] = set()
+        self._arriving: dict[str, Message] = {}  # replies that are not complete yet
+        link.traffic = self
+
+    # What Flower's strategies use
+
+    def set_run(self, run: object) -> None:
+        """Nothing to set: the link has one run."""
+
+    @property
+    def run(self) -> NoReturn:
+        raise NotImplementedError("The link's Flower run is nobody's business; a job is fedpriv's.")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """A message to a node."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes that are there now, in order of their sites' names."""
+        names = self._link.names
+        there = [node for node in names if self._link.presence.is_there(node)]
+        return sorted(there, key=lambda node: names[node])
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Post messages; gives an id for each, under which its reply will come."""
+        return [self._push(message, DAY).key for message in messages]
+
+    def _push(self, message: Message, timeout: float) -> _Request:
+        metadata = message.metadata
+        request = _Request(
+            key=uuid.uuid4().hex,
+            node=metadata.dst_node_id,
+            content=message.content,
+            kind=metadata.message_type,
+            group=metadata.group_id,
+            ttl=timeout + MARGIN,
+        )
+        metadata.__dict__["_message_id"] = request.key
+        with self._lock:
+            self._open[request.key] = request
+            if request.kind == MessageType.QUERY:
+                self._greetings[request.node] = request
+            self._post(request)
+        return request
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies that are there by now; each is given out once."""
+        wanted = [self._open[key] for key in message_ids if key in self._open]
+        return [self._link.read(reply, request.key) for request, reply in self._answered(wanted)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterator[Message]:
+        """Post messages and give the replies as they come, removing each when the next is asked.
+
+        Ends when all have answered, when those that have not are gone, or after `timeout`
+        seconds.
+        """
+        timeout = DAY if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        return self._gather([self._push(message, timeout) for message in messages], deadline)
+
+    def _gather(self, waiting: list[_Request], deadline: float) -> Iterator[Message]:
+        try:
+            while waiting:
+                self._news.clear()
+                for request, reply in self._answered(waiting):
+                    waiting.remove(request)
+                    yield self._link.read(reply, request.key)
+                    self._close(request, [reply])
+                left = deadline - time.monotonic()
+                if left <= 0 or not any(self._link.presence.is_there(r.node) for r in waiting):
+                    break
+                self._news.wait(min(left, 0.5))
+        finally:
+            for request in waiting:
+                self._close(request, [])
+
+    def _answered(self, requests: list[_Request]) -> Iterator[tuple[_Request, Message]]:
+        """The requests with a complete reply. One whose reply is on its way is not among them."""
+        with self._lock:
+            by_message = {posted: item for item in requests for posted in item.posted}
+        for reply in self._link.replies(set(by_message)):
+            self._arriving[reply.metadata.message_id] = reply
+        for reply in list(self._arriving.values()):
+            request = by_message.get(reply.metadata.reply_to_message_id)
+            if request is not None and self._link.is_complete(reply):
+                del self._arriving[reply.metadata.message_id]
+                if request.key in self._open:
+                    yield request, reply
+
+    def _close(self, request: _Request, replies: list[Message]) -> None:
+        with self._lock:
+            self._open.pop(request.key, None)
+            for key, reply in list(self._arriving.items()):
+                if reply.metadata.reply_to_message_id in request.posted:
+                    replies = [*replies, self._arriving.pop(key)]
+            self._link.discard(set(request.posted), replies)
+
+    def _post(self, request: _Request) -> None:
+        request.taken.clear()
+        request.posted.append(
+            self._link.post(request.node, request.content, request.kind, request.group, request.ttl)
+        )
+
+    def newcomers(self) -> set[int]:
+        """The nodes that connected since the last call, for the first time or anew."""
+        with self._lock:
+            newcomers, self._newcomers = self._newcomers, set()
+        return newcomers
+
+    # What the link tells of its nodes
+
+    def arrived(self, node: int) -> None:
+        """A new process knows nothing: say again what the job is, and what is unanswered."""
+        with self._lock:
+            self._newcomers.add(node)
+            known = {request.key: request for request in self._unanswered(node)}
+            greeting = self._greetings.get(node)
+            if greeting is not None and known:
+                known.setdefault(greeting.key, greeting)
+            for request in sorted(known.values(), key=lambda item: item.kind != MessageType.QUERY):
+                self._post(request)
+        self._news.set()
+
+    def asks(self, node: int) -> None:
+        """Who asks for more has read what it took; what it did not confirm got lost."""
+        with self._lock:
+            for request in self._unanswered(node):
+                if request.taken:
+                    self._post(request)
+
+    def took(self, node: int, message_id: str) -> None:
+        """A message is on its way to its node."""
+        with self._lock:
+            for request in self._unanswered(node):
+                if message_id in request.posted:
+                    request.taken.add(message_id)
+
+    def confirmed(self, node: int, message_id: str) -> None:
+        """A message, with all its objects, has reached its node."""
+        with self._lock:
+            for request in self._unanswered(node):
+                request.taken.discard(message_id)
+
+    def stored(self) -> None:
+        """Something of a reply is there."""
+        self._news.set()
+
+    def _unanswered(self, node: int) -> list[_Request]:
+        return [request for request in self._open.values() if request.node == node]

@@ -1,0 +1,449 @@
+"""Flower's fleet API and link state in this process: all that we use of Flower's own server.
+
+Mounted is the fleet router with node authentication, and nothing else: no Control API, which
+has no authentication, and no Runtime API. Nodes are those of the registry; none can register
+itself. Everything that leans on Flower's internals on this side is in this file; the tests
+hold it to what Flower 1.41 does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastapi import FastAPI, Request, Response
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import Array
+from flwr.app.message.message import make_message, remove_content_from_message
+from flwr.app.metadata import Metadata
+from flwr.common.constant import (
+    HEARTBEAT_MAX_INTERVAL,
+    NOOP_ACCOUNT_NAME,
+    NOOP_FLWR_AID,
+    SUPERLINK_NODE_ID,
+)
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.error import http_error_translator
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store import NoObjectInStoreError, ObjectStore, ObjectStoreFactory
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router as fleet_router
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fedpriv_server.presence import Presence
+
+FLOWER_LOG = logging.getLogger("flwr")
+FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
+FLOWER_LOG.setLevel(logging.ERROR)
+HOLD = 5.0  # seconds that a site's question for messages is held open
+TASK_HEARTBEAT = 10.0
+MAX_BODY = 8 << 20  # bytes of one request; Flower sends objects of at most 5 MB
+MAX_OBJECTS = 4096  # in one message
+UNREADABLE = 2  # code of an error reply: Flower's for a ClientApp that failed
+
+Content = RecordDict
+
+
+class Traffic(Protocol):
+    """Who wants to hear what nodes do. Called from the server's threads."""
+
+    def arrived(self, node: int) -> None:
+        """A node connected, for the first time or anew."""
+
+    def asks(self, node: int) -> None:
+        """A node asks for messages."""
+
+    def took(self, node: int, message_id: str) -> None:
+        """A message was taken out of a node's mailbox."""
+
+    def confirmed(self, node: int, message_id: str) -> None:
+        """A node has all of a message."""
+
+    def stored(self) -> None:
+        """Something of a reply was stored."""
+
+
+class Link:
+    """A Flower link state with one run, the nodes that may use it, and the app they talk to.
+
+    Args:
+        folder: for the state; what is there is removed, since a job's memory is its checkpoint.
+
+    Attributes:
+        presence: who is there.
+        traffic: told of what nodes do; set it before the app is served.
+    """
+
+    traffic: Traffic
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        database = str(folder / "link.db")
+        factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
+        self._factory = factory
+        self._state: LinkState = factory.state()
+        self._store: ObjectStore = self._state.object_store
+        self.presence = Presence()
+        self._names: dict[int, str] = {}
+        self._awaited: dict[str, list[str]] = {}  # reply → its objects that have not come
+        self._run, self._task = self._start_run()
+        self._mailboxes: dict[int, asyncio.Event] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
+        threading.Thread(target=self._keep_run, name="flower-run", daemon=True).start()
+
+    def _start_run(self) -> tuple[int, int]:
+        state = self._state
+        run = state.create_run(
+            None, None, "0" * 64, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+        )
+        task = state.get_run_info(run_ids=[run])[0].primary_task_id
+        assert task is not None
+        state.claim_task(task)
+        state.activate_task(task)
+        # Flower's Message constructor asks the process who it is; its launchers would say it.
+        TaskIdentity.run_id, TaskIdentity.task_id = run, task
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+        return run, task
+
+    def _keep_run(self) -> None:
+        while not self._stopping.wait(TASK_HEARTBEAT):
+            self._state.acknowledge_task_heartbeat(self._task)
+
+    def close(self) -> None:
+        """Stop keeping the run alive and requests open; before the web server stops."""
+        self._stopping.set()
+
+    # Nodes
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Node → name of its site, of those admitted."""
+        return dict(self._names)
+
+    def admit(self, name: str, public_key: bytes) -> int:
+        """Let the holder of a key in; gives the node's id.
+
+        Args:
+            public_key: PEM, as Flower's node authentication compares it.
+        """
+        node = self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
+        self._names[node] = name
+        return node
+
+    def dismiss(self, name: str) -> None:
+        """Refuse the site of that name from its next request on."""
+        for node in [node for node, known in self._names.items() if known == name]:
+            self._state.delete_node(NOOP_FLWR_AID, node)
+            del self._names[node]
+            self.presence.forget(node)
+
+    # Messages
+
+    def post(self, node: int, content: Content, kind: str, group: str, ttl: float) -> str:
+        """Put a message into a node's mailbox; gives its id."""
+        message = Message(content, node, kind, ttl=ttl, group_id=group)
+        with no_object_id_recompute():
+            message.metadata.__dict__["_message_id"] = message.object_id
+            objects = get_all_nested_objects(message)
+            session = self._state.start_session(self._run)
+            stored, missing = self._state.store_message_and_object_tree(
+                remove_content_from_message(message), get_object_tree(message), session
+            )
+            assert stored, f"node {node} is not admitted"
+            wanted = set(missing)  # the vector that another node was sent is there already
+            for key, item in objects.items():
+                if key in wanted:
+                    self._state.store_object(self._run, session, key, item.deflate())
+        loop, box = self._loop, self._mailboxes.get(node)
+        if loop is not None and box is not None:
+            loop.call_soon_threadsafe(box.set)
+        return message.metadata.message_id
+
+    def replies(self, message_ids: set[str]) -> list[Message]:
+        """The replies to messages that came since the last call, content and all to come.
+
+        Each is given once. Give them to `complete` to know whether their objects are there.
+        """
+        found = self._state.get_message_res(set(message_ids), self._run)
+        return [reply for reply in found if reply.metadata.src_node_id != SUPERLINK_NODE_ID]
+
+    def is_complete(self, reply: Message) -> bool:
+        """Whether all objects of a reply have arrived."""
+        key = reply.metadata.message_id
+        try:
+            if key not in self._awaited:
+                tree = self._store.get_object_tree(key)
+                self._awaited[key] = [node.object_id for node in iterate_object_tree(tree)]
+            waiting = self._awaited[key]
+            while waiting and self._store.get(waiting[-1]):
+                waiting.pop()
+        except NoObjectInStoreError:
+            return False
+        return not waiting
+
+    def read(self, reply: Message, reply_to: str) -> Message:
+        """A complete reply with its content, arrays being read one by one when asked for.
+
+        A content that can't be read becomes an error reply.
+
+        Args:
+            reply_to: id of the message that it shall be a reply to.
+        """
+        metadata = _replying(reply.metadata, reply_to)
+        if reply.has_error():
+            return make_message(metadata, error=reply.error)
+        try:
+            content = self._content(reply.metadata.message_id)
+        except Exception:  # whatever a site may have put together
+            return make_message(metadata, error=Error(UNREADABLE, "unreadable"))
+        return make_message(metadata, content=content)
+
+    def _content(self, message_id: str) -> RecordDict:
+        (root,) = get_object_children_ids_from_object_content(self._object(message_id))
+        names = json.loads(get_object_body(self._object(root), RecordDict))
+        content = RecordDict()
+        for name, key in names.items():
+            raw = self._object(key)
+            if raw.startswith(ArrayRecord.__qualname__.encode()):
+                content[name] = StoredArrays(
+                    json.loads(get_object_body(raw, ArrayRecord)), self._array
+                )
+            else:
+                content[name] = ConfigRecord.inflate(raw)
+        return content
+
+    def _array(self, key: str) -> Array:
+        tree = self._store.get_object_tree(key)
+        keys = [node.object_id for node in iterate_object_tree(tree)]
+        contents = {item: self._object(item) for item in keys}
+        array = inflate_object_from_contents(key, contents)
+        if not isinstance(array, Array):
+            raise ValueError("not an array")
+        return array
+
+    def _object(self, key: str) -> bytes:
+        content = self._store.get(key)
+        if not content:
+            raise ValueError("an object is missing")
+        return content
+
+    def discard(self, message_ids: set[str], replies: list[Message]) -> None:
+        """Remove messages, their replies, and what only they hold."""
+        for key in [*message_ids, *(reply.metadata.message_id for reply in replies)]:
+            self._store.delete(key)
+            self._awaited.pop(key, None)
+        self._state.delete_messages(message_ids)
+
+    # The app
+
+    def app(self) -> FastAPI:
+        """The fleet API, for a web server to serve."""
+        app = FastAPI(
+            openapi_url=None,  # no description of itself, for whoever asks
+            docs_url=None,
+            redoc_url=None,
+            middleware=[
+                Middleware(BoundedBody),
+                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+                Middleware(ProtobufTranslationMiddleware),
+                Middleware(NodeAuthMiddleware),
+                Middleware(BaseHTTPMiddleware, dispatch=self._observe),
+            ],
+        )
+        app.state.linkstate_factory = self._factory
+        app.state.enable_supernode_auth = True
+        app.include_router(fleet_router)
+        return app
+
+    async def _observe(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        """Behind authentication: `message` is what its sender signed for."""
+        self._loop = asyncio.get_running_loop()
+        message = getattr(request.state, "protobuf_request", None)
+        match message:
+            case None:
+                return PlainTextResponse("no such thing here", status_code=404)
+            case ActivateNodeRequest():
+                return await self._activate(message, request, call_next)
+            case DeactivateNodeRequest():
+                self.presence.forget(message.node_id)
+                return await call_next(request)
+            case PullMessagesRequest():
+                return await self._hold(message.node.node_id, request, call_next)
+            case PushMessagesRequest() if not _is_own_single_reply(message):
+                return PlainTextResponse("one reply of one's own at a time", status_code=400)
+        node = message.node.node_id
+        self.presence.heard(node)
+        response = await call_next(request)
+        if response.status_code < 400:
+            match message:
+                case ConfirmMessageReceivedRequest():
+                    self.traffic.confirmed(node, message.message_object_id)
+                case PushObjectRequest() | PushMessagesRequest():
+                    self.traffic.stored()
+        return response
+
+    async def _activate(
+        self, message: ActivateNodeRequest, request: Request, call_next: RequestResponseEndpoint
+    ) -> Response:
+        def lookup() -> int | None:
+            node = self._state.get_node_id_by_public_key(message.public_key)
+            if node is not None:
+                # Ends the lease of a process that was killed; else its heir has to wait for it.
+                self._state.deactivate_node(node)
+            return node
+
+        node = await run_in_threadpool(lookup)
+        response = await call_next(request)
+        if node is not None and response.status_code < 400:
+            self.presence.heard(node)
+            await run_in_threadpool(self.traffic.arrived, node)
+        return response
+
+    async def _hold(
+        self, node: int, request: Request, call_next: RequestResponseEndpoint
+    ) -> Response:
+        """Answer a question for messages when there is one, or after a while."""
+        first = node not in self._mailboxes
+        box = self._mailboxes.setdefault(node, asyncio.Event())
+        if first:
+            box.set()  # messages may have come before there was a box
+
+        def asks() -> None:
+            self._state.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
+            self.traffic.asks(node)
+
+        with self.presence.waiting(node):
+            await run_in_threadpool(asks)
+            if not await self._rings(box, request):
+                return PlainTextResponse("gone", status_code=499)
+            box.clear()
+            response = await call_next(request)
+        pulled = getattr(request.state, "protobuf_response", None)
+        for proto in getattr(pulled, "messages_list", ()):
+            box.set()  # there may be another
+            self.traffic.took(node, proto.metadata.message_id)
+        return response
+
+    async def _rings(self, box: asyncio.Event, request: Request) -> bool:
+        """Wait for a message, or long enough; false if the one who asks went away meanwhile.
+
+        No message is taken out of the box for somebody who is gone.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + HOLD
+        while not box.is_set() and clock() < deadline and not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(box.wait(), 0.5)
+            except TimeoutError:
+                if await request.is_disconnected():
+                    return False
+        return True
+
+
+class BoundedBody:
+    """Refuses a request that does not say how long it is, or is longer than any may be."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            length = Headers(scope=scope).get("content-length", "")
+            if not length.isdecimal() or int(length) > MAX_BODY:
+                await PlainTextResponse("too long", status_code=413)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class StoredArrays(ArrayRecord):
+    """Arrays of a reply that stay on disk until each is asked for; none is kept.
+
+    Args:
+        references: name → object id.
+        load: gives the array of an object id.
+    """
+
+    def __init__(self, references: dict[str, str], load: Callable[[str], Array]) -> None:
+        super().__init__()
+        self.__dict__["_references"], self.__dict__["_load"] = references, load
+
+    def __getitem__(self, name: str) -> Array:
+        load: Callable[[str], Array] = self.__dict__["_load"]
+        return load(self.__dict__["_references"][name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__["_references"])
+
+    def __len__(self) -> int:
+        return len(self.__dict__["_references"])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dict__["_references"]
+
+    def keys(self) -> Any:
+        return self.__dict__["_references"].keys()
+
+    def values(self) -> Any:
+        return (self[name] for name in self)
+
+    def items(self) -> Any:
+        return ((name, self[name]) for name in self)
+
+
+def _is_own_single_reply(request: PushMessagesRequest) -> bool:
+    """One message, from the node that signed for it, of no more objects than any needs."""
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        return False
+    metadata = request.messages_list[0].metadata
+    nodes = sum(1 for _ in iterate_object_tree(request.message_object_trees[0]))
+    return (
+        metadata.src_node_id == request.node.node_id
+        and bool(metadata.reply_to_message_id)
+        and nodes <= MAX_OBJECTS
+    )
+
+
+def _replying(metadata: Metadata, reply_to: str) -> Metadata:
+    return Metadata(
+        run_id=metadata.run_id,
+        message_id=metadata.message_id,
+        src_node_id=metadata.src_node_id,
+        dst_node_id=metadata.dst_node_id,
+        reply_to_message_id=reply_to,
+        group_id=metadata.group_id,
+        created_at=metadata.created_at,
+        ttl=metadata.ttl,
+        message_type=metadata.message_type,
+    )

@@ -1,0 +1,87 @@
+"""The web server around an app: a port of ours, TLS, and a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from fedpriv.errors import ConfigError
+
+STARTING = 30.0  # seconds
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """What the server shows, and whether it wants to be shown something.
+
+    Attributes:
+        authority: if given, connections without a certificate of it are refused (mutual TLS).
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path | None = None
+
+
+@contextlib.contextmanager
+def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> Iterator[int]:
+    """Serve `app` while the context lasts; gives the port.
+
+    Args:
+        address: host and port to bind; port 0 takes a free one.
+        tls: None speaks plain HTTP.
+
+    Raises:
+        ConfigError: the address can't be bound.
+    """
+    try:
+        listening = socket.create_server(address, backlog=256, family=_family(address[0]))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror if isinstance(error, OSError) else error}",
+            key="server.listen",
+            value=f"{address[0]}:{address[1]}",
+            fix="Is another server running? Name another port.",
+        ) from None
+    options = {}
+    if tls is not None:
+        options = {
+            "ssl_certfile": str(tls.certificate),
+            "ssl_keyfile": str(tls.key),
+            "ssl_ca_certs": None if tls.authority is None else str(tls.authority),
+            "ssl_cert_reqs": ssl.CERT_NONE if tls.authority is None else ssl.CERT_REQUIRED,
+        }
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+        **options,  # type: ignore[arg-type]
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), name="web", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + STARTING
+    while not server.started and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(STARTING)
+        listening.close()
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

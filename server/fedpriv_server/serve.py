@@ -1,0 +1,290 @@
+"""A job over the network: listen, let the registry's sites in, run the rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.job import JobConfig, ServerSection, seconds
+from fedpriv.config.site import is_loopback
+from fedpriv.errors import ConfigError, FedprivError, RoundError
+from fedpriv.health import health_service
+from fedpriv.process import Status, only_process
+from fedpriv.report import write_report
+from fedpriv.training.worker import WorkerPool
+from fedpriv_server.grid import NetworkGrid
+from fedpriv_server.job import Job
+from fedpriv_server.link import Link
+from fedpriv_server.listen import ServerTls, serving
+from fedpriv_server.registry import Registry
+from fedpriv_server.run_directory import RunDirectory
+
+log = logging.getLogger(__name__)
+LOOK = 0.2  # seconds between two looks at who is there
+REMIND = 60.0  # seconds between two complaints of who is missing
+REVIEW = 2.0  # seconds between two looks at the registry
+AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
+
+
+def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) -> RunDirectory:
+    """Run a job with the sites of its registry; go on with it if it was stopped before.
+
+    Args:
+        out: the run directory, new or of the same job.
+        source: the federation file, for messages.
+        plain: speak HTTP without TLS; on a loopback address only.
+
+    Raises:
+        ConfigError: the file is not for the network, or the address can't be used.
+        KitError: the certificates or the registry can't be used.
+        RunError: the directory holds another run.
+        RoundError: too few sites will ever accept or answer.
+        KeyboardInterrupt: after the run was left in a state that can be resumed.
+    """
+    section = _server_section(config, source)
+    address = _bound(section, plain, source)
+    registry = Registry.read(section.pki / "sites.json")
+    tls = None if plain else _tls(section)
+    out.mkdir(parents=True, exist_ok=True)
+    with only_process(out):
+        run = RunDirectory.open(out, config)
+        if run.info["status"] == "finished":
+            log.info("%s: the job is finished.", out)
+        else:
+            _serve(config, run, registry, address, tls)
+    return run
+
+
+def _serve(
+    config: JobConfig,
+    run: RunDirectory,
+    registry: Registry,
+    address: tuple[str, int],
+    tls: ServerTls | None,
+) -> None:
+    assert config.server is not None
+    out = run.path
+    try:
+        with contextlib.ExitStack() as stack:
+            status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
+            healthy = stack.enter_context(health_service(config.server.health))
+            link = Link(out / "link")
+            grid = NetworkGrid(link)
+            door = _Door(link, registry, {site.name for site in config.sites})
+            door.review()
+            port = stack.enter_context(serving(link.app(), address, tls))
+            stack.callback(link.close)
+            stack.enter_context(door.watched())
+            log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
+            healthy(True)
+            _run(config, run, grid, door, status)
+    finally:
+        run.discard()
+
+
+def _run(
+    config: JobConfig, run: RunDirectory, grid: NetworkGrid, door: _Door, status: Status
+) -> None:
+    names = door.link.names
+    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.link.names.get(node))
+    assembly = Assembly(config, grid, door, status, job)
+
+    def round_done(metrics: dict[str, Any]) -> None:
+        number, of = metrics["round"], config.job.rounds
+        states = {name: site["status"] for name, site in metrics["sites"].items()}
+        wrong = ", ".join(f"{name}: {state}" for name, state in states.items() if state != "ok")
+        log.info(
+            "Round %d of %d: %d sites%s%s, %.2f s",
+            number,
+            of,
+            sum(state == "ok" for state in states.values()),
+            f" ({wrong})" if wrong else "",
+            "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}",
+            metrics["seconds"],
+        )
+        status.update(state="running", round=number, rounds=of, sites=assembly.sites(states))
+
+    log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(names.values())))
+    try:
+        job.execute(grid, round_done, assembly)
+    except RoundError as error:
+        status.update(state="stopped", problem=str(error))
+        raise
+    finally:
+        if run.info["status"] != "preparing":
+            write_report(run.path)
+    status.update(state="finished", problem="")
+
+
+class Assembly:
+    """Waits until it is worth asking: for the last sites at first, later for as many as needed.
+
+    Called before every round, and with the error of one that failed.
+    """
+
+    def __init__(
+        self, config: JobConfig, grid: NetworkGrid, door: _Door, status: Status, job: Job
+    ) -> None:
+        self._config, self._grid, self._door = config, grid, door
+        self._status, self._job = status, job
+        self._begun = False
+        self._pause = AGAIN[0]
+        self._states: dict[str, str] = {}
+
+    def __call__(self, error: RoundError | None) -> None:
+        if error is None:
+            self._pause = AGAIN[0]
+        elif not error.may_heal:
+            raise error
+        else:
+            log.warning("%s Asking again in %.0f s.", error, self._pause)
+            self._status.update(state="waiting", problem=str(error), sites=self.sites())
+            time.sleep(self._pause)
+            self._pause = min(2 * self._pause, AGAIN[1])
+        self._wait()
+        for node in self._grid.newcomers():  # whoever refused may have changed its mind
+            self._job.strategy.refused.pop(node, None)
+        self._status.update(state="running", problem="", sites=self.sites())
+
+    def _wait(self) -> None:
+        """Until `min_sites` are there; the first time also for the others, for a while."""
+        config = self._config
+        assert config.server is not None
+        started = time.monotonic()
+        patience = 0.0 if self._begun else seconds(config.server.wait)
+        reminded = started
+        while True:
+            there, missing = len(self._grid.get_node_ids()), self.missing()
+            waited = time.monotonic() - started
+            if not missing or (there >= config.job.min_sites and waited >= patience):
+                break
+            if time.monotonic() - reminded >= REMIND or reminded == started:
+                reminded = time.monotonic() + 1e-9
+                text = f"Waiting for {', '.join(missing)}; {there} there."
+                log.info(text)
+                self._status.update(state="waiting", problem=text, sites=self.sites())
+            time.sleep(LOOK)
+        self._begun = True
+
+    def missing(self) -> list[str]:
+        """Names of the sites that are not there."""
+        names = self._door.link.names
+        there = {names[node] for node in self._grid.get_node_ids() if node in names}
+        return sorted({site.name for site in self._config.sites} - there)
+
+    def sites(self, states: dict[str, str] | None = None) -> dict[str, Any]:
+        """What is known of each site: whether it is there, and how it answered last."""
+        self._states |= states or {}
+        strategy, names = self._job.strategy, self._door.link.names
+        refused = {names.get(node): refusal for node, refusal in strategy.refused.items()}
+        missing = set(self.missing())
+        shown = {}
+        for site in self._config.sites:
+            known = self._states.get(site.name, "not asked yet")
+            if site.name in refused:
+                known = f"refused: {refused[site.name].reason}"
+            shown[site.name] = {
+                "there": site.name not in missing,
+                "admitted": site.name in names.values(),
+                "last": known,
+            }
+        return shown
+
+
+class _Door:
+    """Lets in whom the registry admits, and nobody else, for as long as it does."""
+
+    def __init__(self, link: Link, registry: Registry, wanted: set[str]) -> None:
+        self.link, self._registry, self._wanted = link, registry, wanted
+        self._let_in: dict[str, bytes] = {}
+
+    def review(self) -> None:
+        """Let in and turn out, by what the registry says now."""
+        try:
+            if self._registry.reload_if_changed():
+                log.info("%s: read again.", self._registry.path)
+        except FedprivError as error:
+            log.error("%s Nobody new is let in.", error)
+        admitted = {
+            site.name: site.public_key
+            for site in self._registry.admissible()
+            if site.name in self._wanted and site.public_key is not None
+        }
+        for name, key in list(self._let_in.items()):
+            if admitted.get(name) != key:
+                log.warning(
+                    "Site %s is turned out: its key was revoked, replaced or expired.", name
+                )
+                self.link.dismiss(name)
+                del self._let_in[name]
+        for name, key in admitted.items():
+            if name not in self._let_in:
+                self.link.admit(name, key)
+                self._let_in[name] = key
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Review the registry now and then while the context lasts."""
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(REVIEW):
+                self.review()
+
+        thread = threading.Thread(target=watch, name="registry", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _server_section(config: JobConfig, source: Path) -> ServerSection:
+    if config.job.engine != "network" or config.server is None:
+        raise ConfigError(
+            "is not for the network",
+            file=source,
+            key="job.engine",
+            value=config.job.engine,
+            fix='Set engine = "network" and add a [server] table, or run fedpriv simulate.',
+        )
+    return config.server
+
+
+def _bound(section: ServerSection, plain: bool, source: Path) -> tuple[str, int]:
+    """Host and port to bind."""
+    host, _, port = (section.listen or f"0.0.0.0:{section.address.rpartition(':')[2]}").rpartition(
+        ":"
+    )
+    host = host.strip("[]")
+    if plain:
+        host = "127.0.0.1" if section.listen is None else host
+        if not is_loopback(f"{host}:{port}"):
+            raise ConfigError(
+                "without TLS everyone in between can read and change what is sent",
+                file=source,
+                key="server.listen",
+                value=section.listen,
+                fix="Leave --plain out, or listen on 127.0.0.1.",
+            )
+    return host, int(port)
+
+
+def _tls(section: ServerSection) -> ServerTls:
+    pki = section.pki
+    for name in ("server.crt", "server.key", "ca.crt"):
+        if not (pki / name).exists():
+            raise ConfigError(
+                "no such file",
+                key="server.pki",
+                value=str(pki / name),
+                fix="Make it: fedpriv provision federation.toml",
+            )
+    authority = pki / "ca.crt" if section.client_certificates else None
+    return ServerTls(pki / "server.crt", pki / "server.key", authority)
