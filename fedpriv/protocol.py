@@ -4,10 +4,12 @@
     site → server   Offer         the site's terms for it, all public; or Refusal
     server → site   StepRequest   one slot, with the current vector
     site → server   StepReply     the privatised vector, with the ledger's head; or Refusal
+    server → site   ReportRequest after the last round
+    site → server   BudgetReport  what the job cost, signed by the site; or Refusal
 
-A message is a JSON body and at most one float32 vector. The site treats all of what it
-receives as untrusted: types and ranges are checked here, permission by the site's own limits.
-Nothing in an answer is computed from records but the privatised vector.
+A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`. The site treats
+all of what it receives as untrusted: types and ranges are checked here, permission by the site's
+own limits. Nothing in an answer is computed from records but the privatised vector.
 """
 
 from __future__ import annotations
@@ -18,12 +20,20 @@ from typing import Annotated, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Section
+from fedpriv.config.job import (
+    Digest,
+    JobConfig,
+    LoraSection,
+    ModelSection,
+    PrivacySection,
+    Section,
+    Wire,
+)
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger import Head
 
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -57,9 +67,10 @@ class Proposal(Body):
         steps: private steps, that is slots, in the whole job.
         base_digest: of the base weights.
         vector_digest: of the names and shapes of what is trained.
+        wire: how the vectors of the replies travel.
     """
 
-    job_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+    job_id: JobId
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=100_000)
     seed: int = Field(ge=0)
@@ -69,6 +80,24 @@ class Proposal(Body):
     privacy: PrivacySection
     base_digest: Digest
     vector_digest: Digest
+    wire: Wire = "float32"
+
+    @classmethod
+    def of(cls, config: JobConfig, *, job_id: str, base: str, vector: str) -> Self:
+        """What a federation file proposes, for a base and a trainable vector of these digests."""
+        return cls(
+            job_id=job_id,
+            method=config.job.method,
+            steps=config.job.rounds,
+            seed=config.job.seed,
+            fields=tuple(sorted(config.data.columns)),
+            model=config.model,
+            lora=config.lora,
+            privacy=config.privacy,
+            base_digest=base,
+            vector_digest=vector,
+            wire=config.job.wire,
+        )
 
     def digest(self) -> str:
         """SHA-256 of everything in it."""
@@ -143,6 +172,12 @@ class StepRequest(Body):
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         return "sha256:" + digest.hexdigest()
+
+
+class ReportRequest(Body):
+    """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures."""
+
+    job_id: JobId
 
 
 class StepReply(Body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -10,45 +11,91 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.vector import Vector
-from fedpriv.protocol import FAILED, Body, Proposal, Refusal, StepRequest
+from fedpriv.protocol import (
+    FAILED,
+    Body,
+    Offer,
+    Proposal,
+    Refusal,
+    ReportRequest,
+    StepRequest,
+)
+from fedpriv.report.budget import BudgetReport
+from fedpriv.wire import Blocks, encode
+from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
-Result = tuple[Body, Vector | None]
+Result = tuple[Body | BudgetReport, ArrayRecord | None]
 
 
-def client_app(site: Site) -> ClientApp:
-    """Serve a site: `query` messages carry proposals, `train` messages step requests."""
+def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> ClientApp:
+    """Serve a site to a server.
+
+    `query` messages carry proposals, `train` messages step requests, and `query.report` asks for
+    the budget report of a job.
+
+    Args:
+        permit: called with the id of the job before each answer; raises what forbids it.
+    """
     app = ClientApp()
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        return _answer(message, lambda: (site.consider(Proposal.parse(_body(message))), None))
+        return _answer(message, lambda: (_consider(site, permit, message), None))
+
+    @app.query("report")
+    def report(message: Message, context: Context) -> Message:
+        return _answer(message, lambda: (_report(site, message), None))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answer(
-            message, lambda: site.step(StepRequest.parse(_body(message)), _vector(message))
-        )
+        return _answer(message, lambda: _step(site, permit, message))
 
     return app
 
 
+def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Offer:
+    proposal = Proposal.parse(_body(message))
+    permit(proposal.job_id)
+    return site.consider(proposal)
+
+
+def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result:
+    request = StepRequest.parse(_body(message))
+    permit(request.job_id)
+    body, vector = site.step(request, _vector(message))
+    try:
+        write_budget_report(site, request.job_id)
+    except OSError as error:  # the release is in the outbox, and its report comes with the next
+        log.error("The budget report was not written: %s", error.strerror)
+    arrays = {name: Array(block) for name, block in encode(vector, site.wire)}
+    return body, ArrayRecord(arrays, keep_input=False)
+
+
+def _report(site: Site, message: Message) -> BudgetReport:
+    """Not forbidden by any order: it says what was spent, and costs nothing."""
+    request = ReportRequest.parse(_body(message))
+    if site.ledger.plan(request.job_id) is None:
+        raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
+    return write_budget_report(site, request.job_id)
+
+
 def _answer(message: Message, work: Callable[[], Result]) -> Message:
     """The reply to a message. Of an error its code and class leave; its text is logged here."""
-    vector: Vector | None = None
-    body: Body
+    arrays: ArrayRecord | None = None
+    body: Body | BudgetReport
     try:
-        body, vector = work()
+        body, arrays = work()
     except FedprivError as error:
-        body = Refusal.of(error)
-        log.error("Refused (%s): %s", body.refused, error)
+        refusal = body = Refusal.of(error)
+        log.error("Refused (%s): %s", refusal.refused, error)
     except Exception as error:
         log.exception("Failed: %s", type(error).__name__)
         body = FAILED
     content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
-    if vector is not None:
-        content["arrays"] = ArrayRecord({"vector": Array(vector)})
+    if arrays is not None:
+        content["arrays"] = arrays
     return Message(content, reply_to=message)
 
 
@@ -58,8 +105,9 @@ def _body(message: Message) -> object:
 
 
 def _vector(message: Message) -> Vector:
+    """The vector of a request. As long as its arrays say; the site knows how long it has to be."""
     record = message.content.array_records.get("arrays")
-    if record is None or set(record) != {"vector"}:
-        raise ProtocolError("Expected one array named 'vector'.")
-    array: Vector = record["vector"].numpy()
-    return array
+    if record is None:
+        raise ProtocolError("The request has no arrays.")
+    size = sum(math.prod(array.shape) for array in record.values())
+    return Blocks(lambda name: record[name].data, record.keys(), size, "float32").vector()

@@ -95,11 +95,11 @@ def init(
 @app.command()
 def digest(config: Config = SITE) -> None:
     """Print the digest of the base model, for allow.model_digest."""
-    from fedpriv.config.load import read_toml
+    from fedpriv.config.load import model_name, read_toml
     from fedpriv.models.base import digest_of
 
-    allow = read_toml(config).get("allow", {})
-    print(digest_of(str(allow.get("model", "embedded"))))
+    name = str(read_toml(config).get("allow", {}).get("model", "embedded"))
+    print(digest_of(model_name(config.resolve().parent, name)))
 
 
 @app.command()

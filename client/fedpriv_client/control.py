@@ -8,13 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from fedpriv.config.job import Wire
 from fedpriv.errors import ConfigError, PausedError
 from fedpriv.files import write_json
-from fedpriv.models.vector import Vector
-from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 
 
 @dataclass(frozen=True)
@@ -59,36 +55,3 @@ class Orders:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
         if job in self.refused:
             raise PausedError(f"The administrator of this site refuses job {job!r}.")
-
-
-class Answers(Protocol):
-    """What answers a server: a site, or something in front of it."""
-
-    @property
-    def wire(self) -> Wire:
-        """How the vectors of the job in hand travel."""
-
-    def consider(self, proposal: Proposal) -> Offer:
-        """Say yes or no to a job."""
-
-    def step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
-        """Take one private step."""
-
-
-class Attended:
-    """A site that asks for its administrator's orders before every answer."""
-
-    def __init__(self, site: Answers, folder: Path) -> None:
-        self._site, self._folder = site, folder
-
-    @property
-    def wire(self) -> Wire:
-        return self._site.wire
-
-    def consider(self, proposal: Proposal) -> Offer:
-        Orders.read(self._folder).check(proposal.job_id)
-        return self._site.consider(proposal)
-
-    def step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
-        Orders.read(self._folder).check(request.job_id)
-        return self._site.step(request, vector)

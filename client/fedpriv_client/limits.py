@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fedpriv.errors import BudgetError, ProtocolError
+from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Plan, Terms
 from fedpriv.protocol import Proposal
+
+if TYPE_CHECKING:
+    from fedpriv.models.vector import TrainableVector
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,9 @@ class Limits:
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
         max_length: tokens of the longest example.
         numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
+        max_r: rank of an adapter.
+        max_trainable: parameters that are trained, adapter and new head together.
+        targets: names of the layers that may get an adapter; none for any.
     """
 
     per_job: float
@@ -33,52 +41,72 @@ class Limits:
     max_steps: int = 100_000
     max_length: int = 8192
     numerics: tuple[str, ...] = ("default", "strict")
+    max_r: int = 1024
+    max_trainable: int = 10**9
+    targets: tuple[str, ...] = ()
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
         """The plan this site would commit to for a proposal.
 
-        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
-        at the proposed rate and steps and the site's own δ.
-
         Raises:
             ProtocolError: something the site does not allow.
-            BudgetError: more steps, a higher rate or less noise than allowed.
+            BudgetError: more steps or a higher rate than allowed.
         """
+        for refusal in self.refusals(proposal, terms):
+            raise refusal
+        return self.calibrated(proposal, terms)
+
+    def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
+        """All that this site does not allow of a proposal, before a model is loaded for it."""
         if proposal.method not in self.methods:
-            raise ProtocolError(
+            yield ProtocolError(
                 f"method: {proposal.method!r} is not allowed here, only {', '.join(self.methods)}."
             )
         if self.labels != proposal.model.labels:
-            raise ProtocolError(
+            yield ProtocolError(
                 f"model.labels: {proposal.model.labels} are not this site's labels {self.labels}."
             )
         if proposal.model.max_length > self.max_length:
-            raise ProtocolError(
+            yield ProtocolError(
                 f"model.max_length: {proposal.model.max_length} is more than this site allows,"
                 f" {self.max_length}."
             )
         if self.base_digest != proposal.base_digest:
-            raise ProtocolError(
+            yield ProtocolError(
                 f"model: {proposal.base_digest} is not the base model this site allows,"
                 f" {self.base_digest}."
             )
         privacy = proposal.privacy
         if privacy.numerics not in self.numerics:
-            raise ProtocolError(
+            yield ProtocolError(
                 f"privacy.numerics: {privacy.numerics!r} is not allowed here, only"
                 f" {', '.join(self.numerics)}."
             )
         if (privacy.unit, privacy.max_records_per_unit) != (terms.unit, terms.max_records_per_unit):
-            raise ProtocolError(
+            yield ProtocolError(
                 f"privacy.unit: {privacy.unit!r} with {privacy.max_records_per_unit} records is not"
                 f" the unit of this site's ledger, {terms.unit!r} with"
                 f" {terms.max_records_per_unit}."
             )
         if privacy.sample_rate > self.max_rate or proposal.steps > self.max_steps:
-            raise BudgetError(
+            yield BudgetError(
                 f"A rate of {privacy.sample_rate:g} for {proposal.steps} steps is more than this"
                 f" site allows, {self.max_rate:g} and {self.max_steps}."
             )
+        if proposal.lora.r > self.max_r:
+            yield ProtocolError(
+                f"lora.r: {proposal.lora.r} is more than this site allows, {self.max_r}."
+            )
+        if proposal.lora.target_modules != "auto":
+            yield from self._foreign_targets(proposal.lora.target_modules)
+
+    def calibrated(self, proposal: Proposal, terms: Terms) -> Plan:
+        """A proposal as a plan, whether or not it is allowed.
+
+        The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
+        at the proposed rate and steps and the site's own δ.
+        """
+        privacy = proposal.privacy
         epsilon = min(privacy.epsilon, self.per_job)
         noise = calibrate_noise(epsilon, terms.plan_delta, privacy.sample_rate, proposal.steps)
         return Plan(
@@ -91,3 +119,28 @@ class Limits:
             proposal=proposal.digest(),
             numerics=privacy.numerics,
         )
+
+    def check_trained(self, vector: TrainableVector) -> None:
+        """Check what a loaded model would train: how much, and in which layers.
+
+        Raises:
+            ProtocolError: more parameters, or other layers, than the site allows.
+        """
+        if vector.size > self.max_trainable:
+            raise ProtocolError(
+                f"lora: would train {vector.size:,} parameters, more than this site allows,"
+                f" {self.max_trainable:,}."
+            )
+        layers = {name.partition(".lora_")[0] for name in vector.names if ".lora_" in name}
+        for refusal in self._foreign_targets(sorted(layers)):
+            raise refusal
+
+    def _foreign_targets(self, layers: Iterable[str]) -> Iterator[FedprivError]:
+        """Layers that may get no adapter here. A path such as ``h.0.attn`` is known by its end."""
+        names = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
+        foreign = [name for name in names if self.targets and name not in self.targets]
+        if foreign:
+            yield ProtocolError(
+                f"lora.target_modules: {', '.join(foreign)} may get no adapter here, only"
+                f" {', '.join(self.targets)}."
+            )

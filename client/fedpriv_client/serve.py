@@ -63,7 +63,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv.privacy.entropy import SystemEntropy
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.app import client_app
-    from fedpriv_client.control import Attended
+    from fedpriv_client.control import Orders
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
 
@@ -71,7 +71,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     site = Site(settings, WorkerPool(1), lambda job, slot: SystemEntropy())
     stack.callback(site.close)
     log.info("%s is ready.", file.site.name)
-    return client_app(Attended(site, settings.state_dir))
+    return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
 
 def link_of(file: SiteFile) -> Link:

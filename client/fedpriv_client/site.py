@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpriv.config.job import ComputeSection
+from fedpriv.config.job import ComputeSection, Wire
 from fedpriv.data import DataSpec, Population, check_labels, encode_population, read_records
 from fedpriv.data.identity import identities
 from fedpriv.errors import (
@@ -33,7 +33,7 @@ from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
 from fedpriv.report import budget
 from fedpriv.training.private_step import private_step
-from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
 
 if TYPE_CHECKING:
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
+_IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
+    "declared_size": "data.size",
+    "unit": "data.unit",
+    "max_records_per_unit": "data.max_records_per_unit",
+    "delta": "budget.delta",
+    "dataset_id": "data.dataset_id",
+    "budget": "budget.epsilon",
+    "rule": "budget.rule",
+}
 
 
 @dataclass(frozen=True)
@@ -55,10 +64,13 @@ class SiteSettings:
         state_dir: private to the site; holds the ledger, its key and the data cache.
         ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
             two of them.
-        terms: what the ledger is about. Its dataset id, budget and rule are those of a new one.
+        terms: what the ledger is about. In a simulation its dataset id, budget and rule are those
+            of a new one.
         lasting: the ledger outlives the job, so it was made beforehand, with a budget for life;
             else it is made at first use.
         witness: file on another disk that is told of every row of the ledger.
+        model: what is loaded, however the server calls it; None, in a simulation, is what the
+            proposal names.
     """
 
     name: str
@@ -71,6 +83,7 @@ class SiteSettings:
     compute: ComputeSection
     lasting: bool = False
     witness: Path | None = None
+    model: str | None = None
 
 
 @dataclass
@@ -81,6 +94,86 @@ class _Job:
     plan: Plan
     recipe: ModelRecipe
     population: Population
+
+
+def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
+    """The model of a proposal, found where the site says: a server names no file or hub here."""
+    model = proposal.model
+    if settings.model is not None:
+        model = model.model_copy(update={"name": settings.model})
+    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
+
+
+def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
+    """Check that the records have what a job needs, and that it needs all of it.
+
+    Raises:
+        ProtocolError: they don't, or it does not.
+    """
+    if set(proposal.fields) != set(settings.columns):
+        raise ProtocolError(
+            f"data.columns: the job needs {', '.join(sorted(proposal.fields))}; this site has"
+            f" {', '.join(sorted(settings.columns))}."
+        )
+
+
+def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) -> None:
+    """Check the model that was loaded for a proposal, before anything is paid for it.
+
+    Raises:
+        ProtocolError: it is not the one that was proposed, or trains what is not allowed.
+        NotPrivateError: its per-record gradients can't be computed exactly.
+        AccountingError: strict numerics have no grid for it.
+    """
+    if worker.base.digest != proposal.base_digest:
+        raise ProtocolError(
+            f"model.name: this site's {worker.recipe.model.name!r} is {worker.base.digest}, the"
+            f" server's {proposal.base_digest}."
+        )
+    limits.check_trained(worker.vector)
+    if worker.vector.digest != proposal.vector_digest:
+        raise ProtocolError("lora: this site would train other shapes than the server.")
+    grid_of(plan.numerics, plan.clip_norm, worker.vector.size)
+    _ = worker.gradients
+
+
+def _making(settings: SiteSettings) -> str:
+    """The command that makes a ledger with the terms that are stated."""
+    terms = settings.terms
+    if not terms.simulated:
+        return "fedpriv-client init"
+    return (
+        f"fedpriv ledger init {settings.ledger} --size {terms.declared_size} --unit {terms.unit}"
+        f" --max-records-per-unit {terms.max_records_per_unit}"
+        f" --delta {terms.delta:g} --epsilon BUDGET --simulated"
+    )
+
+
+def check_terms(stated: Terms, ledger: Ledger) -> None:
+    """Check that a ledger was made with what is stated now.
+
+    Raises:
+        ConfigError: it was not, or one of the two is of a simulation.
+    """
+    names = {} if stated.simulated else _IN_THE_SITES_FILE
+    for key in dict.fromkeys((*_FIXED, *names)):
+        now, fixed = getattr(stated, key), getattr(ledger.terms, key)
+        if now != fixed and key == "simulated":
+            raise ConfigError(
+                "was made for simulations (simulated), and pays for nothing over the network"
+                if fixed
+                else "was made for the network (not simulated), and no simulation spends from it",
+                file=ledger.path,
+                fix="Name another ledger.",
+            )
+        if now != fixed:
+            raise ConfigError(
+                f"was fixed as {fixed!r} when the ledger was made",
+                file=ledger.path,
+                key=names.get(key, key),
+                value=now,
+                fix="State the same again. Another population needs another ledger.",
+            )
 
 
 class Site:
@@ -133,31 +226,19 @@ class Site:
                     " newest ledger; a new one would be a fresh budget for the same people."
                 )
             if settings.lasting:
-                terms = settings.terms
                 raise LedgerError(
                     f"{path}: no such ledger. A ledger that outlives a job is made once, with the"
-                    f" budget that its people have for life: fedpriv ledger init {path}"
-                    f" --size {terms.declared_size} --unit {terms.unit}"
-                    f" --max-records-per-unit {terms.max_records_per_unit}"
-                    f" --delta {terms.delta:g} --epsilon BUDGET"
-                    + (" --simulated" if terms.simulated else "")
+                    f" budget that its people have for life: {_making(settings)}"
                 )
             return Ledger.create(path, settings.terms, settings.witness)
         ledger = Ledger.open(path, settings.witness)
         try:
             if report.exists():
                 seen = budget.read(report)
-                ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
-            for key in _FIXED:
-                stated, fixed = getattr(settings.terms, key), getattr(ledger.terms, key)
-                if stated != fixed:
-                    raise ConfigError(
-                        f"was fixed as {fixed!r} when the ledger was made",
-                        file=path,
-                        key=key,
-                        value=stated,
-                        fix="State the same again. Another population needs another ledger.",
-                    )
+                # A file that is named by its data set is not the ledger of another one's report.
+                if settings.terms.simulated or seen.dataset_id == ledger.terms.dataset_id:
+                    ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
+            check_terms(settings.terms, ledger)
         except BaseException:
             ledger.close()
             raise
@@ -171,7 +252,7 @@ class Site:
             settings.columns,
             unit=settings.terms.unit,
             cache_dir=self._cache,
-            key=f"sites.{settings.name}.data",
+            key=f"sites.{settings.name}.data" if settings.terms.simulated else "data.path",
         )
         if "label" in settings.columns:
             check_labels(records, settings.limits.labels, settings.data)
@@ -207,11 +288,7 @@ class Site:
         ledger, settings = self.ledger, self.settings
         plan = settings.limits.plan(proposal, ledger.terms)
         ledger.check(plan)
-        if set(proposal.fields) != set(settings.columns):
-            raise ProtocolError(
-                f"data.columns: the job needs {', '.join(sorted(proposal.fields))}; this site has"
-                f" {', '.join(sorted(settings.columns))}."
-            )
+        check_fields(proposal, settings)
         with self._lock:
             if self._job is None or self._job.proposal != proposal:
                 self._job = self._prepare(proposal, plan)
@@ -231,17 +308,9 @@ class Site:
     def _prepare(self, proposal: Proposal, plan: Plan) -> _Job:
         settings = self.settings
         site_method(proposal.method)
-        recipe = ModelRecipe(proposal.model, proposal.lora, proposal.seed, settings.compute)
+        recipe = recipe_of(proposal, settings)
         with self._pool.borrow(recipe) as worker:
-            if worker.base.digest != proposal.base_digest:
-                raise ProtocolError(
-                    f"model.name: this site's {proposal.model.name!r} is {worker.base.digest}, the"
-                    f" server's {proposal.base_digest}."
-                )
-            if worker.vector.digest != proposal.vector_digest:
-                raise ProtocolError("lora: this site would train other shapes than the server.")
-            grid_of(plan.numerics, plan.clip_norm, worker.vector.size)  # refuses what is too large
-            _ = worker.gradients
+            check_model(worker, proposal, plan, settings.limits)
             tokenizer = worker.base.tokenizer
         spec = DataSpec.of(
             settings.columns,
@@ -320,6 +389,13 @@ class Site:
             ledger_head=head.hash,
         )
         return reply, np.frombuffer(payload, dtype="<f4").astype(np.float32)
+
+    @property
+    def wire(self) -> Wire:
+        """How the vectors of the job in hand travel; what was released is rounded for free."""
+        if self._job is None:
+            raise ProtocolError("This site has made no offer.")
+        return self._job.proposal.wire
 
     def close(self) -> None:
         """Give the ledger back, and remove the clear text of the records."""

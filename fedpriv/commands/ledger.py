@@ -51,11 +51,11 @@ def init(
     from fedpriv.privacy.ledger import Ledger, Terms
 
     options = {
-        "--order": order,
-        "--slots": slots,
-        "--sample-rate": sample_rate,
-        "--noise-multiplier": noise_multiplier,
-        "--plans": plans,
+        "order": order,
+        "slots": slots,
+        "sample_rate": sample_rate,
+        "noise_multiplier": noise_multiplier,
+        "plans": plans,
     }
     given = {key: value for key, value in options.items() if value is not None}
     terms = Terms(
@@ -77,27 +77,13 @@ def init(
 
 
 def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rule:
-    from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+    from fedpriv.privacy.rules import new_rule
 
-    needed = {"envelope": {"--slots", "--sample-rate", "--noise-multiplier"}, "sum": {"--plans"}}
-    allowed = needed.get(name, {"--order"} if name == "rdp" else set())
-    for key in given.keys() - allowed:
-        raise ConfigError(
-            f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."
-        )
-    for key in sorted(needed.get(name, set()) - given.keys()):
-        raise ConfigError(f"is needed by the rule {name!r}", key=key, fix="State it.")
-    match name:
-        case "envelope":
-            return EnvelopeRule(
-                given["--sample-rate"], given["--noise-multiplier"], given["--slots"]
-            )
-        case "rdp":
-            return RdpRule(given["--order"]) if given else RdpRule.best(epsilon, delta)
-        case "sum":
-            return SumRule.of(delta, given["--plans"])
-        case _:
-            return PlanRule()
+    try:
+        return new_rule(name, given, epsilon, delta)
+    except ConfigError as error:
+        option = f"--{str(error.key).replace('_', '-')}"
+        raise ConfigError(error.problem, key=option, value=error.value, fix=error.fix) from None
 
 
 @app.command()

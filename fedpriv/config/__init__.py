@@ -1,6 +1,7 @@
-"""What a person may write in a federation file, and how it is read."""
+"""What a person may write in a federation file or a site's, and how they are read."""
 
 from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.config.load import load_job
+from fedpriv.config.load import load_job, load_site
+from fedpriv.config.site import SiteFile
 
-__all__ = ["JobConfig", "SiteSection", "load_job"]
+__all__ = ["JobConfig", "SiteFile", "SiteSection", "load_job", "load_site"]

@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
+Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 SHAPES = {
@@ -39,7 +41,7 @@ class JobSection(Section):
     engine: Literal["inline", "network"] = Field(
         "inline", description="where client and server meet"
     )
-    wire: Literal["float32", "bf16", "int8"] = Field(
+    wire: Wire = Field(
         "float32", description="how sites send updates; rounding what is released is free"
     )
     seed: int = Field(0, ge=0, description="public randomness only; never noise or sampling")

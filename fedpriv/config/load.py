@@ -1,4 +1,4 @@
-"""Read a federation file: TOML, `--set` overrides, and errors a person can act on."""
+"""Read a federation file or a site's: TOML, `--set` overrides, errors a person can act on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedpriv.config.job import JobConfig
+from fedpriv.config.job import JobConfig, Section
+from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError
 
 EMBEDDED = Path(__file__).parent.parent / "assets" / "four_hospitals" / "federation.toml"
+File = TypeVar("File", bound=Section)
 
 
 def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConfig:
@@ -31,14 +33,48 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
         ConfigError: names the file, the key, the value and what to do.
     """
     path = EMBEDDED if path is None else path
+    return _absolute(_load(JobConfig, path, overrides), path.resolve().parent)
+
+
+def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
+    """The settings of a site's own file, with its paths made absolute.
+
+    Args:
+        overrides: ``a.b=value`` texts, as for `load_job`.
+
+    Raises:
+        ConfigError: names the file, the key, the value and what to do.
+    """
+    file, folder = _load(SiteFile, path, overrides), path.resolve().parent
+    server, witness = file.server, file.budget.witness
+    return file.model_copy(
+        update={
+            "site": file.site.model_copy(update={"state_dir": folder / file.site.state_dir}),
+            "server": server.model_copy(
+                update={
+                    "ca": None if server.ca is None else folder / server.ca,
+                    "key": folder / server.key,
+                    "certificate": folder / server.certificate,
+                    "kit": folder / server.kit,
+                }
+            ),
+            "data": file.data.model_copy(update={"path": _source(folder, file.data.path)}),
+            "budget": file.budget.model_copy(
+                update={"witness": None if witness is None else folder / witness}
+            ),
+            "allow": file.allow.model_copy(update={"model": model_name(folder, file.allow.model)}),
+        }
+    )
+
+
+def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
     try:
-        job = JobConfig.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise config_error(error, path, JobConfig) from None
-    return _absolute(job, path.resolve().parent)
+        raise config_error(error, path, kind) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -131,7 +167,7 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
 
 
 def _absolute(job: JobConfig, folder: Path) -> JobConfig:
-    """Make the file's paths absolute; a model name that is a folder beside it is one too."""
+    """Make the file's paths absolute."""
     sites = tuple(
         site.model_copy(
             update={
@@ -146,12 +182,15 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     server = job.server
     if server is not None:
         server = server.model_copy(update={"pki": folder / server.pki})
-    model = job.model
-    if (folder / model.name).is_dir():
-        model = model.model_copy(update={"name": str(folder / model.name)})
+    model = job.model.model_copy(update={"name": model_name(folder, job.model.name)})
     return job.model_copy(
         update={"sites": sites, "evaluation": evaluation, "model": model, "server": server}
     )
+
+
+def model_name(folder: Path, name: str) -> str:
+    """A folder beside the file, or what stands for a model elsewhere."""
+    return str(folder / name) if (folder / name).is_dir() else name
 
 
 def _source(folder: Path, data: Path | str) -> Path | str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError
+from fedpriv.models.digest import base_digest, find_base
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Keys of a configuration that say where it came from or what head it carries.
-_NOT_THE_MODEL = (
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "id2label",
-    "label2id",
-    "num_labels",
-    "pad_token_id",
-    "problem_type",
-    "torch_dtype",
-    "transformers_version",
-)
 EMBEDDED = Path(__file__).parent.parent / "assets" / "base"
 
 
@@ -38,7 +23,7 @@ class Base:
 
     Attributes:
         source: the folder or hub name it came from.
-        digest: of all that it is, see `base_digest`.
+        digest: of all that it is, see `fedpriv.models.digest.base_digest`.
     """
 
     model: PreTrainedModel
@@ -60,7 +45,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    source = str(EMBEDDED) if settings.name == "embedded" else settings.name
+    source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
         "output_loading_info": True,
@@ -79,14 +64,13 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         options["id2label"] = dict(enumerate(settings.labels))
         options["label2id"] = {label: index for index, label in enumerate(settings.labels)}
     try:
+        stored = find_base(source)
+        options["revision"] = stored.revision  # what is hashed below is what is loaded here
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
             model, loaded = factory.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ModelError(
-            f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
-            " Name a folder with config.json and model.safetensors, or a hub model."
-        ) from None
+        raise _not_loaded(settings, error) from None
     if model.config.pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
     model.requires_grad_(False)
@@ -106,7 +90,27 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
             key="model.max_length",
             value=settings.max_length,
         )
-    return Base(model, tokenizer, source, base_digest(model, tokenizer, skip=new))
+    return Base(model, tokenizer, source, base_digest(stored, tokenizer))
+
+
+def digest_of(name: str) -> str:
+    """The digest of the base of that name, whatever it is used for; its weights are only read.
+
+    Raises:
+        ModelError: as `load_base`.
+    """
+    settings = ModelSection(name=name)
+    tokenizer = load_tokenizer(settings)
+    try:
+        stored = find_base(source_of(name))
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_loaded(settings, error) from None
+    return base_digest(stored, tokenizer)
+
+
+def source_of(name: str) -> str:
+    """The folder or hub name that a model's name stands for."""
+    return str(EMBEDDED) if name == "embedded" else name
 
 
 def _longest(model: PreTrainedModel) -> int:
@@ -138,9 +142,10 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    source = str(EMBEDDED) if settings.name == "embedded" else settings.name
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            source_of(settings.name), trust_remote_code=False
+        )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"model.name: can't load the tokenizer of {settings.name!r}: {_first_line(error)}."
@@ -156,36 +161,11 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
     return tokenizer  # type: ignore[no-any-return]
 
 
-def base_digest(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, skip: Collection[str] = ()
-) -> str:
-    """SHA-256 over all of a base that decides a gradient: configuration, tokenizer, weights.
-
-    Args:
-        skip: names of weights that are not part of the base: those of a new head.
-    """
-    import torch
-
-    settings = model.config.to_dict()
-    for key in _NOT_THE_MODEL:
-        settings.pop(key, None)
-    words: Any = tokenizer
-    backend = getattr(words, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else sorted(words.get_vocab().items())
-    special = {name: str(token) for name, token in words.special_tokens_map.items()}
-    template = [words.chat_template, words.padding_side, special]
-    digest = hashlib.sha256(
-        json.dumps([settings, vocabulary, template], sort_keys=True, default=str).encode()
+def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
+    return ModelError(
+        f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
+        " Name a folder with config.json and model.safetensors, or a hub model."
     )
-    state: dict[str, torch.Tensor] = model.state_dict()
-    for name in sorted(state):
-        if name in skip:
-            continue
-        tensor = state[name].detach().contiguous().cpu()
-        header = json.dumps([name, list(tensor.shape), str(tensor.dtype)])
-        digest.update(header.encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return "sha256:" + digest.hexdigest()
 
 
 def _first_line(error: Exception) -> str:

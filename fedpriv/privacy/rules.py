@@ -21,13 +21,14 @@ envelope or a filter allows for that.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.errors import BudgetError, LedgerError
+from fedpriv.errors import BudgetError, ConfigError, LedgerError
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.rdp import ORDERS, epsilon_from_rdp, rdp
@@ -230,6 +231,43 @@ RULES: dict[str, type[Rule]] = {
     "rdp": RdpRule,
     "sum": SumRule,
 }
+
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "plan": (),
+    "envelope": ("noise_multiplier", "sample_rate", "slots"),
+    "rdp": ("order",),
+    "sum": ("plans",),
+}
+
+
+def new_rule(name: str, given: Mapping[str, Any], budget: float, delta: float) -> Rule:
+    """The rule of a new ledger, as an administrator states it.
+
+    Args:
+        given: what was stated of `OPTIONS`. All that a rule has are needed, but for the order of
+            ``rdp``, of which the best is taken.
+
+    Raises:
+        ConfigError: its key is the option that is missing, or belongs to another rule.
+        LedgerError: a value that makes no rule.
+    """
+    for key in given.keys() - set(OPTIONS[name]):
+        raise ConfigError(
+            f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."
+        )
+    for key in OPTIONS[name]:
+        if key not in given and key != "order":
+            raise ConfigError(f"is needed by the rule {name!r}", key=key, fix="State it.")
+    match name:
+        case "envelope":
+            return EnvelopeRule(given["sample_rate"], given["noise_multiplier"], given["slots"])
+        case "rdp":
+            return RdpRule(given["order"]) if given else RdpRule.best(budget, delta)
+        case "sum":
+            return SumRule.of(delta, given["plans"])
+        case _:
+            return PlanRule()
 
 
 def rule_of(fields: dict[str, Any]) -> Rule:

@@ -142,7 +142,7 @@ class Link:
             self._state.acknowledge_task_heartbeat(self._task)
 
     def close(self) -> None:
-        """Stop keeping the run alive and requests open; before the web server stops."""
+        """Stop keeping the run alive and requests open, before the web server stops."""
         self._stopping.set()
 
     # Nodes

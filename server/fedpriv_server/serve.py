@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from fedpriv_server.job import Job
 from fedpriv_server.link import Link
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.registry import Registry
+from fedpriv_server.reports import collect_reports
 from fedpriv_server.run_directory import RunDirectory
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ def _serve(
         with contextlib.ExitStack() as stack:
             status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
             healthy = stack.enter_context(health_service(config.server.health))
+            stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
             link = Link(out / "link")
             grid = NetworkGrid(link)
             door = _Door(link, registry, {site.name for site in config.sites})
@@ -117,6 +120,7 @@ def _run(
         raise
     finally:
         if run.info["status"] != "preparing":
+            collect_reports(grid, run, door.link.names)
             write_report(run.path)
     status.update(state="finished", problem="")
 

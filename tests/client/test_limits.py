@@ -78,6 +78,7 @@ def test_a_plan_is_what_was_proposed() -> None:
         ({"labels": ()}, {"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
         ({"numerics": ("default",)}, {"numerics": ("strict",)}, ProtocolError, "numerics"),
         ({"base_digest": BASE}, {"base_digest": BASE[:-1] + "b"}, ProtocolError, "base model"),
+        ({"max_r": 8}, {"max_r": 7}, ProtocolError, "8 is more than this site allows, 7"),
     ],
 )
 def test_what_a_site_does_not_allow_is_refused(
@@ -86,6 +87,56 @@ def test_what_a_site_does_not_allow_is_refused(
     limits(**exact).plan(PROPOSAL, TERMS)
     with pytest.raises(error, match=words):
         limits(**less).plan(PROPOSAL, TERMS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "foreign"),
+    [
+        ("auto", ("q_proj",), None),  # only a loaded model tells
+        (("q_proj", "v_proj"), (), None),
+        (("q_proj", "v_proj"), ("v_proj", "q_proj", "o_proj"), None),
+        (("q_proj", "lm_head"), ("q_proj",), "lm_head"),
+        (("layers.0.self_attn.q_proj",), ("q_proj",), None),
+        (("q_proj.lm_head",), ("q_proj",), "lm_head"),
+        (("Q_PROJ",), ("q_proj",), "Q_PROJ"),
+    ],
+)
+def test_only_named_layers_may_get_an_adapter(asked: Any, allowed: Any, foreign: Any) -> None:
+    proposal = PROPOSAL.model_copy(update={"lora": LoraSection(target_modules=asked)})
+    if foreign is None:
+        limits(targets=allowed).plan(proposal, TERMS)
+    else:
+        with pytest.raises(ProtocolError, match=f"target_modules: {foreign} may get no adapter"):
+            limits(targets=allowed).plan(proposal, TERMS)
+
+
+@pytest.mark.parametrize("targets", ["auto", ("q_proj", "v_proj")])
+def test_what_a_loaded_model_trains_is_bounded(make_worker: Any, targets: Any) -> None:
+    worker = make_worker("llama", r=2, targets=targets)
+    size = worker.vector.size
+    limits(max_trainable=size, targets=("q_proj", "v_proj")).check_trained(worker.vector)
+    with pytest.raises(ProtocolError, match=f"train {size:,} parameters, more than"):
+        limits(max_trainable=size - 1).check_trained(worker.vector)
+    with pytest.raises(ProtocolError, match="v_proj may get no adapter here, only q_proj"):
+        limits(targets=("q_proj",)).check_trained(worker.vector)
+
+
+def test_a_new_head_counts_and_is_no_layer_with_an_adapter(make_worker: Any) -> None:
+    worker = make_worker("llama", task="classification", r=1, targets=("q_proj",))
+    assert any("score" in name for name in worker.vector.names)
+    limits(targets=("q_proj",)).check_trained(worker.vector)
+    with pytest.raises(ProtocolError, match="parameters"):
+        limits(max_trainable=worker.vector.size - 1).check_trained(worker.vector)
+
+
+def test_all_reasons_of_a_refusal_are_told() -> None:
+    strict = limits(max_r=1, max_steps=1, methods=(), targets=("x",))
+    proposal = PROPOSAL.model_copy(update={"lora": LoraSection(target_modules=("q_proj",))})
+    told = [str(error) for error in strict.refusals(proposal, TERMS)]
+    assert len(told) == 4
+    for words in ("method", "lora.r", "4 steps", "target_modules"):
+        assert any(words in text for text in told)
+    assert strict.calibrated(proposal, TERMS) == limits().plan(proposal, TERMS)
 
 
 @pytest.mark.parametrize("change", [{"unit": "patient"}, {"max_records_per_unit": 2}])

@@ -32,6 +32,7 @@ from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Head, Ledger, Terms
 from fedpriv.privacy.privatised import public
+from fedpriv.privacy.rules import RdpRule
 from fedpriv.protocol import FAILED, Proposal, StepRequest
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import ModelRecipe, WorkerPool
@@ -80,7 +81,13 @@ class Setting:
                 vector_digest=worker.vector.digest,
             )
 
-    def site(self, terms: Terms = TERMS, witness: Path | None = None, **limits: Any) -> Site:
+    def site(
+        self,
+        terms: Terms = TERMS,
+        witness: Path | None = None,
+        model: str | None = None,
+        **limits: Any,
+    ) -> Site:
         settings = SiteSettings(
             name="clinic",
             data=self.data,
@@ -91,6 +98,7 @@ class Setting:
             limits=self.limits(**limits),
             compute=self.compute,
             witness=witness,
+            model=model,
         )
         return Site(settings, self.pool, lambda job, slot: SystemEntropy())
 
@@ -120,6 +128,9 @@ def request(slot: int = 0, **changes: Any) -> StepRequest:
         ({"max_length": 31}, ProtocolError, "32 is more than this site allows"),
         ({"labels": ("no", "yes")}, ProtocolError, "not this site's labels"),
         ({"numerics": ("strict",)}, ProtocolError, "'default' is not allowed here, only strict"),
+        ({"max_r": 1}, ProtocolError, "2 is more than this site allows, 1"),
+        ({"targets": ("v_proj",)}, ProtocolError, "q_proj may get no adapter here"),
+        ({"max_trainable": 255}, ProtocolError, "would train 256 parameters"),
     ],
 )
 def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str) -> None:
@@ -159,6 +170,32 @@ def test_another_unit_than_the_ledgers_is_refused(setting: Setting) -> None:
     site = setting.site()
     with pytest.raises(ProtocolError, match=r"privacy\.unit"):
         site.consider(setting.change(privacy=privacy))
+    site.close()
+
+
+def test_a_server_does_not_choose_what_a_site_loads(
+    setting: Setting, model_folder: Make, tmp_path: Path
+) -> None:
+    """A name is a path or a hub's; opening one is already more than a server may have done."""
+    ours = str(setting.proposal.model.name)
+    for name in (str(model_folder("gpt2")), "http://elsewhere/model", str(tmp_path / "none")):
+        elsewhere = setting.proposal.model.model_copy(update={"name": name})
+        site = setting.site(model=ours)
+        assert site.consider(setting.change(model=elsewhere)).declared_size == 24
+        assert site._job is not None and site._job.recipe.model.name == ours
+        _, vector = site.step(request(), setting.vector)
+        assert vector.shape == setting.vector.shape
+        site.close()
+        shutil.rmtree(setting.folder / "state")
+
+
+def test_the_model_that_a_site_names_has_to_be_the_one_it_allows(
+    setting: Setting, model_folder: Make
+) -> None:
+    site = setting.site(model=str(model_folder("llama", rms_norm_eps=1e-3)))
+    with pytest.raises(ProtocolError, match=r"model\.name: this site's"):
+        site.consider(setting.proposal)
+    assert site.ledger.head.rows == 1
     site.close()
 
 
@@ -292,6 +329,35 @@ def test_terms_cannot_be_restated(setting: Setting) -> None:
         setting.site(terms=Terms("0" * 32, 240, "record", 1, 1e-3, 6.0, simulated=True))
     assert caught.value.value == 240
     setting.site().close()  # and the lock was given back
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_a_ledger_is_a_simulations_or_the_networks(setting: Setting, simulated: bool) -> None:
+    made = dataclasses.replace(TERMS, simulated=simulated)
+    setting.site(terms=made).close()
+    words = "pays for nothing over the network" if simulated else "no simulation spends from it"
+    with pytest.raises(ConfigError, match=words):
+        setting.site(terms=dataclasses.replace(TERMS, simulated=not simulated))
+    setting.site(terms=made).close()
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("data.size", {"declared_size": 25}),
+        ("data.dataset_id", {"dataset_id": "1" * 32}),
+        ("budget.epsilon", {"budget": 60.0}),
+        ("budget.rule", {"rule": RdpRule(8)}),
+    ],
+)
+def test_over_the_network_all_terms_are_the_ledgers(
+    setting: Setting, key: str, change: Any
+) -> None:
+    """The file of a site that states another budget than its ledger has would mislead."""
+    made = dataclasses.replace(TERMS, simulated=False)
+    setting.site(terms=made).close()
+    with pytest.raises(ConfigError, match=f"{key}: was fixed as"):
+        setting.site(terms=dataclasses.replace(made, **change))
 
 
 def ask(site: Site, body: Any, kind: str, vector: Any = None) -> dict[str, Any]:

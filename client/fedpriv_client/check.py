@@ -1,0 +1,115 @@
+"""What the site would answer to a job, found out before anybody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
+from fedpriv.privacy.accountant import epsilon_upper
+from fedpriv.privacy.ledger import Ledger, Plan
+from fedpriv.protocol import Proposal
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.site import SiteSettings, check_fields, check_model, check_terms, recipe_of
+
+_ANY = "sha256:" + "0" * 64  # the digest of what a federation file does not say
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a site would answer to a proposal.
+
+    Attributes:
+        plan: what it would commit to; None if there is no such plan.
+        epsilon: of the plan by itself, at the ledger's δ, an upper bound.
+        allocated: ε of the ledger with it; None if it does not fit, or can't be looked at.
+        budget: ε that there is for life.
+        trained: parameters that would be trained; None if the model was not loaded.
+        refusals: why the site would refuse; none if it would take part.
+        unchecked: what could not be found out.
+    """
+
+    plan: Plan | None
+    epsilon: float | None
+    allocated: float | None
+    budget: float
+    trained: int | None
+    refusals: tuple[str, ...]
+    unchecked: tuple[str, ...]
+
+
+def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
+    """The proposal of a JSON file, or the one that a federation file would lead to.
+
+    A federation file does not say the digest of its model; it is taken to be the one that this
+    site allows.
+
+    Raises:
+        ConfigError: the file can't be read.
+        ProtocolError: it is JSON, and no proposal.
+    """
+    if path.suffix != ".json":
+        config = load_job(path)
+        return Proposal.of(
+            config, job_id=config.job.name, base=settings.limits.base_digest, vector=_ANY
+        )
+    try:
+        return Proposal.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't be read: {error}", file=path) from None
+
+
+def check_proposal(
+    settings: SiteSettings, proposal: Proposal, pool: WorkerPool | None = None
+) -> Verdict:
+    """Find out what the site would answer; records are not read, and the ledger is not changed.
+
+    Args:
+        pool: loads the model, to check it too, if nothing else is in the way.
+
+    Raises:
+        LedgerError: there is no ledger, or it can't be used.
+        ConfigError: the settings are not those that the ledger was made with.
+    """
+    limits, terms = settings.limits, settings.terms
+    refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
+    unchecked: list[str] = []
+    plan = epsilon = allocated = trained = None
+    with _noting(refusals):
+        check_fields(proposal, settings)
+    with _noting(refusals):
+        plan = limits.calibrated(proposal, terms)
+        epsilon = epsilon_upper([plan.event()], terms.delta)
+    try:
+        with Ledger.open(settings.ledger, reading=True) as ledger:
+            check_terms(terms, ledger)
+            with _noting(refusals):
+                allocated = ledger.check(plan) if plan is not None else None
+    except LedgerInUseError:
+        unchecked.append(
+            f"What is left of the budget: {settings.ledger} is in use. If this site's client is"
+            " running, stop it and check again."
+        )
+    if pool is None or plan is None or refusals:
+        unchecked.append("The model: it was not loaded.")
+    else:
+        with _noting(refusals), pool.borrow(recipe_of(proposal, settings)) as worker:
+            trained = worker.vector.size
+            if proposal.vector_digest == _ANY:
+                proposal = proposal.model_copy(update={"vector_digest": worker.vector.digest})
+            check_model(worker, proposal, plan, limits)
+    return Verdict(
+        plan, epsilon, allocated, terms.budget, trained, tuple(refusals), tuple(unchecked)
+    )
+
+
+@contextmanager
+def _noting(refusals: list[str]) -> Iterator[None]:
+    """Go on after a refusal, for there may be others."""
+    try:
+        yield
+    except FedprivError as error:
+        refusals.append(str(error))

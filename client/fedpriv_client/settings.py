@@ -1,0 +1,99 @@
+"""A site's own file as the settings of a site that keeps its ledger over the network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import ConfigError, LedgerError
+from fedpriv.privacy.ledger import Terms
+from fedpriv_client.limits import Limits
+from fedpriv_client.site import SiteSettings
+
+
+def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
+    """The settings of the site that a file describes, with the ledger that was made for it.
+
+    Args:
+        config_path: of the file, for messages.
+
+    Raises:
+        LedgerError: there is no ledger yet.
+        ConfigError: there are several, and none is named.
+    """
+    dataset_id = file.data.dataset_id or _only_ledger(file, config_path)
+    allow, budget = file.allow, file.budget
+    return SiteSettings(
+        name=file.site.name,
+        data=file.data.path,
+        columns=file.data.columns,
+        state_dir=file.site.state_dir,
+        ledger=ledger_path(file, dataset_id),
+        terms=terms_of(file, dataset_id),
+        limits=Limits(
+            per_job=budget.per_job,
+            base_digest=allow.model_digest,
+            labels=file.data.labels,
+            methods=allow.methods,
+            min_noise=allow.min_noise,
+            max_rate=allow.max_rate,
+            max_steps=allow.max_steps,
+            max_length=allow.max_length,
+            numerics=allow.numerics,
+            max_r=allow.max_r,
+            max_trainable=allow.max_trainable,
+            targets=allow.targets,
+        ),
+        compute=file.compute,
+        lasting=True,
+        witness=budget.witness,
+        model=allow.model,
+    )
+
+
+def terms_of(file: SiteFile, dataset_id: str) -> Terms:
+    """What a file says of the ledger of a population; never that of a simulation.
+
+    Raises:
+        LedgerError: terms that promise nothing, or that no plan could meet.
+    """
+    return Terms(
+        dataset_id=dataset_id,
+        declared_size=file.data.size,
+        unit=file.data.unit,
+        max_records_per_unit=file.data.max_records_per_unit,
+        delta=file.budget.delta,
+        budget=file.budget.epsilon,
+        simulated=False,
+        witnessed=file.budget.witness is not None,
+        rule=file.budget.new_rule(),
+    )
+
+
+def ledger_path(file: SiteFile, dataset_id: str) -> Path:
+    """Where the ledger of a population is kept."""
+    return file.site.state_dir / "ledgers" / f"{dataset_id}.db"
+
+
+def ledgers(file: SiteFile) -> dict[str, Path]:
+    """Every ledger of the site, by its dataset id."""
+    found = sorted((file.site.state_dir / "ledgers").glob("*.db"))
+    return {path.stem: path for path in found if re.fullmatch(r"[0-9a-f]{32}", path.stem)}
+
+
+def _only_ledger(file: SiteFile, config_path: Path) -> str:
+    found = ledgers(file)
+    if not found:
+        raise LedgerError(
+            f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
+            f" fedpriv-client init --config {config_path}"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            "is missing, and this site has several ledgers",
+            file=config_path,
+            key="data.dataset_id",
+            fix=f"State the one of these records: {', '.join(found)}.",
+        )
+    return next(iter(found))

@@ -1,0 +1,57 @@
+"""Collect the budget reports that the sites have signed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from flwr.serverapp import Grid
+from pydantic import ValidationError
+
+from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.protocol import ReportRequest
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetReport
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_strategies.messages import REPORT, body_of, message
+
+log = logging.getLogger(__name__)
+PATIENCE = 30.0  # seconds
+
+
+def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> list[str]:
+    """Write ``sites/NAME/budget.json`` of every site that is there; gives those it has none of.
+
+    A report is the site's word: that it is whole and of this job is checked, not that it is true.
+    """
+    job = run.info["job_id"]
+    there = [node for node in grid.get_node_ids() if node in names]
+    messages = [message(ReportRequest(job_id=job), node, REPORT, "report") for node in there]
+    missing = set(names.values())
+    replies = grid.send_and_receive(messages, timeout=PATIENCE)
+    nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
+    for reply in replies:
+        name = names[nodes[reply.metadata.reply_to_message_id]]
+        try:
+            report = _report(body_of(reply), name, job)
+        except FedprivError as error:
+            log.warning("Site %s: its budget report was not kept: %s", name, error)
+            continue
+        folder = run.site_folder(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        budget.write(report, folder / "budget.json")
+        missing.discard(name)
+    if missing:
+        log.warning("No budget report from %s.", ", ".join(sorted(missing)))
+    return sorted(missing)
+
+
+def _report(body: object, name: str, job: str) -> BudgetReport:
+    try:
+        report = BudgetReport.model_validate_json(body if isinstance(body, str) else "")
+    except ValidationError:
+        raise ProtocolError("It is not a budget report.") from None
+    if report.site != name or report.job != job:
+        raise ProtocolError("It is of another site or job.")
+    budget.verify(report)
+    return report

@@ -1,0 +1,102 @@
+"""A ledger is made once: every way to make a second one for the same people is asked about."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.config import load_site
+from fedpriv.errors import LedgerCorruptError, LedgerError
+from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.rules import EnvelopeRule, SumRule
+from fedpriv_client.init import init_site
+from fedpriv_client.settings import ledger_path, ledgers
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "site.toml"
+    path.write_text(
+        f"""
+        site = {{ name = "clinic" }}
+        server = {{ address = "fed.example.org:8443", ca = "ca.crt", key = "site.key" }}
+        data = {{ path = "notes.jsonl", unit = "patient", size = 250 }}
+        budget = {{ epsilon = 10.0, per_job = 4.0 }}
+        allow = {{ model_digest = "sha256:{"a" * 64}" }}
+        """
+    )
+    return path
+
+
+def init(file: Path, *overrides: str, **options: Any) -> str:
+    return init_site(load_site(file, overrides), file, **options)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (["budget.rule=sum", "budget.plans=4"], SumRule(2.5e-6)),
+        (["budget.rule=envelope", "budget.slots=50", "budget.sample_rate=0.1",
+          "budget.noise_multiplier=1.5"], EnvelopeRule(0.1, 1.5, 50)),
+    ],
+)  # fmt: skip
+def test_a_ledger_has_the_terms_of_the_file(file: Path, overrides: list[str], rule: Any) -> None:
+    name = init(file, *overrides)
+    path = ledger_path(load_site(file), name)
+    with Ledger.open(path) as ledger:
+        terms = ledger.terms
+    assert (terms.dataset_id, terms.rule, terms.budget, terms.delta) == (name, rule, 10.0, 1e-5)
+    assert (terms.declared_size, terms.unit, terms.max_records_per_unit) == (250, "patient", 4)
+    assert terms.private and not terms.simulated and not terms.witnessed
+    assert len(name) == 32 and int(name, 16) >= 0
+    for folder in (path.parent, path.parent.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_second_ledger_is_for_other_people(file: Path) -> None:
+    first = init(file)
+    with pytest.raises(LedgerError, match=f"{first} already.*--another"):
+        init(file)
+    second = init(file, another=True)
+    assert set(ledgers(load_site(file))) == {first, second}
+
+
+def test_a_ledger_that_is_named_and_gone_has_to_be_restored(file: Path) -> None:
+    first = init(file)
+    for another in (False, True):
+        with pytest.raises(LedgerError, match=r"Restore its newest copy|--another"):
+            init(file, f"data.dataset_id='{'0' * 32}'", another=another)
+    ledger_path(load_site(file), first).unlink()
+    with pytest.raises(LedgerCorruptError, match="not there"):
+        init(file, f"data.dataset_id='{first}'")
+    assert ledgers(load_site(file)) == {}
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_ledger_that_was_reported_from_and_is_gone_has_to_be_restored(
+    file: Path, another: bool
+) -> None:
+    state = load_site(file).site.state_dir
+    state.mkdir()
+    (state / "budget.json").write_text("{}")
+    with pytest.raises(LedgerCorruptError, match="fresh budget for the same people"):
+        init(file, another=another)
+
+
+def test_a_witness_is_told(file: Path) -> None:
+    name = init(file, "budget.witness=witness.json")
+    witness = file.parent / "witness.json"
+    with pytest.raises(LedgerError, match="none is named"):
+        Ledger.open(ledger_path(load_site(file), name))
+    Ledger.open(ledger_path(load_site(file), name), witness).close()
+    with pytest.raises(LedgerError, match="made before"):
+        init(file, "budget.witness=witness.json", another=True)
+
+
+def test_terms_that_make_no_ledger_leave_nothing(file: Path) -> None:
+    with pytest.raises(LedgerError, match="higher order"):
+        init(file, "budget.order=2")
+    assert not load_site(file).site.state_dir.exists()

@@ -1,0 +1,169 @@
+"""The site's own file: every key and every way to get it wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpriv.config import SiteFile, load_site
+from fedpriv.config.site import is_loopback
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+
+TEXT = f"""
+[site]
+name = "cardiology"
+[server]
+address = "fed.example.org:8443"
+ca = "ca.crt"
+key = "site.key"
+[data]
+path = "notes.jsonl"
+unit = "patient_nbr"
+size = 250
+[budget]
+epsilon = 10.0
+per_job = 4.0
+[allow]
+model_digest = "sha256:{"a" * 64}"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "site.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def error_of(file: Path, *overrides: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_site(file, overrides)
+    return caught.value
+
+
+def test_paths_are_relative_to_the_file(file: Path) -> None:
+    folder = file.parent
+    (folder / "base").mkdir()
+    site = load_site(file, ["allow.model=base", "budget.witness='../usb/witness.json'"])
+    assert site.site.state_dir == folder / "state"
+    assert (site.server.ca, site.server.key) == (folder / "ca.crt", folder / "site.key")
+    assert (site.server.certificate, site.server.kit) == (folder / "site.crt", folder / "kit.json")
+    assert site.data.path == folder / "notes.jsonl"
+    assert site.budget.witness == folder / "../usb/witness.json"
+    assert site.allow.model == str(folder / "base")
+
+
+def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
+    site = load_site(file, ["data.path=owner/notes", "allow.model=owner/model"])
+    assert (site.data.path, site.allow.model) == ("owner/notes", "owner/model")
+    assert load_site(file, ["data.path=/abs/notes.csv"]).data.path == Path("/abs/notes.csv")
+    assert load_site(file).allow.model == "embedded"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["data.sise=3"], "data.sise", "Did you mean 'size'?"),
+        (["budgte.epsilon=3"], "budgte", "Did you mean 'budget'?"),
+        (["data.size=0"], "data.size", "greater than or equal to 1"),
+        (["data.size=many"], "data.size", "valid integer"),
+        (["data.dataset_id=7"], "data.dataset_id", "valid string"),
+        (["data.dataset_id=../../etc/passwd"], "data.dataset_id", "pattern"),
+        (["data.columns={letter='x'}"], "data.columns", "'letter' is not a field"),
+        (["data.columns={prompt='x'}"], "data.columns", "not what any task needs"),
+        (["data.labels=['a','b']"], "data.labels", "belong to a label column"),
+        (["data.columns={text='t',label='l'}"], "data.labels", "two distinct names"),
+        (["server.address=fed.example.org"], "server.address", "pattern"),
+        (["server.plain=true"], "server.plain", "another machine"),
+        (["budget.epsilon=inf"], "budget.epsilon", "finite"),
+        (["budget.epsilon=0"], "budget.epsilon", "greater than 0"),
+        (["budget.per_job=10.5"], "budget.per_job", "more than there is for life, 10"),
+        (["budget.delta=0.004"], "budget.delta", "not below 1 / data.size (1 / 250 = 0.004)"),
+        (["budget.rule=renyi"], "budget.rule", "'plan', 'envelope', 'rdp' or 'sum'"),
+        (["budget.slots=5"], "budget.slots", "does not belong to the rule 'rdp'"),
+        (["budget.rule=sum"], "budget.plans", "is needed by the rule 'sum'"),
+        (["budget.rule=envelope", "budget.slots=5", "budget.sample_rate=0.1"],
+         "budget.noise_multiplier", "is needed by the rule 'envelope'"),
+        (["budget.order=100000"], "budget.rule", "order=100000"),
+        (["allow.model_digest=sha256:abc"], "allow.model_digest", "pattern"),
+        (["allow.methods=[]"], "allow.methods", "at least 1 item"),
+        (["allow.numerics=['exact']"], "allow.numerics.0", "'default' or 'strict'"),
+        (["allow.max_rate=1.5"], "allow.max_rate", "less than or equal to 1"),
+        (["allow.targets=q_proj"], "allow.targets", "valid tuple"),
+        (["site.name=a/b"], "site.name", "pattern"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_file_key_and_value(
+    file: Path, overrides: list[str], key: str, words: str
+) -> None:
+    error = error_of(file, *overrides)
+    assert error.key == key
+    assert error.file == file
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('name = "cardiology"\n', "site.name"),
+        ('ca = "ca.crt"\n', "server.ca"),
+        ('key = "site.key"\n', "server.key"),
+        ("size = 250\n", "data.size"),
+        ("epsilon = 10.0\n", "budget.epsilon"),
+        ("per_job = 4.0\n", "budget.per_job"),
+        (f'model_digest = "sha256:{"a" * 64}"\n', "allow.model_digest"),
+    ],
+)
+def test_what_only_the_administrator_can_say_has_no_default(
+    file: Path, line: str, key: str
+) -> None:
+    assert TEXT.count(line) == 1
+    file.write_text(TEXT.replace(line, ""))
+    error = error_of(file)
+    assert (error.key, "is missing" in str(error)) == (key, True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        ([], RdpRule.best(10.0, 1e-5)),
+        (["budget.order=8"], RdpRule(8)),
+        (["budget.rule=plan"], PlanRule()),
+        (["budget.rule=sum", "budget.plans=4"], SumRule(2.5e-6)),
+        (["budget.rule=envelope", "budget.slots=50", "budget.sample_rate=0.1",
+          "budget.noise_multiplier=1.5"], EnvelopeRule(0.1, 1.5, 50)),
+    ],
+)  # fmt: skip
+def test_the_rule_is_that_of_a_ledger(file: Path, overrides: list[str], rule: object) -> None:
+    assert load_site(file, overrides).budget.new_rule() == rule
+
+
+def test_plain_http_stays_on_this_machine(file: Path) -> None:
+    file.write_text(TEXT.replace('ca = "ca.crt"\n', "plain = true\n"))
+    assert load_site(file, ["server.address=127.0.0.1:8080"]).server.ca is None
+    assert error_of(file).key == "server.plain"
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("localhost:1", True),
+        ("127.8.0.1:1", True),
+        ("[::1]:1", True),
+        ("10.0.0.1:1", False),
+        ("[::]:1", False),
+        ("0.0.0.0:1", False),
+        ("localhost.example.org:1", False),
+        ("127.0.0.1.example.org:1", False),
+    ],
+)
+def test_what_is_this_machine(address: str, here: bool) -> None:
+    assert is_loopback(address) == here
+
+
+def test_a_site_is_not_changed_once_it_is_read(file: Path) -> None:
+    site: SiteFile = load_site(file)
+    with pytest.raises(ValueError, match="frozen"):
+        site.allow.max_steps = 10**6  # type: ignore[misc]
