@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from fedpriv.errors import LedgerError
+from fedpriv.errors import FedprivError, LedgerError
 from fedpriv.files import sync_folder, write_atomic
 
 
@@ -27,31 +28,47 @@ def load_or_create_secret(
     """
     try:
         if not path.exists():
-            _create(path, make())
-        return _load(path, name, leaked)
+            with suppress(FileExistsError):
+                create_secret(path, make())
     except OSError as error:
         raise LedgerError(f"{path}: the {name} can't be used: {error.strerror}.") from None
+    return load_secret(path, name=name, leaked=leaked)
 
 
-def _create(path: Path, content: bytes) -> None:
+def create_secret(path: Path, content: bytes) -> None:
+    """Write a new file (0600), durably.
+
+    Raises:
+        FileExistsError: there is one, and it stays.
+        OSError: it can't be written.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     write_atomic(fresh, content, mode=0o600)
     try:
         os.link(fresh, path)  # unlike a rename, it never replaces a secret that is in use
-    except FileExistsError:
-        pass
     finally:
         fresh.unlink()
     sync_folder(path.parent)
 
 
-def _load(path: Path, name: str, leaked: str) -> bytes:
-    with path.open("rb") as stream:
-        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
-        if mode & 0o077:
-            raise LedgerError(
-                f"{path}: the {name} may be read or changed by other users (mode {mode:04o})."
-                f" Run chmod 600 {path}. {leaked}"
-            )
-        return stream.read()
+def load_secret(
+    path: Path, *, name: str, leaked: str, error: type[FedprivError] = LedgerError
+) -> bytes:
+    """The content of `path`; for the arguments see `load_or_create_secret`.
+
+    Raises:
+        FedprivError: of the given type; the file can't be read, or others may read or change it.
+    """
+    try:
+        with path.open("rb") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            content = stream.read()
+    except OSError as problem:
+        raise error(f"{path}: the {name} can't be used: {problem.strerror}.") from None
+    if mode & 0o077:
+        raise error(
+            f"{path}: the {name} may be read or changed by other users (mode {mode:04o})."
+            f" Run chmod 600 {path}. {leaked}"
+        )
+    return content

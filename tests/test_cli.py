@@ -27,7 +27,7 @@ def fedpriv(*arguments: str | Path, program: str = "fedpriv") -> subprocess.Comp
 def test_help_lists_the_commands_without_loading_torch() -> None:
     shown = fedpriv("--help")
     assert shown.returncode == 0
-    for command in ("simulate", "init", "report", "ledger", "plan"):
+    for command in ("simulate", "init", "report", "ledger", "plan", "provision"):
         assert command in shown.stdout
     code = (
         "import sys; sys.argv = ['fedpriv', '--version']\n"

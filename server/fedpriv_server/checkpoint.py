@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.errors import RunError
-from fedpriv.files import write_atomic
+from fedpriv.files import replacing
 from fedpriv.privacy.ledger import Head
 from fedpriv.privacy.privatised import Privatised, require_privatised, restored
 from fedpriv.training.optimizer import Tensors
@@ -35,7 +35,7 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Replace the file atomically. Safetensors: loading it runs no code."""
-        from safetensors.torch import save
+        from safetensors.torch import save_file
 
         meta = {
             "job_id": self.job_id,
@@ -43,7 +43,8 @@ class Checkpoint:
             "heads": json.dumps({k: [h.rows, h.hash] for k, h in self.heads.items()}),
         }
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, save(self.tensors.value, metadata=meta))
+        with replacing(path) as temporary:
+            save_file(self.tensors.value, temporary, metadata=meta)
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:

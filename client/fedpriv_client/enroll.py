@@ -1,0 +1,74 @@
+"""Make a site's key where it will be used, and the request that has it certified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedpriv.config.job import Name
+from fedpriv.errors import ConfigError, KitError
+from fedpriv.files import write_atomic
+from fedpriv.pki.keys import fingerprint, new_key, write_key
+from fedpriv.pki.request import make_request
+
+
+@dataclass(frozen=True)
+class Enrollment:
+    """What was made, and what is to be done with it.
+
+    Attributes:
+        key: private; it stays here.
+        request: to be sent to the coordinator.
+        fingerprint: of the key, for the coordinator to compare over another channel.
+    """
+
+    key: Path
+    request: Path
+    fingerprint: str
+
+    @property
+    def advice(self) -> str:
+        """What to send where, in sentences."""
+        return (
+            f"Send {self.request} to the coordinator, who runs fedpriv provision FILE --approve"
+            f" {self.request.name}. Compare by telephone the fingerprint of your key,"
+            f" {self.fingerprint}. Put the kit that comes back beside {self.key}, which never"
+            " leaves this machine."
+        )
+
+
+def enroll(folder: Path, name: str) -> Enrollment:
+    """Make ``site.key`` and ``NAME.request.pem`` in `folder`.
+
+    Args:
+        name: of the site, as in the federation file.
+
+    Raises:
+        ConfigError: no site can have this name.
+        KitError: there is a key already, and it stays; or the folder can't be written.
+
+    Privacy:
+        The request holds the site's name and a public key. The key tells nothing of records.
+    """
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise ConfigError(
+            "is not a site's name",
+            key="--name",
+            value=name,
+            fix="Use the one in the federation file.",
+        ) from None
+    key = new_key()
+    made = Enrollment(
+        folder / "site.key", folder / f"{name}.request.pem", fingerprint(key.public_key())
+    )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_key(made.key, key)
+        write_atomic(made.request, make_request(key, name))
+    except OSError as error:
+        raise KitError(f"{folder}: can't be written: {error.strerror}.") from None
+    return made

@@ -1,0 +1,301 @@
+"""X.509 certificates: of a federation's authority, its server and its sites.
+
+Source:
+    RFC 5280 (profile), RFC 9525 (a server is known by its subject alternative names alone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedpriv.errors import KitError
+from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint
+
+Use = Literal["server", "site"]
+CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good where clocks lag
+_USAGES: dict[Use, x509.ObjectIdentifier] = {
+    "server": ExtendedKeyUsageOID.SERVER_AUTH,
+    "site": ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+_ISSUED_FOR = {oid: use for use, oid in _USAGES.items()}
+_MALFORMED = (
+    x509.InvalidVersion,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a certificate says.
+
+    Attributes:
+        name: common name: of a site, the site's.
+        use: server or site; None is an authority.
+        names: host names and addresses of a server.
+        fingerprint: of its public key; `serial` is its number, in hex.
+        starts, expires: in UTC.
+    """
+
+    name: str
+    use: Use | None
+    names: tuple[str, ...]
+    fingerprint: str
+    serial: str
+    starts: datetime
+    expires: datetime
+
+
+def authority_certificate(
+    key: PrivateKey, federation: str, name: str, *, days: int, now: datetime
+) -> x509.Certificate:
+    """The authority's own certificate; it may sign certificates and kits, and no authorities.
+
+    Args:
+        federation: random id, by which authorities of the same `name` are told apart.
+    """
+    subject = _subject(name, f"fedpriv federation {federation}")
+    builder = _builder(subject, key.public_key(), now, now + timedelta(days=days))
+    return (
+        builder.issuer_name(subject)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def server_certificate(
+    ca: x509.Certificate,
+    ca_key: PrivateKey,
+    key: PublicKey,
+    names: Sequence[str],
+    *,
+    days: int,
+    now: datetime,
+) -> x509.Certificate:
+    """The server's certificate, for these host names and IP addresses and no others."""
+    alternatives = x509.SubjectAlternativeName([_alternative(name) for name in names])
+    builder = _issued(ca, key, "fedpriv server", "server", days, now)
+    return builder.add_extension(alternatives, critical=False).sign(ca_key, hashes.SHA256())
+
+
+def site_certificate(
+    ca: x509.Certificate,
+    ca_key: PrivateKey,
+    key: PublicKey,
+    name: str,
+    *,
+    days: int,
+    now: datetime,
+) -> x509.Certificate:
+    """A site's certificate: its common name is the site's."""
+    return _issued(ca, key, name, "site", days, now).sign(ca_key, hashes.SHA256())
+
+
+def _issued(
+    ca: x509.Certificate, key: PublicKey, name: str, use: Use, days: int, now: datetime
+) -> x509.CertificateBuilder:
+    organization = ca.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
+    expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
+    signer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return (
+        _builder(_subject(str(organization), name), key, now, expires)
+        .issuer_name(ca.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([_USAGES[use]]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer), critical=False
+        )
+    )
+
+
+def _builder(
+    subject: x509.Name, key: PublicKey, now: datetime, expires: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(expires)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _subject(organization: str, name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """A certificate in PEM."""
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """The certificate in `path` (PEM).
+
+    Raises:
+        KitError: it can't be read, or holds none.
+    """
+    try:
+        return parse_certificate(path.read_bytes(), path)
+    except OSError as error:
+        raise KitError(f"{path}: the certificate can't be read: {error.strerror}.") from None
+
+
+def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
+    """A certificate of PEM bytes that came from `path`.
+
+    Raises:
+        KitError: they are none of the kinds that fedpriv makes.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        describe(certificate)
+    except ValueError:
+        raise KitError(
+            f"{path}: is not a certificate that fedpriv made, or was cut short. Copy it again."
+        ) from None
+    return certificate
+
+
+def describe(certificate: x509.Certificate) -> Description:
+    """What `certificate` says; that it is true is for `check_certificate`.
+
+    Raises:
+        ValueError: it is not of a kind that fedpriv makes.
+    """
+    try:
+        name = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+        extensions = certificate.extensions
+        is_ca = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        use: Use | None = None
+        if not is_ca:
+            [usage] = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            use = _ISSUED_FOR[usage]
+        key = certificate.public_key()
+    except (IndexError, KeyError, UnsupportedAlgorithm, *_MALFORMED) as error:
+        raise ValueError(f"a certificate of another kind: {error}") from None
+    return Description(
+        name=str(name),
+        use=use,
+        names=_names(extensions) if use == "server" else (),
+        fingerprint=fingerprint(key),
+        serial=f"{certificate.serial_number:x}",
+        starts=certificate.not_valid_before_utc,
+        expires=certificate.not_valid_after_utc,
+    )
+
+
+def _names(extensions: x509.Extensions) -> tuple[str, ...]:
+    try:
+        found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(one.value) for one in found)
+
+
+def check_certificate(
+    certificate: x509.Certificate,
+    ca: x509.Certificate,
+    *,
+    use: Use,
+    path: Path,
+    key: PublicKey | None = None,
+    now: datetime | None = None,
+) -> Description:
+    """What `certificate` says, if `ca` vouches for it now.
+
+    Args:
+        path: where it came from, for the message.
+        key: of the private key that it has to belong to.
+        now: the time to check at; default: this machine's clock.
+
+    Raises:
+        KitError: not signed by `ca`, for another use, expired, not yet valid, or of another
+            key; says which, and what to do.
+    """
+    found, now = describe(certificate), now or datetime.now(UTC)
+    if describe(ca).use is not None or not _is_signed(certificate, ca):
+        raise KitError(
+            f"{path}: was not issued by the authority {fingerprint(ca.public_key())}. It is of"
+            " another federation, or files of two kits were mixed. Copy the whole kit again."
+        )
+    if found.use != use:
+        raise KitError(
+            f"{path}: is a certificate for a {found.use or 'federation'}, not for a {use}."
+            " Copy the whole kit again."
+        )
+    for checked in (found, describe(ca)):
+        _check_dates(checked, path, now)
+    if key is not None and found.fingerprint != fingerprint(key):
+        raise KitError(
+            f"{path}: belongs to another private key ({found.fingerprint}, not"
+            f" {fingerprint(key)}). Use the key and the certificate of the same kit."
+        )
+    return found
+
+
+def _is_signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _check_dates(found: Description, path: Path, now: datetime) -> None:
+    whose = "authority's certificate" if found.use is None else "certificate"
+    if now < found.starts:
+        raise KitError(
+            f"{path}: the {whose} is valid from {found.starts:%Y-%m-%d %H:%M} UTC, and this"
+            f" machine's clock says {now:%Y-%m-%d %H:%M} UTC. Set the clock."
+        )
+    if now > found.expires:
+        who = {"site": found.name, "server": "server", None: ""}[found.use]
+        fix = (
+            f"The coordinator renews it with fedpriv provision --renew {who}."
+            if who
+            else "The coordinator has to provision a new federation."
+        )
+        raise KitError(f"{path}: the {whose} expired on {found.expires:%Y-%m-%d %H:%M} UTC. {fix}")

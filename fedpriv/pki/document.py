@@ -1,0 +1,52 @@
+"""JSON files that one fedpriv writes and another reads: checked whole, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from fedpriv.config.job import Section
+from fedpriv.errors import KitError
+from fedpriv.files import write_atomic
+
+FORMAT = 1
+Document = TypeVar("Document", bound=Section)
+
+
+def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
+    """The document in `path`.
+
+    Args:
+        fix: what to do if it is missing or damaged, in a sentence.
+
+    Raises:
+        KitError: it can't be read, is damaged, or was written by a newer fedpriv.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise KitError(f"{path}: can't be read: {error.strerror}. {fix}") from None
+    try:
+        version = json.loads(content)["format"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        version = None
+    if isinstance(version, int) and version > FORMAT:
+        raise KitError(
+            f"{path}: has format {version}, and this fedpriv reads {FORMAT}. Install the fedpriv"
+            " version that the coordinator uses."
+        )
+    try:
+        return kind.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        what = f"{where}: {problem['msg']}" if where else problem["msg"]
+        raise KitError(f"{path}: was edited or is damaged ({what}). {fix}") from None
+
+
+def write_document(path: Path, document: Section) -> None:
+    """Replace `path` by `document`, atomically."""
+    write_atomic(path, document.model_dump_json(indent=2) + "\n")

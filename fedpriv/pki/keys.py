@@ -1,0 +1,112 @@
+"""Private keys: P-256, in PEM, each in a file that its owner alone may read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from fedpriv.errors import KitError
+from fedpriv.files import write_atomic
+from fedpriv.secret import create_secret, load_secret
+
+PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+
+def new_key() -> PrivateKey:
+    """A fresh P-256 key from the operating system's generator."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def write_key(
+    path: Path, key: PrivateKey, *, passphrase: bytes | None = None, replace: bool = False
+) -> None:
+    """Write `key` (PKCS#8 PEM, mode 0600), encrypted where there is a passphrase.
+
+    Raises:
+        KitError: there is a key already, and `replace` does not say that it is to go.
+        OSError: it can't be written.
+    """
+    if replace:
+        write_atomic(path, private_pem(key, passphrase), mode=0o600)
+        return
+    try:
+        create_secret(path, private_pem(key, passphrase))
+    except FileExistsError:
+        raise KitError(
+            f"{path}: is there already, and a key is never overwritten. Move it away if it is"
+            " not used."
+        ) from None
+
+
+def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> PrivateKey:
+    """The private key in `path`.
+
+    Args:
+        passphrase: asked for only where the key is encrypted.
+
+    Raises:
+        KitError: no such file, others may read or change it, it is not a P-256 key in PEM, or
+            it is encrypted and `passphrase` does not give the right one.
+    """
+    pem = load_secret(
+        path,
+        name="private key",
+        leaked="If someone else may have read it, have it replaced by a new one.",
+        error=KitError,
+    )
+    encrypted = is_encrypted(pem)
+    if encrypted and passphrase is None:
+        raise KitError(f"{path}: is encrypted, and nobody here has its passphrase.")
+    secret = passphrase() if encrypted and passphrase is not None else None
+    try:
+        key = load_pem_private_key(pem, password=secret)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        problem = (
+            "can't be decrypted: that is not its passphrase, or the file is damaged."
+            if encrypted
+            else "is not a private key in PEM form, or was cut short. Copy it again."
+        )
+        raise KitError(f"{path}: {problem}") from None
+    if not isinstance(key, PrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise KitError(f"{path}: holds another kind of key than P-256. Use the one fedpriv made.")
+    return key
+
+
+def is_encrypted(pem: bytes) -> bool:
+    """Whether a private key's PEM asks for a passphrase."""
+    return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
+
+
+def private_pem(key: PrivateKey, passphrase: bytes | None = None) -> bytes:
+    """The PKCS#8 PEM of a key; secret, unless the passphrase is."""
+    encryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+
+def public_pem(key: PublicKeyTypes) -> bytes:
+    """The SubjectPublicKeyInfo PEM: the bytes by which Flower knows a node."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def fingerprint(key: PublicKeyTypes) -> str:
+    """``sha256:`` and the hex digest of the SubjectPublicKeyInfo in DER, for people to compare.
+
+    Source:
+        RFC 7469, section 2.4 (the digest; there in base64).
+    """
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return "sha256:" + hashlib.sha256(der).hexdigest()

@@ -1,0 +1,182 @@
+"""What a coordinator hands to a site, and how the site knows that it is whole.
+
+    kit.json   who it is for, where the server is, digests of the next two; signed by the authority
+    ca.crt     the authority's certificate
+    site.crt   the site's certificate
+    site.key   its private key, if the coordinator made it; else it never left the site
+    site.toml  the site's own file, for its administrator to fill in; not covered by the signature
+
+The signature shows that the files belong together. That the authority is the coordinator's own
+is for people to find out, once: by comparing `Manifest.ca` over another channel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import AwareDatetime, Field
+
+from fedpriv.config.job import Address, Digest, Name, Section
+from fedpriv.errors import KitError
+from fedpriv.files import canonical_json
+from fedpriv.pki.certificates import (
+    certificate_pem,
+    check_certificate,
+    describe,
+    parse_certificate,
+)
+from fedpriv.pki.document import read_document
+from fedpriv.pki.keys import PrivateKey, fingerprint, load_key, public_pem
+
+AGAIN = "Copy the whole kit again, as the coordinator sent it."
+Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class Manifest(Section):
+    """The content of ``kit.json``. Nothing in it is secret."""
+
+    format: Literal[1] = 1
+    federation: Federation = Field(description="random; federations of one name are told apart")
+    federation_name: Name
+    site: Name
+    address: Address = Field(description="host:port that the site dials")
+    names: tuple[str, ...] = Field(description="in the server's certificate")
+    ca: Digest = Field(description="fingerprint of the authority's public key")
+    files: dict[Literal["ca.crt", "site.crt"], Digest] = Field(min_length=2)
+    issued: AwareDatetime
+    expires: AwareDatetime = Field(description="with the site's certificate")
+    signature: str = Field("", pattern=r"^([0-9a-f]{2})*$", description="ECDSA by the authority")
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A kit whose parts belong together, with the site's key.
+
+    Attributes:
+        ca, certificate: PEM.
+        key: private; `public_key` is its PEM, by which the server knows the site.
+    """
+
+    manifest: Manifest
+    ca: bytes
+    certificate: bytes
+    key: PrivateKey
+
+    @property
+    def public_key(self) -> bytes:
+        return public_pem(self.key.public_key())
+
+
+def new_manifest(
+    ca: x509.Certificate,
+    certificate: x509.Certificate,
+    *,
+    federation: str,
+    federation_name: str,
+    address: str,
+    names: Sequence[str],
+    now: datetime,
+) -> Manifest:
+    """The manifest of a kit with these certificates; `sign_manifest` makes it count."""
+    site = describe(certificate)
+    return Manifest(
+        federation=federation,
+        federation_name=federation_name,
+        site=site.name,
+        address=address,
+        names=tuple(names),
+        ca=fingerprint(ca.public_key()),
+        files={
+            "ca.crt": _digest(certificate_pem(ca)),
+            "site.crt": _digest(certificate_pem(certificate)),
+        },
+        issued=now.replace(microsecond=0),
+        expires=site.expires,
+    )
+
+
+def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
+    """A copy that carries the authority's signature over the canonical JSON of the rest."""
+    signature = ca_key.sign(_signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
+    return manifest.model_copy(update={"signature": signature.hex()})
+
+
+def is_signed(manifest: Manifest, ca: x509.Certificate) -> bool:
+    """Whether nothing in `manifest` has changed since this authority signed it."""
+    key = ca.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        signature = bytes.fromhex(manifest.signature)
+        key.verify(signature, _signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _signed_bytes(manifest: Manifest) -> bytes:
+    return canonical_json(manifest.model_dump(mode="json", exclude={"signature"}))
+
+
+def read_kit(
+    path: Path,
+    *,
+    key: Path,
+    ca: Path | None = None,
+    certificate: Path | None = None,
+    now: datetime | None = None,
+) -> Kit:
+    """The kit whose manifest is `path`, with every part of it checked against the others.
+
+    Args:
+        key: the site's private key.
+        ca, certificate: default to ``ca.crt`` and ``site.crt`` beside the manifest.
+        now: the time to check at; default: this machine's clock.
+
+    Raises:
+        KitError: a part is missing, damaged, edited, expired, of another kit, or of a newer
+            format; names the file and what to do.
+    """
+    paths: dict[Literal["ca.crt", "site.crt"], Path] = {
+        "ca.crt": ca or path.with_name("ca.crt"),
+        "site.crt": certificate or path.with_name("site.crt"),
+    }
+    manifest = read_document(path, Manifest, fix=AGAIN)
+    content = {name: _read(part) for name, part in paths.items()}
+    for name, part in paths.items():
+        if _digest(content[name]) != manifest.files[name]:
+            raise KitError(
+                f"{part}: does not belong to {path}: one of them was edited, cut short, or is of"
+                f" another kit or federation. {AGAIN}"
+            )
+    authority = parse_certificate(content["ca.crt"], paths["ca.crt"])
+    own = parse_certificate(content["site.crt"], paths["site.crt"])
+    if fingerprint(authority.public_key()) != manifest.ca or not is_signed(manifest, authority):
+        raise KitError(f"{path}: was changed after the coordinator signed it. {AGAIN}")
+    private = load_key(key)
+    checked = check_certificate(
+        own, authority, use="site", path=paths["site.crt"], key=private.public_key(), now=now
+    )
+    if checked.name != manifest.site or manifest.expires < (now or datetime.now(UTC)):
+        raise KitError(f"{path}: is not of its certificate, or expired. {AGAIN}")
+    return Kit(manifest, content["ca.crt"], content["site.crt"], private)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise KitError(f"{path}: can't be read: {error.strerror}. {AGAIN}") from None
+
+
+def _digest(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()

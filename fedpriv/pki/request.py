@@ -1,0 +1,55 @@
+"""A site's request for a certificate: its name and public key, signed with the key it keeps.
+
+Source:
+    RFC 2986 (PKCS#10).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from fedpriv.errors import KitError
+from fedpriv.pki.keys import PrivateKey, PublicKey
+
+
+def make_request(key: PrivateKey, name: str) -> bytes:
+    """The PEM of a request whose common name is the site's.
+
+    Privacy:
+        Leaves the site: the site's name, a public key, a signature. Nothing of the records.
+    """
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def read_request(path: Path) -> tuple[str, PublicKey]:
+    """The name and the public key in a request. Only these count: it may ask for nothing else.
+
+    Raises:
+        KitError: it can't be read, is damaged, or was not made with the key it names.
+    """
+    fix = "Ask the site to send the file again that fedpriv-client enroll made."
+    try:
+        request = x509.load_pem_x509_csr(path.read_bytes())
+        key, [name] = (
+            request.public_key(),
+            request.subject.get_attributes_for_oid(NameOID.COMMON_NAME),
+        )
+        whole = request.is_signature_valid
+    except OSError as error:
+        raise KitError(f"{path}: the request can't be read: {error.strerror}.") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
+        raise KitError(f"{path}: is not a request in PEM form, or is damaged. {fix}") from None
+    if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise KitError(f"{path}: is for another kind of key than P-256. {fix}")
+    if not whole:
+        raise KitError(f"{path}: was changed after it was signed with the site's key. {fix}")
+    return str(name.value), key

@@ -1,0 +1,107 @@
+"""What a coordinator asks of `fedpriv provision`, and whether it can be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.errors import ConfigError, KitError
+from fedpriv.pki.keys import PublicKey
+from fedpriv.pki.request import read_request
+from fedpriv_server.registry import Registry
+
+SERVER = "server"  # what --renew calls the server; no site may have this name
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the coordinator asks for, beyond what is missing.
+
+    Attributes:
+        days: for which new certificates are good.
+        approve: requests that sites made, to be certified.
+        revoke: sites that are not to be let in again.
+        renew: sites, or ``server``, that get a new certificate and, where it was made here, a
+            new key.
+        keys_at_sites: make no key for a new site, but wait for its request.
+        encrypt: put the authority's key under a passphrase.
+    """
+
+    days: int = 365
+    approve: Sequence[Path] = ()
+    revoke: Sequence[str] = ()
+    renew: Sequence[str] = ()
+    keys_at_sites: bool = False
+    encrypt: bool = False
+
+
+def server_names(server: ServerSection) -> tuple[str, ...]:
+    """Host names and IP addresses for the server's certificate, that of `address` first.
+
+    Raises:
+        ConfigError: one is neither.
+    """
+    host = server.address.rpartition(":")[0].strip("[]")
+    found = []
+    for key, name in [("address", host), *(("names", name) for name in server.names)]:
+        try:
+            found.append(str(ip_address(name)))
+        except ValueError:
+            if not _HOST.fullmatch(name) or not name.isascii():
+                raise ConfigError(
+                    "is neither a host name nor an IP address",
+                    key=f"server.{key}",
+                    value=name,
+                    fix="State it as sites dial it, without a port.",
+                ) from None
+            found.append(name.lower())
+    return tuple(dict.fromkeys(found))
+
+
+def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
+    """The public keys that are to be certified, by the name of their site.
+
+    Raises:
+        KitError: a request is damaged, or the second of its site.
+    """
+    found: dict[str, PublicKey] = {}
+    for path in paths:
+        name, key = read_request(path)
+        if name in found:
+            raise KitError(f"{path}: is a second request of site {name!r}. Approve one of them.")
+        found[name] = key
+    return found
+
+
+def check_orders(
+    config: JobConfig, orders: Orders, requested: Collection[str], registry: Registry
+) -> None:
+    """Refuse orders that name nobody or contradict each other, before any is carried out.
+
+    Raises:
+        ConfigError: names the option and the value.
+    """
+    in_file = {site.name for site in config.sites}
+    if SERVER in in_file:
+        raise ConfigError(
+            "is what --renew calls the server", key="sites.name", value=SERVER, fix="Rename it."
+        )
+    certified = {site.name for site in registry.sites.values() if site.certificate is not None}
+    for key, names, known in (
+        ("--approve", requested, in_file),
+        ("--renew", orders.renew, {*in_file, SERVER}),
+        ("--revoke", orders.revoke, certified),
+    ):
+        for name in names:
+            if name not in known:
+                there = ", ".join(sorted(known)) or "none yet"
+                raise ConfigError(
+                    "names no such site", key=key, value=name, fix=f"There is: {there}."
+                )
+    for name in {*orders.renew, *requested} & set(orders.revoke):
+        raise ConfigError("is also to be let in", key="--revoke", value=name, fix="Choose one.")

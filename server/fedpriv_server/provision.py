@@ -1,0 +1,290 @@
+"""Make what a federation file needs to go over the network: keys, certificates, kits.
+
+Running it again makes what is missing and leaves the rest. A key is replaced only where the
+coordinator says so, and one that was replaced or revoked is never accepted again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError, KitError
+from fedpriv.files import private_folder, write_atomic
+from fedpriv.pki.certificates import (
+    Description,
+    certificate_pem,
+    check_certificate,
+    describe,
+    load_certificate,
+)
+from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
+from fedpriv.pki.kit import Manifest, is_signed, new_manifest
+from fedpriv_server.authority import Authority, Passphrase
+from fedpriv_server.orders import SERVER, Orders, check_orders, read_requests, server_names
+from fedpriv_server.registry import Registry, Site
+from fedpriv_server.site_file import site_file
+
+
+@dataclass
+class Provisioned:
+    """What there is now.
+
+    Attributes:
+        server: what the server's certificate says.
+        done: what was made, in sentences; empty if nothing was missing.
+    """
+
+    authority: Authority
+    server: Description
+    done: list[str] = field(default_factory=list)
+
+
+def provision(
+    config: JobConfig, orders: Orders, *, passphrase: Passphrase, now: datetime | None = None
+) -> Provisioned:
+    """Make what `config` needs in its ``[server] pki`` folder, and carry out `orders`.
+
+    Args:
+        config: with absolute paths, as `load_job` gives it.
+        passphrase: of the authority's key; asked for only when that is encrypted and needed.
+
+    Raises:
+        ConfigError: the file, or an order, names something that can't be.
+        KitError: something in the folder is damaged, missing or contradicts the orders.
+        OSError: the folder can't be written.
+    """
+    server = config.server
+    if server is None:
+        raise ConfigError("is missing", key="server", fix="State the address that sites dial.")
+    names = server_names(server)
+    requests = read_requests(orders.approve)
+    now = now or datetime.now(UTC)
+    with _alone(server.pki):
+        if Authority.exists(server.pki):
+            authority, done = Authority(server.pki, passphrase), []
+        else:
+            authority = Authority.create(
+                server.pki,
+                config.job.name,
+                passphrase=passphrase,
+                encrypt=orders.encrypt,
+                now=now,
+            )
+            done = [f"Made the authority of federation {authority.name!r}."]
+        if now > authority.certificate.not_valid_after_utc:
+            raise KitError(
+                f"{server.pki}: the authority expired on"
+                f" {authority.certificate.not_valid_after_utc:%Y-%m-%d}, and all certificates with"
+                " it. Provision into a new folder."
+            )
+        check_orders(config, orders, requests, authority.registry)
+        if orders.encrypt and not authority.is_encrypted:
+            authority.encrypt(passphrase())
+            done.append("Put the authority's key under a passphrase.")
+        work = _Work(config, server.address, names, authority, orders, requests, now, done)
+        for name in orders.revoke:
+            work.revoke(authority.registry.sites[name])
+        for one in config.sites:
+            work.site(one.name)
+        described = work.server()
+        for site in authority.registry.sites.values():
+            if site.certificate is not None and site.revoked is None:
+                work.kit(site, site.certificate)
+    return Provisioned(authority, described, done)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One run: what it was asked, and what it has done so far."""
+
+    config: JobConfig
+    address: str
+    names: tuple[str, ...]
+    authority: Authority
+    orders: Orders
+    requests: dict[str, PublicKey]
+    now: datetime
+    done: list[str]
+
+    def revoke(self, site: Site) -> None:
+        if site.revoked is None:
+            self._registry.write(replace(site, revoked=self.now.replace(microsecond=0)))
+            self.done.append(f"{site.name}: revoked; the server lets it in no more.")
+
+    def site(self, name: str) -> None:
+        """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
+        before, request = self._registry.sites.get(name), self.requests.get(name)
+        if before is not None and request is not None:
+            self._approve(before, request)
+        elif before is not None:
+            if name in self.orders.renew:
+                self._renew(before)
+        elif request is not None:
+            self._certify(Site(name, "site"), request)
+        elif self.orders.keys_at_sites:
+            self._registry.write(Site(name, "site"))
+            self.done.append(f"{name}: waits for the request that fedpriv-client enroll makes.")
+        else:
+            self._certify(Site(name, "here"), _own_key(self._folder(name) / "site.key"))
+
+    def _approve(self, site: Site, key: PublicKey) -> None:
+        is_its_key = fingerprint(key) == site.fingerprint
+        if is_its_key and site.revoked is not None:
+            raise KitError(
+                f"The key {site.fingerprint} of site {site.name!r} was revoked, and is never"
+                " accepted again. The site has to enroll with a new one."
+            )
+        if site.certificate is not None and site.name not in self.orders.renew:
+            if is_its_key:
+                return
+            raise KitError(
+                f"Site {site.name!r} has another key, {site.fingerprint}, and this request is for"
+                f" {fingerprint(key)}. If the site says that this is its new one, add --renew"
+                f" {site.name}: the other is then refused."
+            )
+        self._certify(replace(site, key_made="site"), key)
+        (self._folder(site.name) / "site.key").unlink(missing_ok=True)
+
+    def _renew(self, site: Site) -> None:
+        if site.key_made == "here":
+            key = new_key()
+            write_key(private_folder(self._folder(site.name)) / "site.key", key, replace=True)
+            self._certify(site, key.public_key())
+            return
+        if site.certificate is None or site.revoked is not None:
+            raise KitError(
+                f"Site {site.name!r} makes its own key and has none that is accepted. It sends a"
+                " request made by fedpriv-client enroll; --approve takes it."
+            )
+        key_in_use = site.certificate.public_key()
+        assert isinstance(key_in_use, PublicKey)
+        self._certify(site, key_in_use)
+
+    def _certify(self, site: Site, key: PublicKey) -> None:
+        retired = site.retired
+        if site.fingerprint is not None and site.fingerprint != fingerprint(key):
+            retired += (site.fingerprint,)
+        certificate = self.authority.certify_site(
+            key, site.name, days=self.orders.days, now=self.now
+        )
+        self._registry.write(Site(site.name, site.key_made, certificate, None, retired))
+        self.done.append(
+            f"{site.name}: certified its key {fingerprint(key)}, made"
+            f" {'here' if site.key_made == 'here' else 'at the site'}."
+        )
+
+    def server(self) -> Description:
+        """Make the server's key and certificate, if they are missing or for other names."""
+        folder = self.authority.folder
+        if SERVER in self.orders.renew:
+            write_key(folder / "server.key", new_key(), replace=True)
+        key, path = _own_key(folder / "server.key"), folder / "server.crt"
+        found = self._server_certificate(path, key) if path.exists() else None
+        if found is None or found.names != self.names:
+            made = self.authority.certify_server(
+                key, self.names, days=self.orders.days, now=self.now
+            )
+            write_atomic(path, certificate_pem(made))
+            found = describe(made)
+            self.done.append(
+                f"server: certified for {', '.join(self.names)}. A server that runs takes it up"
+                " when it is started again."
+            )
+        return found
+
+    def _server_certificate(self, path: Path, key: PublicKey) -> Description | None:
+        """What the one in `path` says, unless it is damaged or of another key or authority."""
+        ca = self.authority.certificate
+        try:
+            found = load_certificate(path)
+            starts = describe(found).starts  # one that expired is replaced by --renew alone
+            return check_certificate(found, ca, use="server", path=path, key=key, now=starts)
+        except KitError:
+            return None
+
+    def kit(self, site: Site, certificate: x509.Certificate) -> None:
+        """Complete what a site is sent. Its own file is written once, and then left alone."""
+        folder = private_folder(self._folder(site.name))
+        key = folder / "site.key"
+        if key.exists() and fingerprint(load_key(key).public_key()) != site.fingerprint:
+            raise KitError(
+                f"{key}: is not the key of the site's certificate; a renewal was cut short. Run"
+                f" fedpriv provision again with --renew {site.name}."
+            )
+        _write(folder / "ca.crt", certificate_pem(self.authority.certificate))
+        _write(folder / "site.crt", certificate_pem(certificate))
+        if not (folder / "site.toml").exists():
+            write_atomic(folder / "site.toml", site_file(self.config, site.name, self.address))
+        self._manifest(folder / "kit.json", certificate)
+
+    def _manifest(self, path: Path, certificate: x509.Certificate) -> None:
+        manifest = new_manifest(
+            self.authority.certificate,
+            certificate,
+            federation=self.authority.federation,
+            federation_name=self.authority.name,
+            address=self.address,
+            names=self.names,
+            now=self.now,
+        )
+        old = _read_manifest(path)
+        unchanged = {"issued": manifest.issued, "signature": ""}
+        if (
+            old is not None
+            and old.model_copy(update=unchanged) == manifest
+            and is_signed(old, self.authority.certificate)
+        ):
+            return
+        write_document(path, self.authority.sign(manifest))
+        privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
+        self.done.append(f"{manifest.site}: wrote its kit. Send it {path.parent}{privately}.")
+
+    @property
+    def _registry(self) -> Registry:
+        return self.authority.registry
+
+    def _folder(self, name: str) -> Path:
+        return self.authority.folder / "kits" / name
+
+
+def _read_manifest(path: Path) -> Manifest | None:
+    try:
+        return read_document(path, Manifest, fix="")
+    except KitError:
+        return None
+
+
+def _own_key(path: Path) -> PublicKey:
+    """The public key of the private one in `path`, which is made if it is missing."""
+    if not path.exists():
+        write_key(path, new_key())
+    return load_key(path).public_key()
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not path.exists() or path.read_bytes() != content:
+        write_atomic(path, content)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep the folder for one run at a time."""
+    descriptor = os.open(private_folder(folder), os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise KitError(f"{folder}: another fedpriv provision is at work there.") from None
+        yield
+    finally:
+        os.close(descriptor)

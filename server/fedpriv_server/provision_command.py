@@ -1,0 +1,169 @@
+"""`fedpriv provision`: its options, and in a table who has which certificate until when."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.errors import KitError
+
+if TYPE_CHECKING:
+    from fedpriv_server.provision import Provisioned
+
+PASSPHRASE = "FEDPRIV_CA_PASSPHRASE"
+SOON = timedelta(days=30)
+
+
+def provision(
+    file: Annotated[Path, typer.Argument(help="Federation file, with a [server] table.")],
+    days: Annotated[
+        int, typer.Option(help="For which new certificates are good.", min=1, max=3650)
+    ] = 365,
+    approve: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="REQUEST.pem", help="Certify the key that a site made itself."),
+    ] = None,
+    revoke: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Let a site in no more.")
+    ] = None,
+    renew: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|server",
+            help="New certificate; and a new key, where it is made here or comes with --approve.",
+        ),
+    ] = None,
+    encrypt_ca: Annotated[
+        bool,
+        typer.Option("--encrypt-ca", help=f"Ask for a passphrase of ca.key, or take {PASSPHRASE}."),
+    ] = False,
+    keys_at_sites: Annotated[
+        bool, typer.Option("--keys-at-sites", help="Make no site's key: each site enrolls.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Make the keys, certificates and kits of a federation; again: only what is missing."""
+    from fedpriv.config.load import load_job
+    from fedpriv_server.orders import Orders
+    from fedpriv_server.provision import provision as make
+
+    @cache
+    def passphrase() -> bytes:
+        given = os.environ.get(PASSPHRASE) or typer.prompt(
+            "Passphrase of ca.key", hide_input=True, confirmation_prompt=encrypt_ca, err=True
+        )
+        return str(given).encode()
+
+    orders = Orders(days, approve or (), revoke or (), renew or (), keys_at_sites, encrypt_ca)
+    try:
+        made = make(load_job(file), orders, passphrase=passphrase)
+    except OSError as error:
+        raise KitError(f"{error.filename}: can't be written: {error.strerror}.") from None
+    now = datetime.now(UTC)
+    if as_json:
+        print(json.dumps(summary(made, now), indent=2))
+    else:
+        show(summary(made, now), Console(highlight=False))
+
+
+def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
+    """What there is, as JSON. Nothing in it is secret."""
+    authority, server = made.authority, made.server
+    return {
+        "federation": authority.federation,
+        "name": authority.name,
+        "folder": str(authority.folder),
+        "ca": {
+            "fingerprint": authority.fingerprint,
+            "expires": _iso(authority.certificate.not_valid_after_utc),
+        },
+        "server": {
+            "names": server.names,
+            "fingerprint": server.fingerprint,
+            "key_made": "here",
+            "expires": _iso(server.expires),
+            "status": "active" if now <= server.expires else "expired",
+        },
+        "sites": {
+            name: {
+                "fingerprint": site.fingerprint,
+                "serial": site.serial,
+                "key_made": site.key_made,
+                "expires": site.expires and _iso(site.expires),
+                "status": site.status(now),
+                "kit": str(authority.folder / "kits" / name) if site.certificate else None,
+            }
+            for name, site in authority.registry.sites.items()
+        },
+        "done": made.done,
+        "advice": _advice(made, now),
+    }
+
+
+def _advice(made: Provisioned, now: datetime) -> list[str]:
+    """What the coordinator has to do next."""
+    sites = made.authority.registry.sites.values()
+    dates = [
+        ("server", made.server.expires),
+        *((s.name, s.expires) for s in sites if not s.revoked),
+    ]
+    advice = [
+        f"{name}: its certificate {'expired' if end < now else 'expires'} on {end:%Y-%m-%d}; run"
+        f" fedpriv provision with --renew {name}."
+        for name, end in dates
+        if end is not None and end - now < SOON
+    ]
+    end = made.authority.certificate.not_valid_after_utc
+    if end - now < 12 * SOON:
+        advice.append(f"The authority ends on {end:%Y-%m-%d}, and all certificates with it.")
+    if not made.authority.is_encrypted:
+        advice.append(
+            "ca.key makes whoever has it the coordinator. Only this command needs it: put it under"
+            " a passphrase with --encrypt-ca, or keep it off the server."
+        )
+    return advice
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """What was done, the table, and the fingerprint to compare."""
+    for sentence in found["done"] or ["Nothing was missing."]:
+        console.print(sentence, soft_wrap=True, markup=False)
+    table = Table("", "key", "made", "expires", "status")
+    for name, one in [("server", found["server"]), *found["sites"].items()]:
+        status = one["status"]
+        table.add_row(
+            name,
+            _short(one["fingerprint"]),
+            {"here": "here", "site": "at the site"}[one["key_made"]],
+            (one["expires"] or "")[:10],
+            status if status == "active" else f"[bold]{status}[/]",
+        )
+    console.print(table)
+    for sentence in found["advice"]:
+        console.print(sentence, soft_wrap=True, markup=False)
+    digits = found["ca"]["fingerprint"].removeprefix("sha256:")
+    lines = textwrap.wrap(" ".join(textwrap.wrap(digits, 4)), 39)
+    console.print(
+        "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
+        " fedpriv-client check shows:",
+        soft_wrap=True,
+    )
+    for line in lines:
+        console.print(f"  [bold]{line}[/]")
+
+
+def _short(fingerprint: str | None) -> str:
+    return "" if fingerprint is None else fingerprint.removeprefix("sha256:")[:16] + "…"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

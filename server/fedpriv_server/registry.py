@@ -1,0 +1,193 @@
+"""``sites.json``: which sites there are, by which keys they are known, and which are revoked.
+
+`fedpriv provision` writes it and a running server reads it, again whenever it has changed. It
+holds no secret, but whoever can change it decides who is let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from pydantic import AwareDatetime
+
+from fedpriv.config.job import Digest, Name, Section
+from fedpriv.errors import KitError
+from fedpriv.pki.certificates import certificate_pem, describe, parse_certificate
+from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.keys import public_pem
+
+Made = Literal["here", "site"]
+Status = Literal["waiting", "active", "expired", "revoked"]
+_FIX = "Restore it from a backup: without it, revoked sites can't be told from others."
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site as the coordinator knows it.
+
+    Attributes:
+        key_made: where its private key was made: here, at the coordinator's, or at the site.
+        certificate: None while the site's request is awaited.
+        revoked: when it was.
+        retired: fingerprints of keys that it had before; none is ever accepted again.
+    """
+
+    name: str
+    key_made: Made
+    certificate: x509.Certificate | None = None
+    revoked: datetime | None = None
+    retired: tuple[str, ...] = ()
+
+    @cached_property
+    def public_key(self) -> bytes | None:
+        """PEM, as Flower names a node."""
+        return None if self.certificate is None else public_pem(self.certificate.public_key())
+
+    @property
+    def fingerprint(self) -> str | None:
+        return None if self.certificate is None else describe(self.certificate).fingerprint
+
+    @property
+    def serial(self) -> str | None:
+        return None if self.certificate is None else describe(self.certificate).serial
+
+    @property
+    def expires(self) -> datetime | None:
+        return None if self.certificate is None else self.certificate.not_valid_after_utc
+
+    def status(self, now: datetime | None = None) -> Status:
+        """Where it stands; who is active may take part, and nobody else."""
+        if self.revoked is not None:
+            return "revoked"
+        if self.expires is None:
+            return "waiting"
+        return "active" if (now or datetime.now(UTC)) <= self.expires else "expired"
+
+
+class Registry:
+    """The sites of a federation: `Registry.read` them.
+
+    Attributes:
+        sites: by name.
+    """
+
+    def __init__(self, path: Path, sites: Iterable[Site] = ()) -> None:
+        self.path = path
+        self.sites = {site.name: site for site in sites}
+        self._stamp: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> Registry:
+        """The registry in `path`.
+
+        Raises:
+            KitError: it can't be read, is damaged, or contradicts itself.
+        """
+        registry = cls(path)
+        registry.reload_if_changed()
+        return registry
+
+    def reload_if_changed(self) -> bool:
+        """Read the file again if it was replaced; True if it was.
+
+        Raises:
+            KitError: see `read`; the sites stay what they were.
+        """
+        stamp = self._stamp_now()
+        if stamp == self._stamp:
+            return False
+        rows = read_document(self.path, _File, fix=_FIX).sites
+        sites = [row.site(self.path) for row in rows]
+        _check(sites, self.path)
+        self.sites, self._stamp = {site.name: site for site in sites}, stamp
+        return True
+
+    def find(self, public_key: bytes) -> Site | None:
+        """The site that has this key (PEM), whatever its status."""
+        return next((s for s in self.sites.values() if s.public_key == public_key), None)
+
+    def admissible(self, now: datetime | None = None) -> list[Site]:
+        """The sites that may take part: not revoked, not expired, not still awaited."""
+        return [site for site in self.sites.values() if site.status(now) == "active"]
+
+    def write(self, *sites: Site) -> None:
+        """Replace the sites of these names, or add them, in the file and here.
+
+        Raises:
+            KitError: two sites would have one key, or a site one that was retired.
+        """
+        after = self.sites | {site.name: site for site in sites}
+        _check(list(after.values()), self.path)
+        write_document(self.path, _File(sites=tuple(_Row.of(one) for one in after.values())))
+        self.sites, self._stamp = after, self._stamp_now()
+
+    def _stamp_now(self) -> tuple[int, ...]:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise KitError(f"{self.path}: can't be read: {error.strerror}. {_FIX}") from None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class _Row(Section):
+    name: Name
+    key_made: Made
+    certificate: str | None
+    revoked: AwareDatetime | None
+    retired: tuple[Digest, ...]
+
+    @classmethod
+    def of(cls, site: Site) -> _Row:
+        pem = None if site.certificate is None else certificate_pem(site.certificate).decode()
+        return cls(
+            name=site.name,
+            key_made=site.key_made,
+            certificate=pem,
+            revoked=site.revoked,
+            retired=site.retired,
+        )
+
+    def site(self, path: Path) -> Site:
+        pem = self.certificate
+        certificate = None if pem is None else parse_certificate(pem.encode(), path)
+        return Site(self.name, self.key_made, certificate, self.revoked, self.retired)
+
+
+class _File(Section):
+    format: Literal[1] = 1
+    sites: tuple[_Row, ...]
+
+
+def _check(sites: list[Site], path: Path) -> None:
+    """One name, one certificate of that name, one key that nobody else has or had."""
+    retired = {one for site in sites for one in site.retired}
+    names: set[str] = set()
+    keys: set[str] = set()
+    for site in sites:
+        if site.name in names:
+            raise KitError(f"{path}: holds site {site.name!r} twice. {_FIX}")
+        names.add(site.name)
+        if site.certificate is None or site.fingerprint is None:
+            continue
+        found = describe(site.certificate)
+        if (found.name, found.use) != (site.name, "site"):
+            raise KitError(
+                f"{path}: the certificate of site {site.name!r} is of {found.name!r}. {_FIX}"
+            )
+        if site.fingerprint in retired:
+            raise KitError(
+                f"{path}: the key {site.fingerprint} of site {site.name!r} was retired, and a"
+                " retired key is never accepted again. Make a new one."
+            )
+        if site.fingerprint in keys:
+            raise KitError(
+                f"{path}: site {site.name!r} has the key {site.fingerprint} of another site."
+                " Make a new one."
+            )
+        keys.add(site.fingerprint)

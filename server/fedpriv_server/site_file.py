@@ -1,0 +1,53 @@
+"""The first draft of a site's own file: what the coordinator knows, the rest left to the site."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from fedpriv.config.job import JobConfig
+
+_TEMPLATE = Path(__file__).parent / "templates" / "site.toml"
+
+
+def site_file(config: JobConfig, name: str, address: str) -> str:
+    """The text of ``site.toml`` for a site.
+
+    The lines that only its administrator can know are comments, so that the file is refused
+    until they are filled in.
+    """
+    model = config.model
+    known = {
+        "name": name,
+        "address": address,
+        "columns": config.data.columns,
+        "unit": config.privacy.unit,
+        "max_records_per_unit": config.privacy.max_records_per_unit,
+        "delta": config.privacy.delta,
+        "epsilon": config.privacy.epsilon,
+        "method": config.job.method,
+        "sample_rate": config.privacy.sample_rate,
+        "rounds": config.job.rounds,
+        "max_length": model.max_length,
+        "r": config.lora.r,
+    }
+    is_elsewhere = Path(model.name).is_absolute()  # a folder of the coordinator's
+    where = Path(model.name).name if is_elsewhere else model.name
+    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        {key: _toml(value) for key, value in known.items()},
+        labels=f"labels = {_toml(model.labels)}\n" if model.labels else "",
+        model=f"{'#! ' if is_elsewhere else ''}model = {_toml(where)}",
+    )
+
+
+def _toml(value: object) -> str:
+    """A value of a TOML file."""
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items())
+        return f"{{ {pairs} }}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # which TOML, unlike JSON, wants escaped

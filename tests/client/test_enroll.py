@@ -1,0 +1,57 @@
+"""A site makes its own key: it stays, and a request goes."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedpriv.errors import ConfigError, KitError
+from fedpriv.pki.keys import fingerprint, load_key, private_pem
+from fedpriv.pki.request import read_request
+from fedpriv_client.enroll import enroll
+
+
+def test_the_key_stays_and_the_request_is_for_it(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    made = enroll(folder, "cardiology")
+    assert (made.key, made.request) == (folder / "site.key", folder / "cardiology.request.pem")
+    assert stat.S_IMODE(made.key.stat().st_mode) == 0o600
+    name, public = read_request(made.request)
+    key = load_key(made.key)
+    assert name == "cardiology"
+    assert made.fingerprint == fingerprint(public) == fingerprint(key.public_key())
+    sent = made.request.read_bytes()
+    assert b"PRIVATE" not in sent
+    assert private_pem(key) not in sent
+
+
+def test_it_says_what_to_send_and_what_to_compare(tmp_path: Path) -> None:
+    made = enroll(tmp_path, "cardiology")
+    assert f"Send {made.request}" in made.advice
+    assert "--approve cardiology.request.pem" in made.advice
+    assert made.fingerprint in made.advice
+
+
+def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
+    made = enroll(tmp_path, "cardiology")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in ("cardiology", "radiology"):
+        with pytest.raises(KitError, match=r"site\.key: is there already"):
+            enroll(tmp_path, name)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert before[made.key]
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "-x", "a b", "x" * 65])
+def test_a_name_that_no_site_can_have_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a site's name"):
+        enroll(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KitError, match="file: can't be written"):
+        enroll(tmp_path / "file", "cardiology")

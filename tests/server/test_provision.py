@@ -1,0 +1,665 @@
+"""`fedpriv provision`, as a coordinator uses it over the life of a federation."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import fedpriv.files
+from fedpriv.config.job import DataSection, JobConfig, PrivacySection, ServerSection
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError, FedprivError, KitError
+from fedpriv.pki.certificates import check_certificate, describe, load_certificate
+from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, write_key
+from fedpriv.pki.kit import Kit, read_kit
+from fedpriv.pki.request import make_request
+from fedpriv_server.authority import Authority
+from fedpriv_server.orders import Orders, server_names
+from fedpriv_server.provision import provision
+from fedpriv_server.provision_command import PASSPHRASE
+from fedpriv_server.provision_command import provision as command
+from fedpriv_server.registry import Registry
+from fedpriv_server.site_file import site_file
+
+NOW = datetime.now(UTC)
+Files = dict[str, bytes]
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Make:
+    """A factory of federation files; the next one replaces the one before."""
+
+    def make(
+        *sites: str, address: str = "fed.example.org:8443", names: tuple[str, ...] = ("localhost",)
+    ) -> Path:
+        file = tmp_path / "federation.toml"
+        tables = "".join(f'[[sites]]\nname = "{name}"\n' for name in sites or ("a", "b"))
+        file.write_text(
+            f"""
+[job]
+name = "hearts"
+rounds = 20
+engine = "network"
+[evaluation]
+data = "held-out.jsonl"
+[server]
+address = "{address}"
+names = {list(names)}
+{tables}"""
+        )
+        return file
+
+    return make
+
+
+def run(file: Path, *arguments: str | Path, given: str | None = None) -> dict[str, Any]:
+    """The command's JSON; an error on purpose is raised here."""
+    app = typer.Typer()
+    app.command()(command)
+    words = [str(file), "--json", *map(str, arguments)]
+    result = CliRunner().invoke(app, words, input=given, env={PASSPHRASE: None})
+    if isinstance(result.exception, FedprivError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def tree(folder: Path) -> Files:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def changed(before: Files, after: Files) -> set[str]:
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name) != after.get(name)}
+
+
+def kit(file: Path, name: str, key: Path | None = None) -> Kit:
+    folder = file.parent / "pki" / "kits" / name
+    return read_kit(folder / "kit.json", key=key or folder / "site.key")
+
+
+def admitted(file: Path) -> list[str]:
+    return [s.name for s in Registry.read(file.parent / "pki" / "sites.json").admissible()]
+
+
+def request(file: Path, name: str) -> tuple[Path, Path, str]:
+    """A request, the key that it is for, and its fingerprint; each time another."""
+    key = new_key()
+    mark = fingerprint(key.public_key())
+    folder = file.parent / "site" / mark[-12:]
+    write_key(folder / "site.key", key)
+    path = folder / f"{name}.request.pem"
+    path.write_bytes(make_request(key, name))
+    return path, folder / "site.key", mark
+
+
+def test_a_first_run_makes_all_that_server_and_sites_need(federation: Make) -> None:
+    file = federation()
+    found = run(file)
+    pki = file.parent / "pki"
+    ca = load_certificate(pki / "ca.crt")
+    server = check_certificate(
+        load_certificate(pki / "server.crt"),
+        ca,
+        use="server",
+        path=pki / "server.crt",
+        key=load_key(pki / "server.key").public_key(),
+    )
+    assert server.names == ("fed.example.org", "localhost")
+    assert admitted(file) == ["a", "b"]
+    registry = Registry.read(pki / "sites.json")
+    for name in ("a", "b"):
+        whole = kit(file, name)
+        assert whole.manifest.address == "fed.example.org:8443"
+        assert whole.manifest.ca == found["ca"]["fingerprint"]
+        assert whole.manifest.federation == found["federation"]
+        site = registry.find(whole.public_key)
+        assert site is not None
+        assert site.name == name
+        row = found["sites"][name]
+        assert (row["fingerprint"], row["serial"]) == (site.fingerprint, site.serial)
+        assert (row["status"], row["key_made"]) == ("active", "here")
+
+
+def test_what_is_private_is_readable_by_its_owner_only(federation: Make) -> None:
+    file = federation()
+    run(file)
+    pki = file.parent / "pki"
+    assert stat.S_IMODE(pki.stat().st_mode) == 0o700
+    holders = [
+        path for path in pki.rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()
+    ]
+    assert {path.name for path in holders} == {"ca.key", "server.key", "site.key"}
+    for path in holders:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (pki / ".gitignore").read_text() == "*\n"
+
+
+def test_nothing_secret_is_printed(federation: Make) -> None:
+    file = federation()
+    found = json.dumps(run(file))
+    for path in (file.parent / "pki").rglob("*.key"):
+        number = load_key(path).private_numbers().private_value
+        assert "PRIVATE" not in found
+        assert f"{number:x}" not in found
+        assert str(number) not in found
+
+
+def test_a_second_run_changes_nothing(federation: Make) -> None:
+    file = federation()
+    run(file)
+    before = tree(file.parent)
+    assert run(file)["done"] == []
+    assert tree(file.parent) == before
+
+
+def test_a_new_site_gets_its_kit_and_the_others_keep_theirs(federation: Make) -> None:
+    file = federation("a", "b")
+    run(file)
+    before = tree(file.parent / "pki")
+    run(federation("a", "b", "c"))
+    parts = ("ca.crt", "kit.json", "site.crt", "site.key", "site.toml")
+    assert changed(before, tree(file.parent / "pki")) == {
+        "sites.json",
+        *(f"kits/c/{part}" for part in parts),
+    }
+    assert admitted(file) == ["a", "b", "c"]
+
+
+def test_another_address_makes_new_kits_and_no_new_keys(federation: Make) -> None:
+    file = federation()
+    run(file)
+    before = tree(file.parent / "pki")
+    found = run(federation(address="10.0.0.7:9443", names=("localhost", "::1")))
+    assert changed(before, tree(file.parent / "pki")) == {
+        "server.crt",
+        "kits/a/kit.json",
+        "kits/b/kit.json",
+    }
+    assert found["server"]["names"] == ["10.0.0.7", "localhost", "::1"]
+    assert kit(file, "a").manifest.address == "10.0.0.7:9443"
+    assert len(found["done"]) == 3
+
+
+def test_another_port_leaves_the_server_as_it_is(federation: Make) -> None:
+    file = federation()
+    run(file)
+    before = tree(file.parent / "pki")
+    run(federation(address="fed.example.org:9443"))
+    assert changed(before, tree(file.parent / "pki")) == {"kits/a/kit.json", "kits/b/kit.json"}
+
+
+def test_what_was_handed_over_and_deleted_is_made_again_but_not_the_key(federation: Make) -> None:
+    """A coordinator does well to keep no copy of a site's key."""
+    file = federation()
+    run(file)
+    mine = file.parent / "site.key"
+    (file.parent / "pki/kits/a/site.key").rename(mine)
+    shutil.rmtree(file.parent / "pki/kits/a")
+    run(file)
+    assert not (file.parent / "pki/kits/a/site.key").exists()
+    assert kit(file, "a", mine).manifest.site == "a"
+
+
+def test_the_sites_own_file_is_written_once(federation: Make) -> None:
+    file = federation()
+    run(file)
+    own = file.parent / "pki/kits/a/site.toml"
+    own.write_text("mine")
+    run(federation(address="elsewhere:1"), "--renew", "a")
+    assert own.read_text() == "mine"
+
+
+def test_a_revoked_site_is_let_in_no_more_until_it_has_another_key(federation: Make) -> None:
+    file = federation()
+    first = run(file)["sites"]["a"]["fingerprint"]
+    assert run(file, "--revoke", "a")["sites"]["a"]["status"] == "revoked"
+    assert admitted(file) == ["b"]
+    assert run(file)["done"] == []
+    assert run(file, "--revoke", "a")["done"] == []
+    assert admitted(file) == ["b"]
+    again = run(file, "--renew", "a")["sites"]["a"]
+    assert again["status"] == "active"
+    assert again["fingerprint"] != first
+    assert kit(file, "a").manifest.site == "a"
+    assert Registry.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
+
+
+def test_a_site_that_left_the_file_can_still_be_revoked(federation: Make) -> None:
+    file = federation("a", "b")
+    run(file)
+    file = federation("b")
+    assert run(file)["sites"]["a"]["status"] == "active"
+    run(file, "--revoke", "a")
+    assert admitted(file) == ["b"]
+
+
+def test_renewing_gives_a_new_key_where_it_is_made_here(federation: Make) -> None:
+    file = federation()
+    first = run(file, "--days", "5")
+    before = tree(file.parent / "pki")
+    found = run(file, "--renew", "a", "--days", "50")
+    assert changed(before, tree(file.parent / "pki")) == {
+        "sites.json",
+        "kits/a/site.key",
+        "kits/a/site.crt",
+        "kits/a/kit.json",
+    }
+    for part in ("fingerprint", "serial", "expires"):
+        assert found["sites"]["a"][part] != first["sites"]["a"][part]
+    assert found["sites"]["b"] == first["sites"]["b"]
+    assert admitted(file) == ["a", "b"]
+
+
+def test_renewing_the_server_changes_no_kit(federation: Make) -> None:
+    file = federation()
+    run(file)
+    before = tree(file.parent / "pki")
+    run(file, "--renew", "server")
+    assert changed(before, tree(file.parent / "pki")) == {"server.crt", "server.key"}
+
+
+def test_a_damaged_certificate_of_the_server_is_made_again_for_the_same_key(
+    federation: Make,
+) -> None:
+    file = federation()
+    first = run(file)["server"]["fingerprint"]
+    (file.parent / "pki/server.crt").write_text("half")
+    assert run(file)["server"]["fingerprint"] == first
+
+
+def test_a_site_can_keep_its_key_to_itself(federation: Make) -> None:
+    file = federation()
+    waiting = run(file, "--keys-at-sites")
+    assert {one["status"] for one in waiting["sites"].values()} == {"waiting"}
+    assert admitted(file) == []
+    assert list((file.parent / "pki").rglob("site.key")) == []
+    assert run(file)["done"] == []  # it goes on waiting
+
+    asked, key, mark = request(file, "a")
+    found = run(file, "--approve", asked)
+    assert (found["sites"]["a"]["status"], found["sites"]["a"]["key_made"]) == ("active", "site")
+    assert found["sites"]["a"]["fingerprint"] == mark
+    assert admitted(file) == ["a"]
+    assert list((file.parent / "pki").rglob("site.key")) == []
+    back = key.parent
+    for part in ("kit.json", "ca.crt", "site.crt"):
+        shutil.copy(file.parent / "pki/kits/a" / part, back / part)
+    assert read_kit(back / "kit.json", key=key).manifest.site == "a"
+    assert run(file, "--approve", asked)["done"] == []
+
+
+def test_a_sites_own_key_can_get_a_new_certificate_and_a_new_key_needs_a_request(
+    federation: Make,
+) -> None:
+    file = federation("a")
+    asked, key, mark = request(file, "a")
+    first = run(file, "--approve", asked)["sites"]["a"]
+    renewed = run(file, "--renew", "a")["sites"]["a"]
+    assert renewed["serial"] != first["serial"]
+    assert renewed["fingerprint"] == mark
+    assert kit(file, "a", key).manifest.site == "a"
+
+    another, new, new_mark = request(file, "a")
+    with pytest.raises(KitError, match=rf"{mark}.*{new_mark}.*--renew a"):
+        run(file, "--approve", another)
+    assert run(file, "--approve", another, "--renew", "a")["sites"]["a"]["fingerprint"] == new_mark
+    assert kit(file, "a", new).manifest.site == "a"
+    with pytest.raises(KitError, match="was retired"):
+        run(file, "--approve", asked, "--renew", "a")
+
+    run(file, "--revoke", "a")
+    with pytest.raises(KitError, match="has none that is accepted"):
+        run(file, "--renew", "a")
+    for options in ((), ("--renew", "a")):
+        with pytest.raises(KitError, match="was revoked"):
+            run(file, "--approve", another, *options)
+    assert admitted(file) == []
+
+
+def test_a_site_can_take_its_key_over(federation: Make) -> None:
+    file = federation("a")
+    first = run(file)["sites"]["a"]["fingerprint"]
+    asked, key, _ = request(file, "a")
+    run(file, "--approve", asked, "--renew", "a")
+    assert not (file.parent / "pki/kits/a/site.key").exists()
+    assert kit(file, "a", key).manifest.site == "a"
+    assert Registry.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
+
+
+def test_one_key_is_not_certified_for_two_sites(federation: Make) -> None:
+    file = federation("a", "b")
+    asked, key, _ = request(file, "a")
+    run(file, "--keys-at-sites", "--approve", asked)
+    copied = file.parent / "b.request.pem"
+    copied.write_bytes(make_request(load_key(key), "b"))
+    with pytest.raises(KitError, match="of another site"):
+        run(file, "--approve", copied)
+    assert admitted(file) == ["a"]
+
+
+def test_orders_that_cannot_be_are_refused_and_nothing_is_done(federation: Make) -> None:
+    file = federation()
+    run(file)
+    stranger, _, _ = request(file, "nobody")
+    first, _, _ = request(file, "a")
+    second, _, _ = request(file, "a")
+    before = tree(file.parent / "pki")
+    cases: list[tuple[str, tuple[str | Path, ...]]] = [
+        ("--revoke: names no such site", ("--revoke", "nobody")),
+        ("--revoke: names no such site", ("--revoke", "b", "--revoke", "server")),
+        ("--renew: names no such site", ("--revoke", "b", "--renew", "nobody")),
+        ("--approve: names no such site", ("--revoke", "b", "--approve", stranger)),
+        ("is a second request", ("--revoke", "b", "--approve", first, "--approve", second)),
+        ("is also to be let in", ("--revoke", "a", "--renew", "a")),
+        ("is also to be let in", ("--revoke", "a", "--approve", first)),
+    ]
+    for words, arguments in cases:
+        with pytest.raises((ConfigError, KitError), match=words):
+            run(file, *arguments)
+        assert tree(file.parent / "pki") == before
+
+
+def test_a_passphrase_is_asked_for_only_where_something_is_signed(federation: Make) -> None:
+    file = federation("a")
+    run(file, "--encrypt-ca", given="horse\nhorse\n")
+    path = file.parent / "pki/ca.key"
+    assert is_encrypted(path.read_bytes())
+    assert run(file)["done"] == []
+    run(file, "--revoke", "a")
+    with pytest.raises(KitError, match=r"ca\.key: can't be decrypted"):
+        run(file, "--renew", "a", given="staple\n")
+    run(file, "--renew", "a", given="horse\n")
+    assert admitted(file) == ["a"]
+
+
+def test_a_key_that_is_there_can_be_put_under_a_passphrase(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = federation("a")
+    first = run(file)
+    assert any("--encrypt-ca" in sentence for sentence in first["advice"])
+    path = file.parent / "pki/ca.key"
+    plain = load_key(path)
+    found = run(file, "--encrypt-ca", given="horse\nhorse\n")
+    assert load_key(path, lambda: b"horse").private_numbers() == plain.private_numbers()
+    assert found["ca"] == first["ca"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not any("--encrypt-ca" in sentence for sentence in found["advice"])
+
+
+def test_the_environment_can_hold_the_passphrase(federation: Make) -> None:
+    file = federation("a")
+    program = Path(sys.executable).parent / "fedpriv"
+    environment = os.environ | {PASSPHRASE: "horse"}
+    words = [str(program), "provision", str(file), "--encrypt-ca"]
+    shown = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert shown.returncode == 0, shown.stderr
+    load_key(file.parent / "pki/ca.key", lambda: b"horse")
+    digits = load_key(file.parent / "pki/ca.key", lambda: b"horse").public_key()
+    assert fingerprint(digits)[-4:] in shown.stdout
+    assert "telephone" in shown.stdout
+    assert "horse" not in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("name", ["ca.key", "ca.crt", "federation.json", "sites.json"])
+def test_a_federation_that_lost_a_part_is_not_replaced_by_another(
+    federation: Make, name: str
+) -> None:
+    file = federation()
+    run(file)
+    (file.parent / "pki" / name).unlink()
+    before = tree(file.parent / "pki")
+    with pytest.raises(KitError, match=rf"{name}: is missing"):
+        run(file)
+    assert tree(file.parent / "pki") == before
+
+
+def test_a_key_of_another_authority_signs_nothing(federation: Make) -> None:
+    file = federation("a")
+    run(file)
+    write_key(file.parent / "pki/ca.key", new_key(), replace=True)
+    with pytest.raises(KitError, match=r"ca\.key: is not the key of ca\.crt"):
+        run(file, "--renew", "a")
+
+
+class Killed(BaseException):
+    """As a process ends that is killed."""
+
+
+@pytest.fixture
+def killed_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Let so many files be written, and die at the next."""
+    original = fedpriv.files.replacing
+    left = 1_000_000
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return original(*arguments)
+
+    monkeypatch.setattr(fedpriv.files, "replacing", counted)
+
+    def allow(files: int) -> None:
+        nonlocal left
+        left = files
+
+    yield allow
+    left = 1_000_000
+
+
+def test_a_run_that_was_killed_anywhere_is_completed_by_the_next(
+    federation: Make, killed_after: Callable[[int], None]
+) -> None:
+    """And no key that was in use is replaced on the way."""
+    file = federation("a", "b")
+    for files in range(100):
+        shutil.rmtree(file.parent / "pki", ignore_errors=True)
+        killed_after(files)
+        try:
+            run(file)
+        except Killed:
+            killed_after(1_000_000)
+        else:
+            break
+        keys = {n: c for n, c in tree(file.parent).items() if n.endswith(".key")}
+        run(file)
+        assert keys.items() <= tree(file.parent).items()
+        assert [kit(file, name).manifest.site for name in ("a", "b")] == ["a", "b"]
+        assert admitted(file) == ["a", "b"]
+        assert run(file)["done"] == []
+    assert files > 10
+
+
+def test_a_renewal_that_was_killed_is_done_again(
+    federation: Make, killed_after: Callable[[int], None]
+) -> None:
+    file = federation("a")
+    run(file)
+    for files in range(100):
+        killed_after(files)
+        try:
+            run(file, "--renew", "a")
+        except Killed:
+            killed_after(1_000_000)
+        else:
+            break
+        try:
+            run(file)
+        except KitError as error:
+            assert "--renew a" in str(error)
+        run(file, "--renew", "a")
+        assert kit(file, "a").manifest.site == "a"
+    assert files > 3
+
+
+def test_two_runs_do_not_mix(federation: Make) -> None:
+    file = federation()
+    run(file)
+    descriptor = os.open(file.parent / "pki", os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(KitError, match="another fedpriv provision is at work"):
+            run(file)
+    finally:
+        os.close(descriptor)
+    run(file)
+
+
+def test_what_will_expire_is_said_in_time(federation: Make) -> None:
+    file = federation("a")
+    found = run(file, "--days", "20")
+    assert [s for s in found["advice"] if "--renew a" in s and "expires" in s]
+    assert [s for s in found["advice"] if "--renew server" in s]
+    found = run(file, "--renew", "a", "--renew", "server")
+    assert not [s for s in found["advice"] if "--renew" in s]
+
+
+def made(file: Path, now: datetime, **orders: Any) -> Authority:
+    def nothing() -> bytes:
+        raise AssertionError("no passphrase is needed")
+
+    return provision(load_job(file), Orders(**orders), passphrase=nothing, now=now).authority
+
+
+def test_an_expired_site_is_not_let_in_and_only_renewal_helps(federation: Make) -> None:
+    file = federation("a")
+    made(file, NOW - timedelta(days=20), days=10)
+    assert admitted(file) == []
+    found = run(file)
+    assert (found["done"], found["sites"]["a"]["status"]) == ([], "expired")
+    assert found["server"]["status"] == "expired"
+    assert [s for s in found["advice"] if "expired" in s and "--renew a" in s]
+    run(file, "--renew", "a", "--renew", "server")
+    assert admitted(file) == ["a"]
+
+
+def test_an_expired_authority_certifies_nobody(federation: Make) -> None:
+    file = federation("a")
+    made(file, NOW - timedelta(days=5000))
+    with pytest.raises(KitError, match="the authority expired"):
+        run(file, "--renew", "a")
+
+
+def test_no_site_can_be_called_server(federation: Make) -> None:
+    with pytest.raises(ConfigError, match=r"sites\.name"):
+        run(federation("a", "server"))
+
+
+def test_a_file_without_a_server_is_refused(federation: Make) -> None:
+    file = federation("a")
+    text = file.read_text().replace('engine = "network"', "")
+    file.write_text(text[: text.index("[server]")] + '[[sites]]\nname="a"\ndata="x"\nsize=9\n')
+    with pytest.raises(ConfigError, match="server: is missing"):
+        run(file)
+
+
+def test_a_folder_that_cannot_be_made_is_named(federation: Make) -> None:
+    file = federation("a")
+    (file.parent / "pki").write_text("")
+    with pytest.raises(KitError, match="pki: can't be written"):
+        run(file)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "*.example.org", "exämple.org", "x:1", "a..b", "a\n"])
+def test_a_name_that_nobody_can_dial_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"server\.names: is neither a host name nor"):
+        server_names(ServerSection(address="localhost:1", names=(name,)))
+
+
+def test_names_are_told_apart_by_what_they_mean() -> None:
+    server = ServerSection(address="[::1]:8443", names=("Fed.example.org", "0:0::1", "10.0.0.7"))
+    assert server_names(server) == ("::1", "fed.example.org", "10.0.0.7")
+
+
+def test_provisioning_needs_neither_torch_nor_flower(federation: Make) -> None:
+    code = (
+        "import sys; from fedpriv.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = ('torch', 'transformers', 'flwr', 'grpc', 'numpy', 'matplotlib')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    words = [sys.executable, "-c", code, "provision", str(federation())]
+    child = subprocess.run(words, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stderr.strip() == "[]"
+
+
+def filled_in(text: str) -> str:
+    """As the administrator fills the file in."""
+    text = text.replace("#! ", "").replace("sha256:...", "sha256:" + "a" * 64)
+    assert "#!" not in text.replace('"#!"', "")
+    return text
+
+
+def test_the_sites_file_is_refused_until_it_is_filled_in(federation: Make, tmp_path: Path) -> None:
+    from fedpriv.config import load_site
+
+    run(federation("cardiology"))
+    path = tmp_path / "pki/kits/cardiology/site.toml"
+    with pytest.raises(ConfigError, match="is missing"):
+        load_site(path)
+    path.write_text(filled_in(path.read_text()))
+    site = load_site(path)
+    job = load_job(tmp_path / "federation.toml")
+    assert site.site.name == "cardiology"
+    assert site.server.address == "fed.example.org:8443"
+    assert site.server.key == path.with_name("site.key")
+    assert site.data.columns == job.data.columns
+    assert (site.data.unit, site.data.max_records_per_unit) == (
+        job.privacy.unit,
+        job.privacy.max_records_per_unit,
+    )
+    assert site.budget.delta == job.privacy.delta
+    assert site.allow.methods == (job.job.method,)
+    assert site.allow.max_steps >= job.job.rounds
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+@settings(max_examples=50)
+def test_whatever_the_federation_names_the_sites_file_says_the_same(unit: str, column: str) -> None:
+    job = JobConfig.model_validate(
+        {
+            "job": {"rounds": 1},
+            "evaluation": {"data": "x"},
+            "sites": [{"name": "a", "data": "x", "size": 9}],
+        }
+    ).model_copy(
+        update={
+            "privacy": PrivacySection(unit=unit),
+            "data": DataSection(columns={"text": column}),
+        }
+    )
+    found = tomllib.loads(site_file(job, "a", "localhost:1"))
+    assert (found["data"]["unit"], found["data"]["columns"]) == (unit, {"text": column})
+
+
+def test_the_servers_certificate_is_for_servers(federation: Make) -> None:
+    file = federation("a")
+    run(file)
+    pki = file.parent / "pki"
+    assert describe(load_certificate(pki / "server.crt")).use == "server"
+    assert describe(load_certificate(pki / "kits/a/site.crt")).use == "site"
+    assert describe(load_certificate(pki / "ca.crt")).use is None
