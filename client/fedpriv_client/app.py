@@ -58,7 +58,14 @@ def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> 
 def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Offer:
     proposal = Proposal.parse(_body(message))
     permit(proposal.job_id)
-    return site.consider(proposal)
+    offer = site.consider(proposal)
+    log.info(
+        "Job %s: offered %d steps at ε = %.3f in all.",
+        proposal.job_id,
+        proposal.steps,
+        offer.epsilon,
+    )
+    return offer
 
 
 def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result:
@@ -69,6 +76,7 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
         write_budget_report(site, request.job_id)
     except OSError as error:  # the release is in the outbox, and its report comes with the next
         log.error("The budget report was not written: %s", error.strerror)
+    log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
     arrays = {name: Array(block) for name, block in encode(vector, site.wire)}
     return body, ArrayRecord(arrays, keep_input=False)
 

@@ -175,40 +175,45 @@ class NetworkGrid(Grid):
     # What the link tells of its nodes
 
     def arrived(self, node: int) -> None:
-        """A new process knows nothing: say again what the job is, and what is unanswered."""
+        """A new process knows nothing: say again what the job is, then what is unanswered."""
         with self._lock:
             self._newcomers.add(node)
-            known = {request.key: request for request in self._unanswered(node)}
-            greeting = self._greetings.get(node)
-            if greeting is not None and known:
-                known.setdefault(greeting.key, greeting)
-            for request in sorted(known.values(), key=lambda item: item.kind != MessageType.QUERY):
-                self._post(request)
+            self._say_again(node)
         self._news.set()
 
     def asks(self, node: int) -> None:
         """Who asks for more has read what it took; what it did not confirm got lost."""
         with self._lock:
-            for request in self._unanswered(node):
-                if request.taken:
-                    self._post(request)
+            if any(request.taken for request in self._said(node)):
+                self._say_again(node)
 
     def took(self, node: int, message_id: str) -> None:
         """A message is on its way to its node."""
         with self._lock:
-            for request in self._unanswered(node):
+            for request in self._said(node):
                 if message_id in request.posted:
                     request.taken.add(message_id)
 
     def confirmed(self, node: int, message_id: str) -> None:
         """A message, with all its objects, has reached its node."""
         with self._lock:
-            for request in self._unanswered(node):
+            for request in self._said(node):
                 request.taken.discard(message_id)
 
     def stored(self) -> None:
         """Something of a reply is there."""
         self._news.set()
 
-    def _unanswered(self, node: int) -> list[_Request]:
-        return [request for request in self._open.values() if request.node == node]
+    def _said(self, node: int) -> list[_Request]:
+        """What the job is, if the node was asked that, then what it has not answered."""
+        requests = [request for request in self._open.values() if request.node == node]
+        greeting = self._greetings.get(node)
+        if greeting is not None and greeting not in requests:
+            requests.append(greeting)
+        return sorted(requests, key=lambda item: item.kind != MessageType.QUERY)
+
+    def _say_again(self, node: int) -> None:
+        for request in self._said(node):
+            self._link.discard(set(request.posted), [])  # or a later one might be read first
+            request.posted.clear()
+            self._post(request)

@@ -13,6 +13,7 @@ import json
 import logging
 import shutil
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -119,6 +120,7 @@ class Link:
         self._awaited: dict[str, list[str]] = {}  # reply → its objects that have not come
         self._run, self._task = self._start_run()
         self._mailboxes: dict[int, asyncio.Event] = {}
+        self._visits: defaultdict[int, int] = defaultdict(int)  # how often each node connected
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         threading.Thread(target=self._keep_run, name="flower-run", daemon=True).start()
@@ -320,6 +322,7 @@ class Link:
         def lookup() -> int | None:
             node = self._state.get_node_id_by_public_key(message.public_key)
             if node is not None:
+                self._visits[node] += 1
                 # Ends the lease of a process that was killed; else its heir has to wait for it.
                 self._state.deactivate_node(node)
             return node
@@ -344,9 +347,12 @@ class Link:
             self._state.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
             self.traffic.asks(node)
 
+        visit = self._visits[node]
         with self.presence.waiting(node):
             await run_in_threadpool(asks)
-            if not await self._rings(box, request):
+            await self._rings(box, request)
+            if visit != self._visits[node] or await request.is_disconnected():
+                # No message is taken out of the box for somebody who is gone.
                 return PlainTextResponse("gone", status_code=499)
             box.clear()
             response = await call_next(request)
@@ -356,11 +362,8 @@ class Link:
             self.traffic.took(node, proto.metadata.message_id)
         return response
 
-    async def _rings(self, box: asyncio.Event, request: Request) -> bool:
-        """Wait for a message, or long enough; false if the one who asks went away meanwhile.
-
-        No message is taken out of the box for somebody who is gone.
-        """
+    async def _rings(self, box: asyncio.Event, request: Request) -> None:
+        """Wait for a message, or long enough, or until the one who asks goes away."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + HOLD
         while not box.is_set() and clock() < deadline and not self._stopping.is_set():
@@ -368,8 +371,7 @@ class Link:
                 await asyncio.wait_for(box.wait(), 0.5)
             except TimeoutError:
                 if await request.is_disconnected():
-                    return False
-        return True
+                    return
 
 
 class BoundedBody:

@@ -122,16 +122,11 @@ def _simulate(
             sites.append(site)
         job_id = job.proposal.job_id
 
-        def round_done(metrics: dict[str, Any]) -> None:
-            for site in sites:
-                write_budget_report(site, job_id)
-            progress.round_done(metrics)
-
         apps = {node: client_app(site) for node, site in enumerate(sites, start=SERVER_NODE + 1)}
         grid = stack.enter_context(InlineGrid(apps, threads))
         progress.started(job)
         try:
-            job.execute(grid, round_done)
+            job.execute(grid, progress.round_done)
         finally:
             if run.info["status"] != "preparing":
                 budgets = {site.settings.name: write_budget_report(site, job_id) for site in sites}

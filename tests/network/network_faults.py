@@ -1,0 +1,291 @@
+"""Faults that a test plants into a real process before its command starts.
+
+Each strikes once: it leaves a marker first, and a process that finds the marker is spared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROUND = 1  # slot, counted from 0, in which a fault strikes
+
+
+def plant(name: str, marker: Path) -> None:
+    """Arm the fault of that name."""
+    _FAULTS[name](marker)
+
+
+def _strikes(marker: Path) -> bool:
+    """Whether it is this process's turn; there is only one turn."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _die(marker: Path) -> None:
+    if _strikes(marker):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around(
+    owner: Any, name: str, before: Callable[..., None] | None, after: Callable[..., None] | None
+) -> None:
+    real = getattr(owner, name)
+
+    def faulty(*args: Any, **options: Any) -> Any:
+        if before is not None:
+            before(*args, **options)
+        result = real(*args, **options)
+        if after is not None:
+            after(*args, **options)
+        return result
+
+    setattr(owner, name, faulty)
+
+
+def _before_reserve(marker: Path) -> None:
+    from fedpriv.privacy.ledger import Ledger
+
+    _around(Ledger, "reserve", lambda _, job, slot, digest: slot == ROUND and _die(marker), None)
+
+
+def _after_reserve(marker: Path) -> None:
+    from fedpriv.privacy.ledger import Ledger
+
+    _around(Ledger, "reserve", None, lambda _, job, slot, digest: slot == ROUND and _die(marker))
+
+
+def _after_release(marker: Path) -> None:
+    from fedpriv.privacy.ledger import Ledger
+
+    _around(
+        Ledger,
+        "release",
+        None,
+        lambda _, reservation, payload: reservation.slot == ROUND and _die(marker),
+    )
+
+
+def _uploading(marker: Path) -> None:
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    pushed = [0]
+
+    def count(*_: object) -> None:
+        pushed[0] += 1
+        if pushed[0] == 12:  # in the middle of a reply of the second round
+            _die(marker)
+
+    _around(FleetHttpClient, "PushObject", count, None)
+
+
+def _lost_reply(marker: Path) -> None:
+    """The reply is computed and never sent: the connection breaks under it."""
+    import httpx
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    def lose(_: object, request: Any) -> None:
+        message = request.messages_list[0]
+        if message.metadata.message_type == "train" and _strikes(marker):
+            raise httpx.ReadError("cut")
+
+    _around(FleetHttpClient, "PushMessages", lose, None)
+
+
+def _lost_request(marker: Path) -> None:
+    """The site takes a request out of its mailbox, and the answer gets lost on the way."""
+    import httpx
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    real = FleetHttpClient.PullMessages
+
+    def lossy(self: Any, request: Any) -> Any:
+        answer = real(self, request)
+        found = answer.messages_list
+        if found and found[0].metadata.message_type == "train" and _strikes(marker):
+            raise httpx.ReadError("cut")
+        return answer
+
+    FleetHttpClient.PullMessages = lossy
+
+
+def _twice(marker: Path) -> None:
+    """Every message is sent twice, and the second time first where there are two."""
+    from fedpriv_server.grid import NetworkGrid
+
+    real = NetworkGrid._post
+
+    def post(self: Any, request: Any) -> None:
+        real(self, request)
+        real(self, request)
+
+    NetworkGrid._post = post
+
+
+def _slow(marker: Path) -> None:
+    """The site takes longer for one slot than the round lasts."""
+    from fedpriv.privacy.ledger import Ledger
+
+    def sleep(_: object, job: str, slot: int, digest: str) -> None:
+        if slot == ROUND and _strikes(marker):
+            time.sleep(8)
+
+    _around(Ledger, "reserve", sleep, None)
+
+
+def _update(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """A site whose vector of one slot is changed by `change`, or its arrays are."""
+
+    def arm(marker: Path) -> None:
+        import fedpriv_client.app as app
+
+        real = app._step
+
+        def step(site: Any, permit: Any, message: Any) -> Any:
+            body, arrays = real(site, permit, message)
+            if body.slot == ROUND:
+                arrays = change(arrays)
+            return body, arrays
+
+        app._step = step
+
+    return arm
+
+
+def _numpy(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def changed(arrays: Any) -> Any:
+        from flwr.app import Array, ArrayRecord
+
+        name = sorted(arrays)[0]
+        return ArrayRecord({**arrays, name: Array(change(arrays[name].numpy().copy()))})
+
+    return changed
+
+
+def _with_nan(values: Any) -> Any:
+    values[-1] = float("nan")
+    return values
+
+
+def _truncated_bytes(arrays: Any) -> Any:
+    from flwr.app import Array, ArrayRecord
+
+    name = sorted(arrays)[0]
+    whole = arrays[name]
+    return ArrayRecord(
+        {**arrays, name: Array(whole.dtype, whole.shape, whole.stype, whole.data[:-8])}
+    )
+
+
+def _stale(marker: Path) -> None:
+    """A site that answers for another slot than it was asked for."""
+    import fedpriv_client.app as app
+
+    real = app._step
+
+    def step(site: Any, permit: Any, message: Any) -> Any:
+        body, arrays = real(site, permit, message)
+        if body.slot == ROUND:
+            body = body.model_copy(update={"slot": ROUND - 1})
+        return body, arrays
+
+    app._step = step
+
+
+def _full_disk(marker: Path) -> None:
+    """The site's disk is full when a slot shall be reserved, until the marker is there."""
+    from fedpriv.privacy import chain
+
+    real = chain.Chain.append
+
+    def append(self: Any, *args: Any, **options: Any) -> Any:
+        if not marker.exists() and (args and args[0] == "reserve"):
+            import sqlite3
+
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(self, *args, **options)
+
+    chain.Chain.append = append
+
+
+def _clock(seconds: float) -> Callable[[Path], None]:
+    def arm(marker: Path) -> None:
+        from datetime import timedelta
+
+        from flwr.supernode import node_auth_http_interceptor as auth
+
+        real = auth.now
+        auth.now = lambda: real() + timedelta(seconds=seconds)
+        import fedpriv_client.link as link
+
+        class Shifted(link.datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return super().now(tz) + timedelta(seconds=seconds)
+
+        link.datetime = Shifted
+
+    return arm
+
+
+def _server_waiting(marker: Path) -> None:
+    from fedpriv_server.grid import NetworkGrid
+
+    def die(self: Any, requests: Any) -> None:
+        if any(request.group == str(ROUND + 1) for request in requests):
+            _die(marker)
+
+    _around(NetworkGrid, "_answered", die, None)
+
+
+def _server_aggregating(marker: Path) -> None:
+    from fedpriv_strategies.aggregate import WeightedMean
+
+    calls = [0]
+
+    def die(*_: object) -> None:
+        calls[0] += 1
+        if calls[0] == 4:  # two sites a round: the last of the second round
+            _die(marker)
+
+    _around(WeightedMean, "add", None, die)
+
+
+def _server_checkpointing(marker: Path) -> None:
+    """The metrics of a round are written, its checkpoint is not."""
+    from fedpriv_server.checkpoint import Checkpoint
+
+    _around(
+        Checkpoint, "write", lambda self, path: self.round == ROUND + 1 and _die(marker), None
+    )
+
+
+_FAULTS: dict[str, Callable[[Path], None]] = {
+    "before-reserve": _before_reserve,
+    "after-reserve": _after_reserve,
+    "after-release": _after_release,
+    "uploading": _uploading,
+    "lost-reply": _lost_reply,
+    "lost-request": _lost_request,
+    "twice": _twice,
+    "slow": _slow,
+    "nan": _update(_numpy(_with_nan)),
+    "wrong-shape": _update(_numpy(lambda values: values[:-1])),
+    "wrong-dtype": _update(_numpy(lambda values: values.astype("float64"))),
+    "oversized": _update(_numpy(lambda values: values.repeat(3))),
+    "truncated": _update(_truncated_bytes),
+    "stale": _stale,
+    "full-disk": _full_disk,
+    "clock-ahead": _clock(60.0),
+    "clock-behind": _clock(-3600.0),
+    "server-waiting": _server_waiting,
+    "server-aggregating": _server_aggregating,
+    "server-checkpointing": _server_checkpointing,
+}

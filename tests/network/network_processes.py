@@ -1,0 +1,140 @@
+"""Real processes of the real commands, with a fault in them where a test wants one.
+
+They are forked from a process that has imported what is heavy, so that starting one takes no
+seconds. A fault is a name of `faults.py`; it strikes once, wherever its marker is not yet.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+_HEAVY = [
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "peft",
+    "datasets",
+    "fedpriv_client.serve",
+    "fedpriv_client.app",
+    "fedpriv_client.settings",
+    "fedpriv_server.serve",
+    "sqlalchemy.dialects.sqlite",
+]
+_SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def forking() -> Any:
+    """The context that processes are made in."""
+    os.environ.update(_SETTINGS)
+    from fedpriv.environment import no_calls_home
+
+    no_calls_home()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_HEAVY)
+    return context
+
+
+class Command:
+    """A running `fedpriv-server` or `fedpriv-client`.
+
+    Attributes:
+        log: what it writes.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        arguments: list[str],
+        log: Path,
+        *,
+        fault: str = "",
+        marker: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.log = log
+        self._process = context.Process(
+            target=_run,
+            args=(arguments, log, fault, str(marker or ""), dict(environment or {})),
+            daemon=True,
+        )
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; minus the signal that killed it; None while it runs."""
+        code = self._process.exitcode
+        return None if code is None else int(code)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8") if self.log.exists() else ""
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for its end; gives its code."""
+        self._process.join(seconds)
+        code = self.code
+        assert code is not None, f"still running after {seconds} s:\n{self.text}"
+        return code
+
+    def until(self, text: str, seconds: float = 60) -> None:
+        """Wait until it has written `text`."""
+        wait_for(lambda: text in self.text, seconds, lambda: f"no {text!r} in:\n{self.text}")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.join(20)
+
+    def terminate(self) -> int:
+        """Ask it to end."""
+        self._process.terminate()
+        return self.wait(30)
+
+    def suspend(self) -> None:
+        os.kill(self.pid, 19)
+
+    def go_on(self) -> None:
+        os.kill(self.pid, 18)
+
+
+def wait_for(
+    condition: Callable[[], bool], seconds: float = 30, told: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {told()}"
+        time.sleep(0.05)
+
+
+def _run(
+    arguments: list[str], log: Path, fault: str, marker: str, environment: dict[str, str]
+) -> None:
+    """In the new process: its output, its fault, its command."""
+    with log.open("a", encoding="utf-8") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+    os.environ.update(environment)
+    sys.argv = arguments
+    import torch
+
+    torch.set_num_threads(1)
+    if fault:
+        import network_faults
+
+        network_faults.plant(fault, Path(marker))
+    if arguments[0] == "fedpriv-server":
+        from fedpriv_server.cli import main
+    else:
+        from fedpriv_client.cli import main
+    main()
