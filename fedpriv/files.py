@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
 def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Replace `path` by `content` so that a crash leaves the old file or the new one.
-
-    The bytes are on disk before the name points at them, and the name is on disk before
-    this returns.
-    """
+    """Replace `path` by `content` so that a crash leaves the old file or the new one."""
     data = content.encode() if isinstance(content, str) else content
+    with replacing(path, mode) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
+    """An empty file to write into, that takes the place of `path` when the block ends.
+
+    The bytes are on disk before the name points at them, and the name is on disk before this
+    returns. After an error `path` is as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    temporary.unlink(missing_ok=True)  # of a process that was killed, perhaps with another mode
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    allowed = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    os.close(descriptor)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
+        yield temporary
+        with temporary.open("rb") as stream:  # by name: some writers put a file of their own there
+            os.fchmod(stream.fileno(), allowed)
             os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:

@@ -8,6 +8,7 @@ side is in this file; the tests hold it to what Flower 1.41 does.
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -280,10 +281,26 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
                 " coordinator for a new kit."
             )
     if isinstance(error, httpx.RemoteProtocolError):
-        return UnreachableError(
-            f"{address}: hung up. If this goes on: it may expect TLS, or a certificate of ours."
-        )
+        if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
+            return CertificateError(
+                f"{address}: speaks TLS. Leave server.plain out of the site's file."
+            )
+        return UnreachableError(f"{address}: hung up.")
     return UnreachableError(f"{address}: can't be reached ({_reason(error)}).")
+
+
+def _speaks_tls(url: httpx.URL) -> bool:
+    """Whether a server that hung up on plain HTTP answers to TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    try:
+        with (
+            socket.create_connection((url.host, url.port or 80), timeout=5) as plain,
+            context.wrap_socket(plain),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:

@@ -70,8 +70,8 @@ class Service:
     def _waiting(self) -> list[Message] | None:
         """The messages that are worth an answer, at least one; None to stop.
 
-        Of requests for a step only the newest is: the others were asked again, or their round is
-        over.
+        Of requests for a step only that of the latest round is: the others were asked again, or
+        their round is over.
         """
         messages = [self._messages.get()]
         with suppress(queue.Empty):
@@ -81,7 +81,8 @@ class Service:
         if len(found) < len(messages):
             return None
         steps = [m for m in found if m.metadata.message_type == MessageType.TRAIN]
-        return [m for m in found if m not in steps[:-1]]
+        newest = max(reversed(steps), key=_round, default=None)
+        return [m for m in found if m is newest or m.metadata.message_type != MessageType.TRAIN]
 
     def stop(self) -> None:
         """Stop asking; a message being answered is answered first."""
@@ -170,3 +171,8 @@ class Service:
                 log.warning("A reply stays in the outbox until it is asked for: %s", error)
                 self._anew.set()
                 return
+
+
+def _round(message: Message) -> int:
+    group = message.metadata.group_id
+    return int(group) if group.isdecimal() else 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.config.job import OptimizerSection
 from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
+from fedpriv.wire import BLOCK
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +19,12 @@ Tensors = dict[str, "torch.Tensor"]
 class VectorOptimizer:
     """A torch optimiser over one flat parameter.
 
+    Torch sees it in blocks, so that what a step needs besides its state is one block large.
+
     Attributes:
-        vector: the current values, float32 (P,): public at first, privatised afterwards.
+        vector: the current values, float32 (P,): public at first, privatised afterwards. A step
+            makes another one and leaves this as it is.
+        size: P.
 
     Raises:
         RawValueError: `initial` is raw.
@@ -30,27 +35,26 @@ class VectorOptimizer:
 
         start = require_privatised(initial, "initial")
         self.vector = initial
-        self._parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
+        self.size = start.size
+        self._blocks = [torch.nn.Parameter(part) for part in _split(torch.from_numpy(start))]
+        self._state: Tensors = {}  # of all blocks together; theirs are views of it
         self._optimizer: torch.optim.Optimizer
         if settings.name == "sgd":
             self._optimizer = torch.optim.SGD(
-                [self._parameter],
+                self._blocks,
                 lr=settings.lr,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
+                foreach=False,
             )
         else:
             self._optimizer = torch.optim.AdamW(
-                [self._parameter],
+                self._blocks,
                 lr=settings.lr,
                 betas=settings.betas,
                 weight_decay=settings.weight_decay,
+                foreach=False,
             )
-
-    @property
-    def size(self) -> int:
-        """P, the number of values."""
-        return self._parameter.numel()
 
     def step(self, gradient: Privatised[Vector]) -> Privatised[Vector]:
         """Move along a released gradient (P,), and return the new values.
@@ -68,25 +72,40 @@ class VectorOptimizer:
     def _moved(self, vector: Vector, gradient: Vector) -> Vector:
         import torch
 
-        self._parameter.data = torch.from_numpy(vector.copy())
-        self._parameter.grad = torch.from_numpy(gradient.copy())
+        moved = torch.from_numpy(vector.copy())
+        parts = zip(_split(moved), _split(torch.from_numpy(gradient)), strict=True)
+        for block, (values, slope) in zip(self._blocks, parts, strict=True):
+            block.data, block.grad = values, slope
         self._optimizer.step()
-        return self._parameter.detach().numpy()
+        self._optimizer.zero_grad()  # lets go of the gradient
+        if not self._state:
+            self._state = self._gathered()
+        return moved.numpy()
+
+    def _gathered(self) -> Tensors:
+        """What torch made for each block in the first step, put together."""
+        import torch
+
+        first, *_ = states = [self._optimizer.state[block] for block in self._blocks]
+        found: Tensors = {}
+        for key in [key for key, value in first.items() if value is not None]:
+            if first[key].dim() == 0:  # the count of steps, the same for all
+                found[key] = first[key]
+                continue
+            found[key] = torch.cat([state[key] for state in states])
+            for state, view in zip(states, _split(found[key]), strict=True):
+                state[key] = view
+        return found
 
     def state(self) -> Privatised[Tensors]:
-        """Everything needed to go on later, as named tensors."""
+        """Everything needed to go on later, as named tensors. Good until the next step."""
         return post_process(self._tensors, self.vector)
 
     def _tensors(self, vector: Vector) -> Tensors:
         import torch
 
-        found: dict[str, Any] = self._optimizer.state.get(self._parameter, {})
-        tensors = {
-            f"optimizer.{key}": torch.as_tensor(value)
-            for key, value in found.items()
-            if value is not None
-        }
-        return {"vector": torch.from_numpy(vector.copy()), **tensors}
+        tensors = {f"optimizer.{key}": value for key, value in self._state.items()}
+        return {"vector": torch.from_numpy(vector), **tensors}
 
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
@@ -96,11 +115,24 @@ class VectorOptimizer:
         """
         tensors = require_privatised(state, "state")
         self.vector = post_process(_vector, state)
-        self._optimizer.state[self._parameter] = {
+        self._state = {
             key.removeprefix("optimizer."): value.clone()
             for key, value in tensors.items()
             if key.startswith("optimizer.")
         }
+        for block in self._blocks:
+            self._optimizer.state[block] = {}
+        for key, value in self._state.items():
+            if value.dim() == 0:  # torch counts in place, for each block alone
+                parts = [value, *(value.clone() for _ in self._blocks[1:])]
+            else:
+                parts = _split(value)
+            for block, part in zip(self._blocks, parts, strict=True):
+                self._optimizer.state[block][key] = part
+
+
+def _split(flat: torch.Tensor) -> list[torch.Tensor]:
+    return [flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK)]
 
 
 def _vector(tensors: Tensors) -> Vector:

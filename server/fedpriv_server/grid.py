@@ -17,7 +17,7 @@ from typing import NoReturn
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedpriv_server.link import Link
+from fedpriv_server.link import Kept, Link
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
 DAY = 86_400.0
@@ -34,7 +34,7 @@ class _Request:
 
     key: str
     node: int
-    content: RecordDict
+    content: Kept
     kind: str
     group: str
     ttl: float
@@ -93,7 +93,7 @@ class NetworkGrid(Grid):
         request = _Request(
             key=uuid.uuid4().hex,
             node=metadata.dst_node_id,
-            content=message.content,
+            content=self._link.keep(message.content),
             kind=metadata.message_type,
             group=metadata.group_id,
             ttl=timeout + MARGIN,
@@ -102,7 +102,10 @@ class NetworkGrid(Grid):
         with self._lock:
             self._open[request.key] = request
             if request.kind == MessageType.QUERY:
+                old = self._greetings.get(request.node)
                 self._greetings[request.node] = request
+                if old is not None:
+                    self._link.release(old.content)
             self._post(request)
         return request
 
@@ -159,12 +162,16 @@ class NetworkGrid(Grid):
                 if reply.metadata.reply_to_message_id in request.posted:
                     replies = [*replies, self._arriving.pop(key)]
             self._link.discard(set(request.posted), replies)
+            if request is not self._greetings.get(request.node):  # that is kept to be said again
+                self._link.release(request.content)
 
     def _post(self, request: _Request) -> None:
         request.taken.clear()
-        request.posted.append(
-            self._link.post(request.node, request.content, request.kind, request.group, request.ttl)
+        posted = self._link.post(
+            request.node, request.content, request.kind, request.group, request.ttl
         )
+        if posted is not None:
+            request.posted.append(posted)
 
     def newcomers(self) -> set[int]:
         """The nodes that connected since the last call, for the first time or anew."""

@@ -176,8 +176,9 @@ class Job:
             try:
                 strategy.propose(grid)  # to who came since
                 arrays = as_arrays(self.optimizer.vector)
-                messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-                replies = grid.send_and_receive(messages, timeout=timeout)
+                asked = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+                replies = grid.send_and_receive(asked, timeout=timeout)
+                del arrays, asked  # a vector's worth of memory, while replies are added up
                 strategy.aggregate_train(number, replies)
                 return
             except RoundError as error:

@@ -13,8 +13,10 @@ import json
 import logging
 import shutil
 import threading
+from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +30,9 @@ from flwr.common.constant import (
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
 )
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -35,9 +40,14 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PushMessagesRequest,
 )
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
-from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
-from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -48,31 +58,29 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.object_store import NoObjectInStoreError, ObjectStore, ObjectStoreFactory
+from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router as fleet_router
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import JSONResponse
 
+from fedpriv_server.bounds import Bounds
 from fedpriv_server.presence import Presence
+from fedpriv_server.replay import Replays
+from fedpriv_server.store import FolderStore
 
 FLOWER_LOG = logging.getLogger("flwr")
 FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
 FLOWER_LOG.setLevel(logging.ERROR)
 HOLD = 5.0  # seconds that a site's question for messages is held open
 TASK_HEARTBEAT = 10.0
-MAX_BODY = 8 << 20  # bytes of one request; Flower sends objects of at most 5 MB
 MAX_OBJECTS = 4096  # in one message
 UNREADABLE = 2  # code of an error reply: Flower's for a ClientApp that failed
-
-Content = RecordDict
 
 
 class Traffic(Protocol):
@@ -97,8 +105,12 @@ class Traffic(Protocol):
 class Link:
     """A Flower link state with one run, the nodes that may use it, and the app they talk to.
 
+    The link state is in memory and large objects are files: a job's memory is its checkpoint, and
+    after a crash everything is asked again. Flower's SQLite state took 14 ms of a core for a
+    request, of which a site makes some fifteen in a round.
+
     Args:
-        folder: for the state; what is there is removed, since a job's memory is its checkpoint.
+        folder: for the objects; what is there is removed.
 
     Attributes:
         presence: who is there.
@@ -110,15 +122,15 @@ class Link:
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
-        database = str(folder / "link.db")
-        factory = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database))
-        self._factory = factory
-        self._state: LinkState = factory.state()
-        self._store: ObjectStore = self._state.object_store
+        self._store = FolderStore(folder)
+        self._state = InMemoryLinkState(NoOpFederationManager(), self._store)
+        self._factory = LinkStateFactory("", NoOpFederationManager(), ObjectStoreFactory(""))
+        self._factory.state_instance = self._state
         self.presence = Presence()
         self._names: dict[int, str] = {}
         self._awaited: dict[str, list[str]] = {}  # reply → its objects that have not come
         self._run, self._task = self._start_run()
+        self._replays = Replays(TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE)
         self._mailboxes: dict[int, asyncio.Event] = {}
         self._visits: defaultdict[int, int] = defaultdict(int)  # how often each node connected
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -173,25 +185,39 @@ class Link:
 
     # Messages
 
-    def post(self, node: int, content: Content, kind: str, group: str, ttl: float) -> str:
-        """Put a message into a node's mailbox; gives its id."""
-        message = Message(content, node, kind, ttl=ttl, group_id=group)
+    def keep(self, content: RecordDict) -> Kept:
+        """Put the content of messages into the store, until it is released.
+
+        What another content holds too, as the vector of a round, is there once.
+        """
         with no_object_id_recompute():
-            message.metadata.__dict__["_message_id"] = message.object_id
-            objects = get_all_nested_objects(message)
-            session = self._state.start_session(self._run)
-            stored, missing = self._state.store_message_and_object_tree(
-                remove_content_from_message(message), get_object_tree(message), session
-            )
-            assert stored, f"node {node} is not admitted"
-            wanted = set(missing)  # the vector that another node was sent is there already
-            for key, item in objects.items():
-                if key in wanted:
-                    self._state.store_object(self._run, session, key, item.deflate())
+            root = content.object_id
+            tree = get_object_tree(content)
+            missing = set(self._store.preregister(self._run, tree))
+            self._store.pin(root)
+            for key, item in get_all_nested_objects(content).items():
+                if key in missing:
+                    self._store.put(key, item.deflate())
+        return Kept(root, tree)
+
+    def release(self, kept: Kept) -> None:
+        """Let a content go when the last message that carries it is gone."""
+        self._store.unpin(kept.root)
+
+    def post(self, node: int, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
+        """Put a message into a node's mailbox; gives its id, or None for a node not admitted."""
+        message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
+        key = message.object_id
+        message.metadata.__dict__["_message_id"] = key
+        if self._state.store_message_ins(remove_content_from_message(message)) is None:
+            return None
+        tree = ObjectTree(object_id=key, children=[kept.tree])
+        self._store.preregister(self._run, tree)
+        self._store.put(key, message.deflate())
         loop, box = self._loop, self._mailboxes.get(node)
         if loop is not None and box is not None:
             loop.call_soon_threadsafe(box.set)
-        return message.metadata.message_id
+        return key
 
     def replies(self, message_ids: set[str]) -> list[Message]:
         """The replies to messages that came since the last call, content and all to come.
@@ -209,7 +235,7 @@ class Link:
                 tree = self._store.get_object_tree(key)
                 self._awaited[key] = [node.object_id for node in iterate_object_tree(tree)]
             waiting = self._awaited[key]
-            while waiting and self._store.get(waiting[-1]):
+            while waiting and self._store.is_available(waiting[-1]):
                 waiting.pop()
         except NoObjectInStoreError:
             return False
@@ -277,7 +303,7 @@ class Link:
             docs_url=None,
             redoc_url=None,
             middleware=[
-                Middleware(BoundedBody),
+                Middleware(Bounds, is_known=self._is_known),
                 Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
                 Middleware(ProtobufTranslationMiddleware),
                 Middleware(NodeAuthMiddleware),
@@ -289,13 +315,19 @@ class Link:
         app.include_router(fleet_router)
         return app
 
+    def _is_known(self, public_key: bytes) -> bool:
+        return self._state.get_node_id_by_public_key(public_key) in self._names
+
     async def _observe(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Behind authentication: `message` is what its sender signed for."""
+        """Behind authentication, which looks at paths of the fleet API only."""
         self._loop = asyncio.get_running_loop()
         message = getattr(request.state, "protobuf_request", None)
+        if message is None or not request.url.path.startswith("/v1/fleet/"):
+            return _refusal(404, "no such thing here")
+        key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
+        if not self._replays.is_first(key, request.headers[TIMESTAMP_HEADER]):
+            return _refusal(409, "once only")
         match message:
-            case None:
-                return PlainTextResponse("no such thing here", status_code=404)
             case ActivateNodeRequest():
                 return await self._activate(message, request, call_next)
             case DeactivateNodeRequest():
@@ -303,8 +335,13 @@ class Link:
                 return await call_next(request)
             case PullMessagesRequest():
                 return await self._hold(message.node.node_id, request, call_next)
-            case PushMessagesRequest() if not _is_own_single_reply(message):
-                return PlainTextResponse("one reply of one's own at a time", status_code=400)
+            case PushMessagesRequest():
+                if not _is_own_single_reply(message):
+                    return _refusal(400, "one reply of one's own at a time")
+            case PushObjectRequest() | PullObjectRequest() | ConfirmMessageReceivedRequest():
+                pass
+            case _:
+                return _refusal(404, "no such thing here")
         node = message.node.node_id
         self.presence.heard(node)
         response = await call_next(request)
@@ -328,8 +365,10 @@ class Link:
             return node
 
         node = await run_in_threadpool(lookup)
+        if node is None:
+            return _refusal(401, "not admitted")
         response = await call_next(request)
-        if node is not None and response.status_code < 400:
+        if response.status_code < 400:
             self.presence.heard(node)
             await run_in_threadpool(self.traffic.arrived, node)
         return response
@@ -353,7 +392,7 @@ class Link:
             await self._rings(box, request)
             if visit != self._visits[node] or await request.is_disconnected():
                 # No message is taken out of the box for somebody who is gone.
-                return PlainTextResponse("gone", status_code=499)
+                return _refusal(499, "gone")
             box.clear()
             response = await call_next(request)
         pulled = getattr(request.state, "protobuf_response", None)
@@ -374,19 +413,29 @@ class Link:
                     return
 
 
-class BoundedBody:
-    """Refuses a request that does not say how long it is, or is longer than any may be."""
+@dataclass(frozen=True)
+class Kept:
+    """The content of a message, in the store.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Attributes:
+        root: object id of the content.
+        tree: of all its objects.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            length = Headers(scope=scope).get("content-length", "")
-            if not length.isdecimal() or int(length) > MAX_BODY:
-                await PlainTextResponse("too long", status_code=413)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    root: str
+    tree: ObjectTree
+
+
+class _Reference(RecordDict):
+    """A content that is known by its object id alone."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__()
+        self.__dict__["_root"] = root
+
+    @property
+    def object_id(self) -> str:
+        return str(self.__dict__["_root"])
 
 
 class StoredArrays(ArrayRecord):
@@ -422,6 +471,11 @@ class StoredArrays(ArrayRecord):
 
     def items(self) -> Any:
         return ((name, self[name]) for name in self)
+
+
+def _refusal(status: int, detail: str) -> JSONResponse:
+    """In JSON: Flower's middleware turns an error of any other kind into its own failure."""
+    return JSONResponse({"detail": detail}, status_code=status)
 
 
 def _is_own_single_reply(request: PushMessagesRequest) -> bool:

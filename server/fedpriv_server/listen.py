@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedpriv.errors import ConfigError
+from fedpriv_server.handshake import Refusals, watch
 
 STARTING = 30.0  # seconds
 
@@ -65,10 +66,14 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         log_config=None,
         access_log=False,
         server_header=False,
+        ws="none",
         timeout_keep_alive=75,
         timeout_graceful_shutdown=2,
         **options,  # type: ignore[arg-type]
     )
+    config.load()
+    if config.ssl is not None:
+        watch(config.ssl, Refusals())
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), name="web", daemon=True)
     thread.start()

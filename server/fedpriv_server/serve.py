@@ -18,6 +18,7 @@ from fedpriv.health import health_service
 from fedpriv.process import Status, only_process
 from fedpriv.report import write_report
 from fedpriv.training.worker import WorkerPool
+from fedpriv_server.bounds import return_memory
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
 from fedpriv_server.link import Link
@@ -52,6 +53,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     address = _bound(section, plain, source)
     registry = Registry.read(section.pki / "sites.json")
     tls = None if plain else _tls(section)
+    return_memory()
     out.mkdir(parents=True, exist_ok=True)
     with only_process(out):
         run = RunDirectory.open(out, config)

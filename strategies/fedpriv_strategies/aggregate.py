@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process, public, require_privatised
+from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
 from fedpriv.wire import BLOCK, Blocks
 
 Total = np.ndarray[Any, np.dtype[np.float64]]
@@ -48,7 +48,11 @@ class WeightedMean:
     """
 
     def __init__(self, size: int) -> None:
-        self._total: Privatised[Total] = public(np.zeros(size, dtype=np.float64))
+        self._size = size
+        self._begin()
+
+    def _begin(self) -> None:
+        self._total: tuple[Privatised[Total], ...] = ()  # or one, from the first site on
         self._expected = 0.0
         self.sites = 0
 
@@ -61,11 +65,12 @@ class WeightedMean:
         """
         weight = np.float64(1 / site.noise_multiplier**2)
 
-        def plus(total: Total, blocks: Blocks) -> Total:
-            if blocks.size != total.size:
-                raise ProtocolError(f"Expected {total.size} values, got {blocks.size}.")
+        def plus(blocks: Blocks, *totals: Total) -> Total:
+            if blocks.size != self._size:
+                raise ProtocolError(f"Expected {self._size} values, got {blocks.size}.")
             for _ in blocks:  # a value that is wrong in its last block adds nothing
                 pass
+            total, *_ = totals or (np.zeros(self._size, dtype=np.float64),)
             try:
                 for part, block in blocks:
                     total[part] += weight * block
@@ -73,25 +78,26 @@ class WeightedMean:
                 raise RoundError(f"A reply changed while it was read: {error}") from None
             return total
 
-        self._total = post_process(plus, self._total, site.value)
+        self._total = (post_process(plus, site.value, *self._total),)
         self._expected += float(weight) * site.expected_units
         self.sites += 1
 
     def take(self) -> Privatised[Vector]:
-        """The mean, float32 (P,), made in the memory of the sum: the last thing that this does.
+        """The mean, float32 (P,), made in the memory of the sum; what is added later is a new one.
 
         Raises:
             RoundError: no site was added.
         """
-        if not self.sites:
+        if not self._total:
             raise RoundError("There is no mean of no sites.")
+        [taken], expected = self._total, self._expected
 
         def mean(total: Total) -> Vector:
             result: Vector = total.view(np.float32)[: total.size]
-            for start in range(0, total.size, BLOCK):  # it never overtakes what is still to read
+            for start in range(0, total.size, BLOCK):  # never overtakes what is still to be read
                 part = slice(start, start + BLOCK)
-                result[part] = total[part] / self._expected
+                result[part] = total[part] / expected
             return result
 
-        taken, self._total = self._total, public(np.zeros(0, dtype=np.float64))
+        self._begin()
         return post_process(mean, taken)

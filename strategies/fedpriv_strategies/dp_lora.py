@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -86,7 +86,7 @@ class DpLoraStrategy(Strategy):
         self.outcome = RoundOutcome()
         self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
         self._timeout = timeout
-        self._sent: list[Message] = []
+        self._sent: list[Metadata] = []
 
     def propose(self, grid: Grid) -> None:
         """Collect the terms of the sites that are there and were not asked yet.
@@ -163,7 +163,7 @@ class DpLoraStrategy(Strategy):
             )
             messages.append(message(request, node, TRAIN, str(server_round), arrays))
         self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
-        self._sent = messages
+        self._sent = [item.metadata for item in messages]  # not their arrays
         return messages
 
     def aggregate_train(
@@ -176,7 +176,7 @@ class DpLoraStrategy(Strategy):
         Raises:
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in self._sent}
+        nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
         outcome, mean = self.outcome, WeightedMean(self.optimizer.size)
         asked, hopeless = set(nodes.values()), len(self.refused)
         for node, offer in self.offers.items():
@@ -209,8 +209,8 @@ class DpLoraStrategy(Strategy):
                 f" (job.min_sites). {states}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        vector = self.optimizer.step(mean.take())
-        return as_arrays(vector), MetricRecord({"sites": mean.sites})
+        metrics = MetricRecord({"sites": mean.sites})
+        return as_arrays(self.optimizer.step(mean.take())), metrics
 
     def _add(
         self,

@@ -14,6 +14,7 @@ from fedpriv.protocol import Answer, Body, Refusal, parse_answer
 from fedpriv.wire import Blocks, encode
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
+REPORT = f"{MessageType.QUERY}.report"
 
 
 def message(
@@ -59,10 +60,19 @@ def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
     Raises:
         ProtocolError: the node or the transport failed, or the body is malformed.
     """
+    return parse_answer(kind, body_of(reply))
+
+
+def body_of(reply: Message) -> object:
+    """The JSON half of an answer, not looked at yet.
+
+    Raises:
+        ProtocolError: the node or the transport failed.
+    """
     if reply.has_error():
         raise ProtocolError(f"The node answered with error code {reply.error.code}.")
     record = reply.content.config_records.get("fedpriv")
-    return parse_answer(kind, None if record is None else record.get("body"))
+    return None if record is None else record.get("body")
 
 
 def body_bytes(item: Message) -> int:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.common.serde import message_to_proto
 
 import fedpriv.errors
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
+from fedpriv import wire as wire_module
+from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Wire
 from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
 from fedpriv.privacy.privatised import public
-from fedpriv.protocol import FAILED, Proposal, Refusal, StepRequest
+from fedpriv.protocol import FAILED, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.wire import encode
 from fedpriv_client.app import client_app
 from fedpriv_simulation.inline import InlineGrid
-from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
+from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, as_blocks, message
 
 MARKER = "Jane-Doe-1956"
 ANY = "sha256:" + "0" * 64
@@ -35,6 +37,7 @@ PROPOSAL = Proposal(
     base_digest=ANY,
     vector_digest=ANY,
 )
+ZEROS = as_arrays(public(np.zeros(3, dtype=np.float32)))
 
 
 def subclasses(kind: type[FedprivError]) -> Iterator[type[FedprivError]]:
@@ -63,13 +66,12 @@ def raises(error: Exception) -> Callable[..., Any]:
     return work
 
 
-def reply(site: Any, kind: str) -> Message:
-    """The answer of a site to a proposal or a request that is well formed."""
+def reply(site: Any, kind: str, vector: ArrayRecord | None = ZEROS) -> Message:
+    """The answer of a site to a proposal, or to a request that is well formed but for `vector`."""
     with InlineGrid({2: client_app(site)}, 1) as grid:
         if kind == QUERY:
             asked = message(PROPOSAL, 2, QUERY, "0")
         else:
-            vector = as_arrays(public(np.zeros(3, dtype=np.float32)))
             asked = message(StepRequest(job_id="job-1", slot=0), 2, TRAIN, "1", vector)
         [answer] = grid.send_and_receive([asked], timeout=60)
     return answer
@@ -85,6 +87,53 @@ def body(answer: Message) -> dict[str, Any]:
     assert set(answer.content["fedpriv"]) == {"body"}
     found: dict[str, Any] = json.loads(answer.content["fedpriv"]["body"])
     return found
+
+
+STEP = StepReply(
+    slot=0, epsilon_spent=1.0, epsilon_committed=2.0, ledger_rows=1, ledger_head="0" * 64
+)
+
+
+@pytest.mark.parametrize("wire", get_args(Wire))
+def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_module, "BLOCK", 50)
+    monkeypatch.setattr("fedpriv_client.app.write_budget_report", lambda *_: None)
+    asked, released = np.random.default_rng(0).normal(size=(2, 120)).astype(np.float32)
+    seen = []
+
+    def step(request: StepRequest, vector: Any) -> Any:
+        seen.append(request.digest(vector))
+        return STEP, released
+
+    site = SimpleNamespace(step=step, wire=wire)
+    answer = reply(site, TRAIN, as_arrays(public(asked)))
+    assert seen == [StepRequest(job_id="job-1", slot=0).digest(asked)]
+    arrays = answer.content["arrays"]
+    expected = dict(encode(released, wire))
+    assert arrays.keys() == expected.keys()
+    assert all(np.array_equal(arrays[name].numpy(), expected[name]) for name in arrays)
+    assert as_blocks(arrays, 120, wire).value.vector() == pytest.approx(released, rel=0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        None,
+        {"vector": Array(np.zeros(3, np.float32))},
+        {"000001": Array(np.zeros(3, np.float32))},
+        {"000000": Array(np.zeros(3))},
+        {"000000": Array(np.full(3, np.nan, np.float32))},
+        {"000000": Array("float32", (10**15,), "numpy.ndarray", b"")},
+        {"000000": Array("float32", (-1,), "numpy.ndarray", b"")},
+        {"000000": Array("float32", (4,), "numpy.ndarray", ZEROS["000000"].data)},
+    ],
+)
+def test_a_malformed_request_is_refused_before_the_site_hears_of_it(arrays: Any) -> None:
+    site = SimpleNamespace(step=raises(AssertionError("a slot would be paid")))
+    answer = reply(site, TRAIN, None if arrays is None else ArrayRecord(arrays))
+    assert body(answer) == {"refused": "protocol", "kind": "ProtocolError"}
 
 
 @pytest.mark.parametrize("kind", [QUERY, TRAIN])
@@ -111,7 +160,7 @@ def test_of_foreign_errors_a_constant_leaves(error: Exception, kind: str) -> Non
 
 def test_a_marker_that_leaves_would_be_seen() -> None:
     """The mutation: an answer that says it is caught by the same look at the wire."""
-    leaky = SimpleNamespace(consider=lambda _: Refusal.model_construct(refused=MARKER, kind="E"))
+    leaky = SimpleNamespace(consider=lambda _: Offer.model_construct(site=MARKER, epsilon=1.0))
     assert MARKER.encode() in wire(reply(leaky, QUERY))
 
 

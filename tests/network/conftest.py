@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from network_federation import ROUNDS, UNITS, Federation
 from network_processes import forking
+from network_proxy import free_port
 
 Make = Callable[..., Any]
 WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")
@@ -21,11 +21,6 @@ WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal",
 def note(seed: int) -> str:
     """A short note of made-up text, the same for a seed."""
     return " ".join(random.Random(seed).choices(WORDS, k=4))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +56,8 @@ max_length = 32
 [data]
 columns = {{ text = "note" }}
 [lora]
-r = 2
-alpha = 4
+r = 8
+alpha = 16
 [privacy]
 epsilon = 6.0
 delta = 1e-3

@@ -117,16 +117,70 @@ def _lost_request(marker: Path) -> None:
 
 
 def _twice(marker: Path) -> None:
-    """Every message is sent twice, and the second time first where there are two."""
+    """Every message is sent twice."""
     from fedpriv_server.grid import NetworkGrid
 
     real = NetworkGrid._post
 
     def post(self: Any, request: Any) -> None:
+        marker.touch()
         real(self, request)
         real(self, request)
 
     NetworkGrid._post = post
+
+
+def _reordered(marker: Path) -> None:
+    """Before and after each request the one of the round before is sent once more."""
+    from fedpriv_server.grid import NetworkGrid
+
+    real, before = NetworkGrid._post, {}
+
+    def post(self: Any, request: Any) -> None:
+        def old() -> None:
+            if request.node in before and before[request.node].key != request.key:
+                earlier = before[request.node]
+                self._link.post(
+                    earlier.node, earlier.content, earlier.kind, earlier.group, earlier.ttl
+                )
+                marker.touch()
+
+        old()
+        real(self, request)
+        if request.kind == "train":
+            old()
+            before[request.node] = request
+
+    NetworkGrid._post = post
+
+
+def _replayed(marker: Path) -> None:
+    """Whoever listens in sends every request of the site once more, byte for byte."""
+    import threading
+    from contextlib import suppress
+
+    import httpx
+
+    from fedpriv_client.link import Link
+
+    real = Link.__init__
+
+    def made(self: Any, address: str, tls: Any, key: Any) -> None:
+        real(self, address, tls, key)
+
+        def send(request: Any, body: bytes) -> None:
+            with suppress(httpx.HTTPError), httpx.Client(verify=tls) as other:
+                other.post(request.url, headers=request.headers, content=body, timeout=30)
+                marker.touch()
+
+        def again(response: Any) -> None:
+            """In the background, for a question for messages is held open."""
+            body = response.request.content
+            threading.Thread(target=send, args=(response.request, body), daemon=True).start()
+
+        self._client._client.event_hooks["response"] = [again]
+
+    Link.__init__ = made
 
 
 def _slow(marker: Path) -> None:
@@ -199,20 +253,30 @@ def _stale(marker: Path) -> None:
     app._step = step
 
 
-def _full_disk(marker: Path) -> None:
-    """The site's disk is full when a slot shall be reserved, until the marker is there."""
-    from fedpriv.privacy import chain
+def _full_disk(owner: str, name: str, strikes: Callable[..., bool]) -> Callable[[Path], None]:
+    """No file can grow while a method works, until the marker is there."""
 
-    real = chain.Chain.append
+    def arm(marker: Path) -> None:
+        import importlib
+        import resource
 
-    def append(self: Any, *args: Any, **options: Any) -> Any:
-        if not marker.exists() and (args and args[0] == "reserve"):
-            import sqlite3
+        module, _, attribute = owner.rpartition(".")
+        holder = getattr(importlib.import_module(module), attribute)
+        real = getattr(holder, name)
 
-            raise sqlite3.OperationalError("database or disk is full")
-        return real(self, *args, **options)
+        def on_a_full_disk(*args: Any, **options: Any) -> Any:
+            if marker.exists() or not strikes(*args):
+                return real(*args, **options)
+            soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+            try:
+                return real(*args, **options)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    chain.Chain.append = append
+        setattr(holder, name, on_a_full_disk)
+
+    return arm
 
 
 def _clock(seconds: float) -> Callable[[Path], None]:
@@ -262,9 +326,7 @@ def _server_checkpointing(marker: Path) -> None:
     """The metrics of a round are written, its checkpoint is not."""
     from fedpriv_server.checkpoint import Checkpoint
 
-    _around(
-        Checkpoint, "write", lambda self, path: self.round == ROUND + 1 and _die(marker), None
-    )
+    _around(Checkpoint, "write", lambda self, path: self.round == ROUND + 1 and _die(marker), None)
 
 
 _FAULTS: dict[str, Callable[[Path], None]] = {
@@ -275,6 +337,8 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "lost-reply": _lost_reply,
     "lost-request": _lost_request,
     "twice": _twice,
+    "reordered": _reordered,
+    "replayed": _replayed,
     "slow": _slow,
     "nan": _update(_numpy(_with_nan)),
     "wrong-shape": _update(_numpy(lambda values: values[:-1])),
@@ -282,10 +346,20 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "oversized": _update(_numpy(lambda values: values.repeat(3))),
     "truncated": _update(_truncated_bytes),
     "stale": _stale,
-    "full-disk": _full_disk,
+    "full-disk": _full_disk(
+        "fedpriv.privacy.ledger.Ledger", "reserve", lambda _, job, slot, digest: slot == ROUND
+    ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),
     "server-waiting": _server_waiting,
     "server-aggregating": _server_aggregating,
     "server-checkpointing": _server_checkpointing,
+    "server-full-disk": _full_disk(
+        "fedpriv_server.run_directory.RunDirectory",
+        "save",
+        lambda _, metrics, checkpoint: metrics["round"] == ROUND + 1,
+    ),
+    "server-full-disk-later": _full_disk(
+        "fedpriv_server.checkpoint.Checkpoint", "write", lambda self, path: self.round == ROUND + 1
+    ),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from network_processes import Command
+from network_proxy import Proxy
 
 ROUNDS, UNITS = 3, 24
 
@@ -19,11 +20,48 @@ class Federation:
         self.out = folder / "run"
         self.file = folder / "federation.toml"
         self.commands: list[Command] = []
+        self.proxies: list[Proxy] = []
 
     def change(self, path: Path, old: str, new: str) -> None:
         text = path.read_text()
         assert old in text, f"{old!r} is not in {path}:\n{text}"
         path.write_text(text.replace(old, new))
+
+    def only(self, sites: int, *, needed: int) -> None:
+        """Let the first sites alone take part."""
+        for index in range(sites, 3):
+            self.change(self.file, f'[[sites]]\nname = "site-{index}"\n', "")
+        self.change(self.file, "min_sites = 1", f"min_sites = {needed}")
+
+    @property
+    def port(self) -> int:
+        """At which the server listens."""
+        from fedpriv.config.load import load_job
+
+        section = load_job(self.file).server
+        assert section is not None
+        return int(section.address.rpartition(":")[2])
+
+    @property
+    def authority(self) -> Any:
+        from fedpriv_server.authority import Authority
+
+        return Authority(self.folder / "pki", lambda: b"")
+
+    def proxy(self, index: int) -> Proxy:
+        """A wire of its own for a site: its kit is signed again, for the proxy's address."""
+        from fedpriv.pki.document import read_document, write_document
+        from fedpriv.pki.kit import Manifest
+
+        proxy = Proxy(self.port)
+        self.proxies.append(proxy)
+        path = self.site_file(index).with_name("kit.json")
+        manifest = read_document(path, Manifest, fix="")
+        address = f"localhost:{proxy.port}"
+        moved = manifest.model_copy(update={"address": address})
+        write_document(path, self.authority.sign(moved))
+        self.change(self.site_file(index), manifest.address, address)
+        return proxy
 
     def site_file(self, index: int) -> Path:
         return self.folder / "pki" / "kits" / f"site-{index}" / "site.toml"
@@ -43,6 +81,31 @@ class Federation:
         arguments = ["fedpriv-client", "--config", str(self.site_file(index))]
         return self._start(arguments, f"site-{index}", fault, **options)
 
+    def run(self, *arguments: str, name: str, **options: Any) -> Command:
+        """Start a command of another kind."""
+        return self._start(list(arguments), name, "", **options)
+
+    def ask(self, index: int, *arguments: str) -> Any:
+        """What `fedpriv-client` answers for a site."""
+        from fedpriv_client.cli import app
+
+        command, *others = arguments
+        return _invoked(app, [command, "--config", str(self.site_file(index)), *others])
+
+    def server_status(self) -> dict[str, Any]:
+        """What `fedpriv-server status` says."""
+        from fedpriv_server.cli import app
+
+        answer = _invoked(app, ["status", "--out", str(self.out), "--json"])
+        return dict(json.loads(answer.stdout))
+
+    def provision(self, *arguments: str) -> None:
+        """Run `fedpriv provision`, for what it does to a federation that runs."""
+        from fedpriv.cli import app
+
+        answer = _invoked(app, ["provision", str(self.file), *arguments])
+        assert answer.exit_code == 0, answer.output
+
     def _start(self, arguments: list[str], name: str, fault: str, **options: Any) -> Command:
         command = Command(
             self._context,
@@ -57,6 +120,10 @@ class Federation:
 
     def struck(self, name: str, fault: str) -> bool:
         return (self.folder / f"{name}.{fault}.struck").exists()
+
+    def states(self, index: int) -> list[str]:
+        """What became of a site, round by round."""
+        return [row["sites"][f"site-{index}"]["status"] for row in self.metrics()]
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.out / "metrics.jsonl"
@@ -90,3 +157,11 @@ class Federation:
         for command in self.commands:
             if command.code is None:
                 command.kill()
+        for proxy in self.proxies:
+            proxy.close()
+
+
+def _invoked(app: Any, arguments: list[str]) -> Any:
+    from typer.testing import CliRunner
+
+    return CliRunner().invoke(app, arguments)

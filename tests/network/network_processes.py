@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ _HEAVY = [
     "fedpriv_server.serve",
     "sqlalchemy.dialects.sqlite",
 ]
+KILLED = -signal.SIGKILL  # exit code
 _SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -100,10 +102,10 @@ class Command:
         return self.wait(30)
 
     def suspend(self) -> None:
-        os.kill(self.pid, 19)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        os.kill(self.pid, 18)
+        os.kill(self.pid, signal.SIGCONT)
 
 
 def wait_for(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpriv.config import load_job
@@ -86,6 +88,30 @@ def test_an_optimiser_goes_on_from_its_state(name: Any, tmp_path: Path) -> None:
         second.step(gradient)
     assert np.array_equal(straight.vector.value, second.vector.value)
     assert second.vector.trust_model == TrustModel.RESTORED
+
+
+MEMORY = """
+import resource, sys
+from pathlib import Path
+import torch, safetensors.torch
+from fedpriv.privacy.privatised import public
+from fedpriv_server.checkpoint import Checkpoint
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+tensors = public({"vector": torch.ones(16 << 20)})
+before = peak()
+Checkpoint("job", 1, tensors, {}).write(Path(sys.argv[1]))
+print(peak() - before)
+"""
+
+
+def test_writing_a_checkpoint_takes_no_second_copy(tmp_path: Path) -> None:
+    path = tmp_path / "latest.safetensors"
+    grown = subprocess.check_output([sys.executable, "-c", MEMORY, str(path)], text=True)
+    assert path.stat().st_size > (16 << 20) * 4
+    assert int(grown) < (16 << 20) * 4 / 2
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
@@ -171,7 +197,7 @@ def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.n
         reply = client_app(setting.sites[1])(message, None)  # type: ignore[arg-type]
         assert answer is not None
         bad = np.resize(vector, setting.job.optimizer.size) if vector.size == 1 else vector
-        reply.content["arrays"] = as_arrays(public(bad))
+        reply.content["arrays"] = ArrayRecord({"000000": Array(bad)})
         return reply
 
     setting.apps[3] = broken_app(lie, healthy)
@@ -215,7 +241,7 @@ def test_the_strategy_runs_under_flowers_own_loop(federation: Make, tmp_path: Pa
         result = setting.job.strategy.start(
             grid, as_arrays(setting.job.optimizer.vector), num_rounds=2
         )
-    assert np.array_equal(result.arrays["vector"].numpy(), setting.job.optimizer.vector.value)
+    assert np.array_equal(result.arrays["000000"].numpy(), setting.job.optimizer.vector.value)
     for site in setting.sites:
         assert site.ledger.slots(setting.job.proposal.job_id) == [(0, True), (1, True)]
     setting.close()

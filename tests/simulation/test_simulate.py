@@ -107,6 +107,25 @@ def test_unseeded_runs_differ(federation: Make, tmp_path: Path) -> None:
     assert "NOT PRIVATE" not in first.report.read_text()
 
 
+def test_updates_travel_as_the_job_says(federation: Make, tmp_path: Path) -> None:
+    """Rounded to fewer bytes, they come to nearly the same."""
+    vectors, up = [], []
+    for wire in ("float32", "bf16", "int8"):
+        overrides = (f"job.wire={wire}", "optimizer.name=sgd", "optimizer.lr=10")
+        outcome = run(federation(rounds=1), tmp_path / wire, *overrides, insecure_seed=5)
+        checkpoint = outcome.run.checkpoint()
+        assert checkpoint is not None
+        vectors.append(checkpoint.tensors.value["vector"].numpy())
+        up.append(outcome.rounds[0]["bytes_up"])
+        assert outcome.rounds[0]["bytes_down"] > 4 * vectors[0].size
+    exact = np.linalg.norm(vectors[0] - vectors[0].mean())
+    assert 0 < np.linalg.norm(vectors[1] - vectors[0]) < 0.005 * exact
+    assert 0 < np.linalg.norm(vectors[2] - vectors[0]) < 0.02 * exact
+    saved = 2 * vectors[0].size  # two bytes of a value, two sites
+    assert up[0] - up[1] == 2 * saved
+    assert up[0] - up[2] > 2.5 * saved
+
+
 def test_a_seed_needs_public_data(federation: Make, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"job\.data_is_public"):
         run(federation(public=False), tmp_path / "run", insecure_seed=1)
@@ -500,8 +519,8 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
                 content = reply.content
                 assert set(content) == {"fedpriv", "arrays"}
                 assert set(content["fedpriv"]) == {"body"}
-                assert set(content["arrays"]) == {"vector"}
-                assert content["arrays"]["vector"].shape == (job.optimizer.size,)
+                assert set(content["arrays"]) == {"000000"}
+                assert content["arrays"]["000000"].shape == (job.optimizer.size,)
                 answers.append(json.loads(content["fedpriv"]["body"]))
         site.close()
         theirs = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,9 +13,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.privatised import TrustModel, public, received
+from fedpriv import wire as wire_module
+from fedpriv.errors import ProtocolError, RoundError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.privatised import Privatised, TrustModel, public, received
 from fedpriv.training.dp_lora import DpLora
-from fedpriv_strategies.aggregate import SiteSum, weighted_mean
+from fedpriv.wire import Blocks, encode
+from fedpriv_strategies import aggregate
+from fedpriv_strategies.aggregate import SiteSum, WeightedMean
+
+
+def stored(array: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def arrived(vector: Any) -> Blocks:
+    arrays = {name: stored(block) for name, block in encode(vector, "float32")}
+    return Blocks(arrays.__getitem__, arrays.keys(), vector.size, "float32")
+
+
+def site(vector: Any, noise: float, units: float, maker: Any = received) -> SiteSum:
+    return SiteSum(maker(arrived(np.asarray(vector, np.float32))), noise, units)
+
+
+def weighted_mean(sums: Sequence[SiteSum]) -> Privatised[Vector]:
+    mean = WeightedMean(sums[0].value.value.size)
+    for item in sums:
+        mean.add(item)
+    assert mean.sites == len(sums)
+    return mean.take()
 
 
 @given(
@@ -20,10 +53,7 @@ from fedpriv_strategies.aggregate import SiteSum, weighted_mean
 def test_equal_noise_is_the_pooled_sum_over_the_pooled_expectation(
     values: list[float], noise: float
 ) -> None:
-    sums = [
-        SiteSum(received(np.array([v, -v], dtype=np.float32)), noise, 3.0 + i)
-        for i, v in enumerate(values)
-    ]
+    sums = [site([v, -v], noise, 3.0 + i) for i, v in enumerate(values)]
     expected = sum(np.float64(np.float32(v)) for v in values) / sum(
         3.0 + i for i in range(len(values))
     )
@@ -31,13 +61,13 @@ def test_equal_noise_is_the_pooled_sum_over_the_pooled_expectation(
 
 
 def test_weights_are_inverse_variances_and_their_own_sizes() -> None:
-    one = SiteSum(received(np.float32([6.0])), 1.0, 10.0)
-    two = SiteSum(received(np.float32([3.0])), 2.0, 20.0)
+    one = site([6.0], 1.0, 10.0)
+    two = site([3.0], 2.0, 20.0)
     assert weighted_mean([one, two]).value == pytest.approx((6 + 3 / 4) / (10 + 20 / 4))
 
 
 def test_the_mean_rests_on_the_word_of_its_sites() -> None:
-    sent, known = (SiteSum(maker(np.ones(2, "f4")), 1.0, 1.0) for maker in (received, public))
+    sent, known = (site([1, 1], 1.0, 1.0, maker) for maker in (received, public))
     assert weighted_mean([sent, known]).trust_model == TrustModel.RECEIVED
     assert weighted_mean([known]).trust_model == TrustModel.PUBLIC
 
@@ -81,10 +111,103 @@ def test_two_sites_give_what_the_pooled_records_give(make_worker: Callable[..., 
     ]
     pooled = method.clipped_sum(worker, units, parameters, 0.5).value.numpy()
     assert np.abs(parts[0] + parts[1] - pooled).max() < 1e-12
-    mean = weighted_mean(
-        [
-            SiteSum(received(part.astype(np.float32)), 1.3, 0.2 * n)
-            for part, n in zip(parts, (3, 4), strict=True)
-        ]
-    )
+    mean = weighted_mean([site(part, 1.3, 0.2 * n) for part, n in zip(parts, (3, 4), strict=True)])
     assert mean.value == pytest.approx(pooled / (0.2 * 7), abs=1e-6)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (wire_module, aggregate):
+        monkeypatch.setattr(module, "BLOCK", 50)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("size", [1, 49, 50, 51, 99, 100, 101, 1000, 1001])
+def test_blocks_add_up_to_what_whole_vectors_do(size: int) -> None:
+    rng = np.random.default_rng(size)
+    vectors = rng.normal(size=(3, size)).astype(np.float32)
+    noises, units = [1.0, 1.7, 0.4], [3.0, 5.0, 7.0]
+    weights = [1 / noise**2 for noise in noises]
+    expected = sum(w * v.astype(np.float64) for w, v in zip(weights, vectors, strict=True))
+    expected /= sum(w * n for w, n in zip(weights, units, strict=True))
+    sums = [site(*item) for item in zip(vectors, noises, units, strict=True)]
+    found = weighted_mean(sums).value
+    assert found.dtype == np.float32
+    assert np.array_equal(found, expected.astype(np.float32))
+    other = weighted_mean(sums[::-1]).value
+    assert np.allclose(other, found, rtol=1e-6, atol=1e-12)  # the order is that of arrival
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reply_that_is_wrong_in_its_last_block_adds_nothing(bad: float) -> None:
+    good = np.linspace(-1, 1, 120, dtype=np.float32)
+    alone = weighted_mean([site(good, 1.0, 10.0)]).value
+    broken = {name: stored(block) for name, block in encode(good * 100, "float32")}
+    broken["000002"] = stored(np.append(np.ones(19, np.float32), np.float32(bad)))
+    mean = WeightedMean(120)
+    mean.add(site(good, 1.0, 10.0))
+    with pytest.raises(ProtocolError, match="'000002'"):
+        mean.add(SiteSum(received(Blocks(broken.get, broken.keys(), 120, "float32")), 1.0, 10.0))  # type: ignore[arg-type]
+    assert mean.sites == 1
+    assert np.array_equal(mean.take().value, alone)
+
+
+def test_a_reply_of_another_length_adds_nothing() -> None:
+    mean = WeightedMean(3)
+    mean.add(site([1, 2, 3], 1.0, 1.0))
+    for other in ([1, 2], [1, 2, 3, 4]):
+        with pytest.raises(ProtocolError, match="Expected 3 values"):
+            mean.add(site(other, 1.0, 1.0))
+    assert np.array_equal(mean.take().value, np.float32([1, 2, 3]))
+
+
+def test_a_reply_that_changes_while_it_is_read_spoils_the_round() -> None:
+    """It was half added, so going on without it is no longer possible."""
+    contents = [stored(np.ones(3, np.float32)), stored(np.full(3, math.nan, np.float32))]
+    blocks = Blocks(lambda name: contents.pop(0), ["000000"], 3, "float32")
+    with pytest.raises(RoundError, match="changed while it was read"):
+        WeightedMean(3).add(SiteSum(received(blocks), 1.0, 1.0))
+
+
+def test_after_a_mean_was_taken_another_one_begins() -> None:
+    mean = WeightedMean(2)
+    mean.add(site([1, 2], 1.0, 1.0, public))
+    taken = mean.take()
+    with pytest.raises(RoundError, match="no sites"):
+        mean.take()
+    mean.add(site([5, 5], 1.0, 10.0))
+    assert np.array_equal(mean.take().value, np.float32([0.5, 0.5]))
+    assert np.array_equal(taken.value, np.float32([1, 2]))
+    assert taken.trust_model == TrustModel.PUBLIC
+
+
+MEMORY = """
+import io, resource, sys
+import numpy as np
+from fedpriv.privacy.privatised import received
+from fedpriv.wire import BLOCK, Blocks
+from fedpriv_strategies.aggregate import SiteSum, WeightedMean
+
+def read(name):
+    stream = io.BytesIO()
+    np.save(stream, np.full(BLOCK, int(name) + 1, dtype=np.float32))
+    return stream.getvalue()
+
+names = [f"{index:06d}" for index in range(8)]
+mean = WeightedMean(8 * BLOCK)
+for _ in range(int(sys.argv[1])):
+    mean.add(SiteSum(received(Blocks(read, names, 8 * BLOCK, "float32")), 1.0, 1.0))
+vector = mean.take().value
+assert (vector.reshape(8, BLOCK) == np.arange(1, 9)[:, None]).all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_sites() -> None:
+    def peak(sites: int) -> int:
+        command = [sys.executable, "-c", MEMORY, str(sites)]
+        return int(subprocess.check_output(command, env=os.environ, text=True))
+
+    payload = 8 * wire_module.BLOCK * 4
+    assert peak(8) - peak(2) < payload / 4

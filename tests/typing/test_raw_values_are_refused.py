@@ -17,9 +17,10 @@ from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, post_process, public, require_privatised
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
+from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate
-from fedpriv_strategies.aggregate import SiteSum, weighted_mean
+from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import as_arrays
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 RAW: Vector = np.ones(3, dtype=np.float32)
 RAW_TENSORS: Tensors = {}
+BLOCKS = Blocks(lambda name: b"", [], 3, "float32")
 SETTINGS = OptimizerSection(name="sgd", lr=0.1)
 WORKER = cast("Worker", None)  # what is refused does not get as far
 
@@ -43,7 +45,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("initial", lambda: VectorOptimizer(SETTINGS, RAW)),  # type: ignore[arg-type]
     ("gradient", lambda: optimizer().step(RAW)),  # type: ignore[arg-type]
     ("state", lambda: optimizer().restore(RAW_TENSORS)),  # type: ignore[arg-type]
-    ("SiteSum.value", lambda: weighted_mean([SiteSum(RAW, 1.0, 1.0)])),  # type: ignore[arg-type]
+    ("SiteSum.value", lambda: WeightedMean(3).add(SiteSum(BLOCKS, 1.0, 1.0))),  # type: ignore[arg-type]
     ("vector", lambda: as_arrays(RAW)),  # type: ignore[arg-type]
     ("vector", lambda: evaluate(WORKER, [], RAW)),  # type: ignore[arg-type]
     ("Checkpoint.tensors", lambda: Checkpoint("job", 1, RAW_TENSORS, {})),  # type: ignore[arg-type]

@@ -1,0 +1,246 @@
+"""What the network costs: seconds a round beyond the sites' work, and the server's memory.
+
+    python benchmarks/network.py --json network.json
+
+A server and its sites, each a process of its own, over TLS on loopback: the product's server,
+grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
+request at once, with noise, so that all of a round's time is overhead. Memory is the server's
+peak above what it held before the first round, in payloads: with SGD, the vector of the moment,
+a float64 sum (two payloads) and a block are what an aggregation can't do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import ssl
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.environment import no_calls_home
+
+no_calls_home()
+
+TINY, LARGE = 16_384, 25_000_000  # values: the default adapter, and 100 MB
+JOB = "benchmark"
+ZEROS = "sha256:" + "0" * 64
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """Authority, server certificate and key, for localhost."""
+    from fedpriv.pki.certificates import (
+        authority_certificate,
+        certificate_pem,
+        server_certificate,
+    )
+    from fedpriv.pki.keys import new_key, private_pem
+
+    now = datetime.now(UTC)
+    ca_key, key = new_key(), new_key()
+    ca = authority_certificate(ca_key, "0" * 32, "benchmark", days=2, now=now)
+    certificate = server_certificate(ca, ca_key, key.public_key(), ["localhost"], days=1, now=now)
+    paths = folder / "ca.crt", folder / "server.crt", folder / "server.key"
+    contents = certificate_pem(ca), certificate_pem(certificate), private_pem(key)
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    return paths
+
+
+def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> None:
+    """A site's process: the real link, and an app that answers with noise."""
+    import numpy as np
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    from fedpriv.process import Status
+    from fedpriv.protocol import Offer, StepReply, StepRequest
+    from fedpriv.wire import encode
+    from fedpriv_client.link import Link
+    from fedpriv_client.service import Service
+
+    app = ClientApp()
+    noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        offer = Offer(
+            site=name, dataset_id="0" * 32, declared_size=100, delta=1e-5, noise_multiplier=1.0,
+            epsilon=1.0, budget=1.0, ledger_rows=1, ledger_head="0" * 64,
+        )  # fmt: skip
+        body = ConfigRecord({"body": offer.model_dump_json()})
+        return Message(RecordDict({"fedpriv": body}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        request = StepRequest.parse(message.content.config_records["fedpriv"]["body"])
+        reply = StepReply(
+            slot=request.slot, epsilon_spent=1.0, epsilon_committed=1.0,
+            ledger_rows=request.slot + 1, ledger_head="0" * 64,
+        )  # fmt: skip
+        noise[request.slot % size] += 1  # or the server would have it already
+        arrays = {key: Array(block) for key, block in encode(noise, wire)}
+        content = RecordDict({"fedpriv": ConfigRecord({"body": reply.model_dump_json()})})
+        content["arrays"] = ArrayRecord(arrays, keep_input=False)
+        return Message(content, reply_to=message)
+
+    context = ssl.create_default_context(cafile=str(ca))
+    folder = Path(tempfile.mkdtemp())
+    private: Any = load_pem_private_key(key, None)
+    service = Service(Link(f"localhost:{port}", context, private), Status(folder))
+    service.connect()
+    service.run(app)
+
+
+def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
+    """The server's process: sends its port and keys, then what it measured."""
+    import numpy as np
+    from flwr.app import ConfigRecord
+
+    from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
+    from fedpriv.pki.keys import new_key, private_pem, public_pem
+    from fedpriv.privacy.privatised import public
+    from fedpriv.protocol import Proposal
+    from fedpriv.training.optimizer import VectorOptimizer
+    from fedpriv_server.bounds import return_memory
+    from fedpriv_server.checkpoint import Checkpoint
+    from fedpriv_server.grid import NetworkGrid
+    from fedpriv_server.link import Link
+    from fedpriv_server.listen import ServerTls, serving
+    from fedpriv_strategies.dp_lora import DpLoraStrategy
+    from fedpriv_strategies.messages import as_arrays
+
+    return_memory()
+    ca, certificate, key = certificates(folder)
+    link = Link(folder / "link")
+    grid = NetworkGrid(link)
+    keys = [new_key() for _ in range(sites)]
+    for index, private in enumerate(keys):
+        link.admit(f"site-{index}", public_pem(private.public_key()))
+    proposal = Proposal(
+        job_id=JOB, method="dp-lora", steps=rounds, seed=0, fields=("text",),
+        model=ModelSection(), lora=LoraSection(), privacy=PrivacySection(),
+        base_digest=ZEROS, vector_digest=ZEROS, wire=wire,
+    )  # fmt: skip
+    vector = public(np.zeros(size, dtype=np.float32))
+    optimizer = VectorOptimizer(OptimizerSection(name="sgd", lr=1e-3), vector)
+    del vector
+    strategy = DpLoraStrategy(
+        proposal, optimizer, min_sites=sites, timeout=120, sites=sites, site_of=link.names.get
+    )
+    with serving(link.app(), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
+        pipe.send((port, str(ca), [private_pem(private) for private in keys]))
+        while len(grid.get_node_ids()) < sites:
+            time.sleep(0.05)
+        before = _resident()
+        peak = _Peak()
+        seconds = []
+        for number in range(1, rounds + 1):
+            started = time.perf_counter()
+            strategy.propose(grid)
+            arrays = as_arrays(optimizer.vector)
+            asked = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+            replies = grid.send_and_receive(asked, timeout=120)
+            del arrays, asked
+            strategy.aggregate_train(number, replies)
+            Checkpoint(JOB, number, optimizer.state(), {}).write(folder / "c" / "c.safetensors")
+            seconds.append(time.perf_counter() - started)
+        pipe.send((seconds, peak.stop() - before, before))
+        link.close()
+
+
+class _Peak:
+    """The most memory that this process holds, looked at all the time."""
+
+    def __init__(self) -> None:
+        self._most = _resident()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.01):
+            self._most = max(self._most, _resident())
+
+    def stop(self) -> float:
+        self._stop.set()
+        self._thread.join()
+        return self._most
+
+
+def _resident() -> float:
+    """Bytes in memory that are this process's own; a file that is mapped is not."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return float(line.split()[1]) * 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
+
+
+def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
+    """Run one federation."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (theirs, sites, size, wire, rounds, Path(folder))
+        running = [context.Process(target=server, args=arguments, daemon=True)]
+        running[0].start()
+        port, ca, keys = ours.recv()
+        for index, key in enumerate(keys):
+            arguments = (f"site-{index}", port, Path(ca), key, size, wire)
+            running.append(context.Process(target=site, args=arguments, daemon=True))
+            running[-1].start()
+        seconds, grown, before = ours.recv()
+        for process in running:
+            process.kill()
+            process.join()
+    later = seconds[1:] or seconds  # the first round also asks for terms
+    return {
+        "sites": sites,
+        "values": size,
+        "wire": wire,
+        "seconds": statistics.median(later),
+        "slowest": max(later),
+        "peak_payloads": grown / (4 * size),
+        "peak_mb": grown / 1e6,
+        "constant_mb": before / 1e6,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="tiny payloads only")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.disable()
+    cases = [(sites, TINY, "float32", 12) for sites in (1, 4, 8)]
+    if not arguments.quick:
+        cases += [(sites, LARGE, "float32", 4) for sites in (1, 2, 4, 8)]
+        cases += [(4, LARGE, wire, 4) for wire in ("bf16", "int8")]
+    rows = []
+    print("sites  values      wire     s/round  slowest  peak beyond start")
+    for case in cases:
+        row = measure(*case)
+        rows.append(row)
+        print(
+            f"{row['sites']:5}  {row['values']:10,}  {row['wire']:8} {row['seconds']:7.2f}"
+            f"  {row['slowest']:7.2f}  {row['peak_mb']:6.0f} MB"
+            + (f" = {row['peak_payloads']:.2f} payloads" if row["values"] == LARGE else ""),
+            flush=True,
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

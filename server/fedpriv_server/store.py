@@ -1,0 +1,77 @@
+"""Flower's object store, with what is large in files instead of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flwr.supercore.inflatable.inflatable_object import get_object_id
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+from flwr.supercore.object_store import NoObjectInStoreError
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+
+LARGE = 64 << 10  # bytes from which an object is a file
+
+
+class FolderStore(InMemoryObjectStore):
+    """Keeps the contents of large objects as files of a folder, named by their SHA-256.
+
+    Memory holds small objects and the references between all of them. Files are not synced: what
+    is in here is sent again after a crash.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        """Keep the content of an object that was announced."""
+        if len(object_content) < LARGE:
+            super().put(object_id, object_content)
+            return
+        if get_object_id(object_content) != object_id:
+            raise ValueError(f"Object {object_id} is not what its name says.")
+        validate_object_content(object_content)
+        with self.lock_store:
+            entry = self.store.get(object_id)
+            if entry is None:
+                raise NoObjectInStoreError(f"Object {object_id} was not announced.")
+            if not entry.is_available:
+                (self._folder / object_id).write_bytes(object_content)
+                entry.is_available = True
+
+    def get(self, object_id: str) -> bytes | None:
+        """The content of an object: b"" while it is awaited, None if it was not announced."""
+        with self.lock_store:
+            entry = self.store.get(object_id)
+            if entry is None:
+                return None
+            if entry.content or not entry.is_available:
+                return entry.content
+        try:
+            return (self._folder / object_id).read_bytes()
+        except FileNotFoundError:  # deleted meanwhile
+            return None
+
+    def delete(self, object_id: str) -> None:
+        """Remove an object and what only it refers to."""
+        with self.lock_store:
+            super().delete(object_id)  # calls this for what it refers to
+            if object_id not in self.store:
+                (self._folder / object_id).unlink(missing_ok=True)
+
+    def pin(self, object_id: str) -> None:
+        """Hold an object that was announced, and what it refers to."""
+        with self.lock_store:
+            self.store[object_id].ref_count += 1
+
+    def unpin(self, object_id: str) -> None:
+        """Let a pinned object go, unless something else refers to it."""
+        with self.lock_store:
+            self.store[object_id].ref_count -= 1
+            self.delete(object_id)
+
+    def is_available(self, object_id: str) -> bool:
+        """Whether the content of an object is there."""
+        with self.lock_store:
+            entry = self.store.get(object_id)
+            return entry is not None and entry.is_available

@@ -1,0 +1,159 @@
+"""Sites that are gone, slow, late, paused or unwilling: the others go on, or wait by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from network_federation import Federation
+from network_processes import KILLED, wait_for
+
+Totals = tuple[float, float, float, int]
+pytestmark = pytest.mark.slow
+DEADLINE = 30.0  # seconds that a round lasts at most
+
+
+def test_a_site_is_gone_for_good(federation: Federation, expected: Totals) -> None:
+    """It is missed after the presence's patience, 10 s, not at the round's deadline."""
+    federation.only(2, needed=1)
+    server = federation.server()
+    client = federation.client(0, "after-reserve")
+    federation.client(1)
+    assert client.wait() == KILLED
+    federation.finish(server)
+    assert federation.states(0) == ["ok", "no reply", "absent"]
+    assert federation.states(1) == ["ok"] * 3
+    assert 8 < federation.metrics()[1]["seconds"] < 16
+    assert federation.totals(1) == expected
+    committed, allocated, spent, slots = federation.totals(0)
+    assert (committed, allocated) == expected[:2]  # a plan stays charged
+    assert spent == federation.metrics()[1]["sites"]["site-1"]["epsilon_spent"]
+    assert slots == 2  # the second was reserved before the end, and never released
+
+
+def test_a_site_is_behind_a_dead_wire(federation: Federation, expected: Totals) -> None:
+    federation.only(2, needed=1)
+    proxy = federation.proxy(0)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    client.until("slot 0,")
+    proxy.block()
+    federation.finish(server)
+    states = federation.states(0)
+    assert "absent" in states or "no reply" in states
+    assert max(row["seconds"] for row in federation.metrics()) < DEADLINE + 2
+    assert federation.totals(1) == expected
+
+
+def test_a_site_stands_still_and_goes_on(federation: Federation, expected: Totals) -> None:
+    """Suspended, its connections stay open: nothing tells the server but silence."""
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    client.until("slot 0,")
+    client.suspend()
+    server.until("Waiting for site-0", 40)
+    client.go_on()
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+def test_a_site_is_slower_than_the_round(federation: Federation, expected: Totals) -> None:
+    """What it answers too late is paid and not used; then it takes part again."""
+    federation.only(2, needed=1)
+    federation.change(federation.file, 'round_timeout = "30s"', 'round_timeout = "6s"')
+    server = federation.server()
+    federation.client(0, "slow")
+    federation.client(1)
+    federation.finish(server)
+    assert federation.states(0) == ["ok", "no reply", "ok"]
+    assert federation.states(1) == ["ok"] * 3
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+def test_too_few_sites_are_waited_for_by_name(federation: Federation, expected: Totals) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0, "before-reserve")
+    federation.client(1)
+    assert client.wait() == KILLED
+    server.until("Waiting for site-0", 40)
+    status = federation.server_status()
+    assert status["state"] == "waiting"
+    assert status["problem"] == "Waiting for site-0; 1 there."
+    assert [site["there"] for site in status["sites"].values()] == [False, True]
+    federation.client(0)
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+    assert federation.server_status()["state"] == "finished"
+
+
+def test_a_site_joins_a_job_that_runs(federation: Federation, expected: Totals) -> None:
+    """It pays for the slots it was asked for, out of a plan for all."""
+    federation.only(2, needed=1)
+    federation.change(federation.file, 'wait = "20s"', 'wait = "1s"')
+    server = federation.server()
+    federation.client(0, "slow").until("slot 0,")
+    federation.client(1)
+    federation.finish(server)
+    assert federation.states(0) == ["ok"] * 3
+    assert federation.totals(0) == expected
+    joined = [row["sites"].get("site-1") for row in federation.metrics()]
+    assert joined[:2] == [None, None]
+    assert joined[2]["status"] == "ok"
+    committed, allocated, spent, slots = federation.totals(1)
+    assert (committed, allocated) == expected[:2]
+    assert spent == federation.metrics()[0]["sites"]["site-0"]["epsilon_spent"]
+    assert slots == 1
+
+
+def test_an_administrator_pauses_a_site_and_lets_it_go_on(
+    federation: Federation, expected: Totals
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    federation.client(0, "slow")
+    client = federation.client(1)
+    client.until("slot 1,")
+    assert "paused" in federation.ask(1, "pause").stdout
+    assert json.loads(federation.ask(1, "status", "--json").stdout)["paused"] is True
+    server.until("Asking again", 40)
+    assert "site-1: refused: paused" in federation.server_status()["problem"]
+    assert federation.ask(1, "resume").exit_code == 0
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+def test_an_administrator_refuses_a_job(federation: Federation, expected: Totals) -> None:
+    federation.only(2, needed=1)
+    server = federation.server()
+    federation.client(0, "slow")
+    client = federation.client(1)
+    client.until("slot 1,")
+    job = federation.server_status()["job"]
+    assert job in federation.ask(1, "refuse", job).stdout
+    federation.finish(server)
+    assert federation.states(0) == ["ok"] * 3
+    assert federation.states(1) == ["ok", "ok", "refused: paused (PausedError)"]
+    assert federation.totals(0) == expected
+    committed, allocated, spent, slots = federation.totals(1)
+    assert (committed, allocated) == expected[:2]
+    assert spent == federation.metrics()[1]["sites"]["site-0"]["epsilon_spent"]
+    assert slots == 2  # the third was refused before it was paid
+
+
+def test_a_site_is_paused_before_the_job_and_joins_when_it_is_resumed(
+    federation: Federation, expected: Totals
+) -> None:
+    federation.only(2, needed=2)
+    federation.ask(1, "pause")
+    server = federation.server()
+    federation.client(0)
+    client = federation.client(1)
+    client.until("This site is paused")
+    wait_for(lambda: "takes no part for now: paused" in server.text)
+    federation.ask(1, "resume")
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected

@@ -1,0 +1,210 @@
+"""Full disks, signals, restarts, and what the processes say of themselves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from typing import Any
+
+import grpc
+import pytest
+from conftest_words import WORDS
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from network_federation import ROUNDS, Federation
+from network_processes import wait_for
+from network_proxy import free_port
+
+Totals = tuple[float, float, float, int]
+slow = pytest.mark.slow
+INTERRUPTED, RUNNING, TOO_FEW, SETTINGS, MONEY, IDENTITY = 130, 6, 5, 2, 4, 3  # exit codes
+
+
+@slow
+def test_a_sites_disk_is_full_when_a_slot_shall_be_paid(
+    federation: Federation, expected: Totals
+) -> None:
+    """Nothing is released unpaid; when there is room again, the job goes on where it was."""
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0, "full-disk")
+    federation.client(1)
+    assert server.wait() == TOO_FEW
+    assert "site-0: refused: ledger (LedgerError)" in server.text
+    assert "can't be written" in client.text
+    assert "Nothing was released" in client.text
+    (federation.folder / "site-0.full-disk.struck").touch()
+    federation.finish(federation.server())
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+@pytest.mark.parametrize("fault", ["server-full-disk", "server-full-disk-later"])
+def test_the_servers_disk_is_full_when_a_round_shall_be_kept(
+    federation: Federation, expected: Totals, fault: str
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server(fault)
+    federation.client(0)
+    federation.client(1)
+    assert server.wait() == SETTINGS
+    assert "error: " in server.text
+    assert "Round 2 can't be kept" in server.text
+    assert "Traceback" not in server.text
+    (federation.folder / f"server.{fault}.struck").touch()
+    federation.finish(federation.server())
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGINT])
+def test_processes_end_when_asked_and_go_on_when_started(
+    federation: Federation, expected: Totals, ends: signal.Signals
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0, "slow")
+    other = federation.client(1)
+    other.until("slot 1,")
+    other.signal(ends)
+    assert other.wait(10) == INTERRUPTED
+    server.signal(ends)
+    assert server.wait(15) == INTERRUPTED
+    assert json.loads((federation.out / "run.json").read_text())["status"] == "interrupted"
+    client.until("slot 1,", 20)  # a slot that is paid is finished
+    federation.client(1)
+    federation.finish(federation.server())
+    assert federation.totals(0) == federation.totals(1) == expected
+    again = federation.server()
+    assert again.wait() == 0
+    assert "the job is finished" in again.text
+
+
+def test_one_server_a_run_and_one_a_port(federation: Federation) -> None:
+    federation.only(1, needed=1)
+    federation.server().until("Listening")
+    file = str(federation.file)
+    same_run = federation.run(
+        "fedpriv-server", "--config", file, "--out", str(federation.out), name="same-run"
+    )
+    same_port = federation.run(
+        "fedpriv-server", "--config", file, "--out", str(federation.folder / "b"), name="same-port"
+    )
+    assert same_run.wait() == RUNNING
+    assert same_port.wait() == SETTINGS
+    assert "server.listen: can't listen there" in same_port.text
+
+
+def health(port: int) -> Any:
+    """What the standard client of grpc.health.v1 hears; None if nobody answers."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=5
+            )
+        except grpc.RpcError:
+            return None
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+
+def test_processes_say_how_they_are(federation: Federation, expected: Totals) -> None:
+    """To probes, to people and to programs; and no word of a record is in it."""
+    federation.only(2, needed=2)
+    servers, sites = free_port(), free_port()
+    federation.change(
+        federation.file, "[server]\n", f'[server]\nhealth = "127.0.0.1:{servers}"\n'
+    )
+    federation.change(
+        federation.site_file(0), "[site]\n", f'[site]\nhealth = "127.0.0.1:{sites}"\n'
+    )
+    client = federation.run(
+        "fedpriv-client", "--config", str(federation.site_file(0)), "--json-logs", name="site-0"
+    )
+    client.until("Trying again")
+    assert health(sites) == "NOT_SERVING"
+    assert health(servers) is None
+    status = json.loads(federation.ask(0, "status", "--json").stdout)
+    assert (status["running"], status["connection"]) == (True, "waiting")
+    assert "can't be reached" in status["problem"]
+
+    server = federation.server()
+    server.until("Listening")
+    assert health(servers) == "SERVING"
+    client.until("is ready")
+    assert health(sites) == "SERVING"
+    wait_for(lambda: federation.server_status()["sites"]["site-0"]["there"])
+    status = federation.server_status()
+    assert (status["running"], status["state"]) == (True, "waiting")
+    assert status["problem"] == "Waiting for site-1; 1 there."
+    federation.client(1)
+    federation.finish(server)
+
+    status = federation.server_status()
+    assert (status["running"], status["state"], status["round"]) == (False, "finished", ROUNDS)
+    assert {site["last"] for site in status["sites"].values()} == {"ok"}
+    status = json.loads(federation.ask(0, "status", "--json").stdout)
+    committed, allocated, spent, _ = expected
+    assert status["budget"]["epsilon_spent"] == pytest.approx(spent)
+    assert status["budget"]["epsilon_allocated"] == pytest.approx(allocated)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+    lines = [json.loads(line) for line in client.text.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    written = [client.text, server.text, federation.commands[-1].text]
+    written += [path.read_text() for path in federation.out.glob("*.json*")]
+    assert not {word for word in WORDS if any(word in text for text in written)}
+    assert "eval" not in client.text
+
+
+@slow
+def test_check_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -> None:
+    federation.server().until("Listening")
+
+    def rows() -> tuple[int, dict[str, Any]]:
+        answer = federation.ask(0, "check", "--json")
+        return answer.exit_code, {row["what"]: row for row in json.loads(answer.stdout)}
+
+    code, found = rows()
+    assert code == 0, found
+    assert list(found) == ["site file", "kit", "server", "ledger", "records", "model"]
+    assert all(row["ok"] for row in found.values())
+
+    site = federation.site_file(0)
+    kit, original = site.parent, site.read_text()
+
+    def wrong(what: str, code: int, said: str) -> None:
+        exit_code, found = rows()
+        assert exit_code == code
+        assert found[what]["ok"] is False
+        assert said in found[what]["found"]
+        assert [row["what"] for row in found.values() if row["ok"] is False][0] == what
+        site.write_text(original)
+
+    federation.change(site, f'"localhost:{federation.port}"', '"localhost:1"')
+    wrong("kit", IDENTITY, "was made for server.address")
+    federation.change(site, 'name = "site-0"', 'name = "site-9"')
+    wrong("kit", IDENTITY, "was made for site.name")
+    federation.change(site, 'path = "notes.jsonl"', 'path = "none.jsonl"')
+    wrong("records", SETTINGS, "none.jsonl")
+    federation.change(site, "size = 24", "size = 25")
+    wrong("ledger", SETTINGS, "fixed as 24")
+    federation.change(site, "epsilon = 20.0", "epsilon = 21.0")
+    wrong("ledger", SETTINGS, "fixed as 20.0")
+    federation.change(site, 'model_digest = "sha256:', 'model_digest = "sha256:' + "0" * 64 + '" # ')
+    wrong("model", SETTINGS, "is not the digest of")
+    (kit / "site.key").rename(kit / "key")
+    wrong("kit", IDENTITY, "site.key")
+    (kit / "key").rename(kit / "site.key")
+    (kit / "site.key").chmod(0o644)
+    wrong("kit", IDENTITY, "site.key")
+    (kit / "site.key").chmod(0o600)
+    ca = (kit / "ca.crt").read_bytes()
+    (kit / "ca.crt").write_bytes((kit / "site.crt").read_bytes())
+    wrong("kit", IDENTITY, "ca.crt")
+    (kit / "ca.crt").write_bytes(ca)
+
+    federation.provision("--revoke", "site-0")
+    wait_for(lambda: "turned out" in federation.commands[0].text)
+    wrong("server", IDENTITY, "does not know this site's key")
+    federation.commands[0].kill()
+    wrong("server", IDENTITY, "can't be reached")

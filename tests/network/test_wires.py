@@ -1,0 +1,144 @@
+"""Messages get lost, come twice, late or cut in two; nothing is lost or paid twice for it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from network_federation import Federation
+from network_processes import KILLED
+
+Totals = tuple[float, float, float, int]
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "fault", ["lost-reply", "lost-request", pytest.param("replayed", marks=slow)]
+)
+def test_what_a_site_sends_or_is_sent_is_lost_or_copied(
+    federation: Federation, expected: Totals, fault: str
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    federation.client(0, fault)
+    federation.client(1)
+    federation.finish(server)
+    assert federation.struck("site-0", fault)
+    assert federation.states(0) == federation.states(1) == ["ok"] * 3
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@pytest.mark.parametrize("fault", [pytest.param("twice", marks=slow), "reordered"])
+def test_messages_come_more_than_once_and_in_another_order(
+    federation: Federation, expected: Totals, fault: str
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server(fault)
+    federation.client(0)
+    federation.client(1)
+    federation.finish(server)
+    assert federation.struck("server", fault)
+    assert federation.totals(0) == federation.totals(1) == expected
+    assert max(row["seconds"] for row in federation.metrics()) < 20  # none was waited for in vain
+
+
+def test_connections_break_in_the_middle_of_uploads(
+    federation: Federation, expected: Totals
+) -> None:
+    federation.only(2, needed=2)
+    proxy = federation.proxy(0)
+    proxy.cut_uploads(3)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    federation.finish(server)
+    assert proxy.cuts == 3
+    assert "Connection lost" in client.text
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+@pytest.mark.parametrize("seconds", [3.0, 14.0])
+def test_a_wire_goes_dead_and_heals(
+    federation: Federation, expected: Totals, seconds: float
+) -> None:
+    """Within the presence's patience, and beyond it: then the site is missed and waited for."""
+    federation.only(2, needed=2)
+    proxy = federation.proxy(0)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    client.until("slot 0,")
+    proxy.block()
+    time.sleep(seconds)
+    proxy.heal()
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+def test_a_dead_wire_is_cut_while_it_is_dead(federation: Federation, expected: Totals) -> None:
+    federation.only(2, needed=2)
+    proxy = federation.proxy(0)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    client.until("slot 0,")
+    proxy.block()
+    time.sleep(2)
+    proxy.cut()
+    time.sleep(4)
+    proxy.heal()
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+def test_server_and_client_are_both_killed_and_restarted(
+    federation: Federation, expected: Totals
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server("server-aggregating")
+    client = federation.client(0, "after-release")
+    federation.client(1)
+    assert client.wait() == KILLED
+    federation.client(0)
+    assert server.wait() == KILLED
+    federation.finish(federation.server())
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+def test_a_client_is_killed_and_restarted_at_once(federation: Federation, expected: Totals) -> None:
+    """No lease of its predecessor stands in its way."""
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0)
+    federation.client(1)
+    client.until("slot 0,")
+    client.kill()
+    heir = federation.client(0)
+    wait = time.monotonic()
+    federation.finish(server)
+    assert heir.text.count("Connected to") == 2  # its own, and its predecessor's in the same log
+    assert time.monotonic() - wait < 20
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+def test_a_second_process_of_a_site_does_not_disturb_the_first(
+    federation: Federation, expected: Totals
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    first = federation.client(0)
+    federation.client(1)
+    first.until("is ready")
+    second = federation.run(
+        "fedpriv-client", "--config", str(federation.site_file(0)), name="second"
+    )
+    assert second.wait() == 6
+    assert "another process works in it already" in second.text
+    federation.finish(server)
+    assert first.text.count("Connected to") == 1
+    assert federation.totals(0) == federation.totals(1) == expected

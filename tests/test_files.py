@@ -1,0 +1,60 @@
+"""Files that are the old ones or the new ones."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedpriv.files import replacing, write_atomic
+
+
+def in_place(path: Path) -> None:
+    path.write_text("new")
+
+
+def by_a_file_of_its_own(path: Path) -> None:
+    other = path.with_name("other")
+    other.touch(mode=0o640)
+    other.write_text("new")
+    other.replace(path)
+
+
+@pytest.mark.parametrize("write", [in_place, by_a_file_of_its_own])
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_the_new_file_is_there_when_the_block_has_ended(
+    tmp_path: Path, write: object, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    plain = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), plain(fd)))
+    path = tmp_path / "file"
+    path.write_text("old")
+    with replacing(path, mode) as temporary:
+        assert callable(write)
+        write(temporary)
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert synced == [path.stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_after_an_error_the_old_file_is_there_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old"
+
+
+def test_what_a_killed_process_left_is_no_hindrance_and_no_hole(tmp_path: Path) -> None:
+    left = tmp_path / f".file.{os.getpid()}.tmp"
+    left.touch(mode=0o666)
+    write_atomic(tmp_path / "file", b"secret", mode=0o600)
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
