@@ -12,6 +12,7 @@ a float64 sum (two payloads) and a block are what an aggregation can't do withou
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import multiprocessing
@@ -112,7 +113,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.privacy.privatised import public
     from fedpriv.protocol import Proposal
     from fedpriv.training.optimizer import VectorOptimizer
-    from fedpriv_server.bounds import return_memory
+    from fedpriv_server.bounds import share_heap
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.link import Link
@@ -120,7 +121,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv_strategies.dp_lora import DpLoraStrategy
     from fedpriv_strategies.messages import as_arrays
 
-    return_memory()
+    share_heap()
     ca, certificate, key = certificates(folder)
     link = Link(folder / "link")
     grid = NetworkGrid(link)
@@ -142,6 +143,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         pipe.send((port, str(ca), [private_pem(private) for private in keys]))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
+        gc.freeze()
         before = _resident()
         peak = _Peak()
         seconds = []

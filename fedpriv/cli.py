@@ -6,6 +6,7 @@ command, and a function or a `typer.Typer`. Commands import what is heavy when t
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from importlib.metadata import entry_points
@@ -20,6 +21,7 @@ from fedpriv.commands.plan import plan
 from fedpriv.environment import no_calls_home
 from fedpriv.errors import FedprivError, RunError
 
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -92,6 +94,14 @@ def run(app: typer.Typer) -> NoReturn:
         raise SystemExit(error.exit_code) from None
     except typer.Abort:
         raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        print(
+            f"error: {error.filename or 'A file'}: {error.strerror}. Make room and start again.",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from None
     except Exception as error:
         if hasattr(error, "show"):  # a usage error of the command line
             error.show()

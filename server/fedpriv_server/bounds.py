@@ -75,16 +75,15 @@ class Bounds:
         return key if signed else None
 
 
-def return_memory() -> None:
-    """Have large blocks given back to the system as soon as they are free.
+def share_heap() -> None:
+    """Let all threads allocate from one heap (glibc).
 
-    By default glibc's heap keeps what was once a large block, in pieces, for every thread, and
-    Python looks for cycles among all that was ever imported.
+    By default every thread keeps what it has freed for itself, so that a server holds the largest
+    objects that each of its threads ever moved.
     """
-    gc.freeze()
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    m_mmap_threshold = -3
-    mallopt(m_mmap_threshold, 256 << 10)
+    m_arena_max = -8
+    mallopt(m_arena_max, 1)

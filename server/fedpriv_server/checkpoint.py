@@ -34,7 +34,12 @@ class Checkpoint:
         require_privatised(self.tensors, "Checkpoint.tensors")
 
     def write(self, path: Path) -> None:
-        """Replace the file atomically. Safetensors: loading it runs no code."""
+        """Replace the file atomically. Safetensors: loading it runs no code.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         meta = {
@@ -44,7 +49,10 @@ class Checkpoint:
         }
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
-            save_file(self.tensors.value, temporary, metadata=meta)
+            try:
+                save_file(self.tensors.value, temporary, metadata=meta)
+            except SafetensorError as error:
+                raise OSError(f"{path}: {error}") from None
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:

@@ -157,12 +157,22 @@ class RunDirectory:
         return found
 
     def save(self, metrics: dict[str, Any], checkpoint: Checkpoint) -> None:
-        """Keep a finished round: its metrics, then the checkpoint that makes it count."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(metrics) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        checkpoint.write(self._checkpoint_path)
+        """Keep a finished round: its metrics, then the checkpoint that makes it count.
+
+        Raises:
+            RunError: there is no room, or the disk fails.
+        """
+        try:
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(metrics) + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            checkpoint.write(self._checkpoint_path)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: Round {metrics['round']} can't be kept ({error}). Make room and"
+                " start again; the sites send the same replies, at no cost."
+            ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
         """The metrics of the rounds up to `last`; later lines, and half of one, are dropped."""

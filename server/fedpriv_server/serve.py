@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import shutil
 import threading
@@ -18,7 +19,7 @@ from fedpriv.health import health_service
 from fedpriv.process import Status, only_process
 from fedpriv.report import write_report
 from fedpriv.training.worker import WorkerPool
-from fedpriv_server.bounds import return_memory
+from fedpriv_server.bounds import share_heap
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
 from fedpriv_server.link import Link
@@ -53,7 +54,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     address = _bound(section, plain, source)
     registry = Registry.read(section.pki / "sites.json")
     tls = None if plain else _tls(section)
-    return_memory()
+    share_heap()
     out.mkdir(parents=True, exist_ok=True)
     with only_process(out):
         run = RunDirectory.open(out, config)
@@ -97,6 +98,7 @@ def _run(
 ) -> None:
     names = door.link.names
     job = Job(config, run, WorkerPool(1), site_of=lambda node: door.link.names.get(node))
+    gc.freeze()  # what is imported and loaded by now is no garbage, and need not be looked at
     assembly = Assembly(config, grid, door, status, job)
 
     def round_done(metrics: dict[str, Any]) -> None:
@@ -122,8 +124,11 @@ def _run(
         raise
     finally:
         if run.info["status"] != "preparing":
-            collect_reports(grid, run, door.link.names)
-            write_report(run.path)
+            try:
+                collect_reports(grid, run, door.link.names)
+                write_report(run.path)
+            except OSError as error:  # a full disk; it must not hide what ended the job
+                log.error("The reports were not written: %s", error)
     status.update(state="finished", problem="")
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network_federation import ROUNDS, UNITS, Federation
+from network_federation import ROUNDS, UNITS, WORDS, Federation
 from network_processes import forking
 from network_proxy import free_port
 
 Make = Callable[..., Any]
-WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")
 
 
 def note(seed: int) -> str:

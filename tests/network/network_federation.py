@@ -10,6 +10,7 @@ from network_processes import Command
 from network_proxy import Proxy
 
 ROUNDS, UNITS = 3, 24
+WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")
 
 
 class Federation:

@@ -96,10 +96,9 @@ class Command:
         self._process.kill()
         self._process.join(20)
 
-    def terminate(self) -> int:
-        """Ask it to end."""
-        self._process.terminate()
-        return self.wait(30)
+    def signal(self, number: signal.Signals) -> None:
+        """Ask it to end, by SIGTERM or SIGINT."""
+        os.kill(self.pid, number)
 
     def suspend(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

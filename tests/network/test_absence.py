@@ -79,10 +79,10 @@ def test_too_few_sites_are_waited_for_by_name(federation: Federation, expected: 
     client = federation.client(0, "before-reserve")
     federation.client(1)
     assert client.wait() == KILLED
-    server.until("Waiting for site-0", 40)
+    problem = "Waiting for site-0; 1 there."
+    wait_for(lambda: federation.server_status()["problem"] == problem, 40)
     status = federation.server_status()
     assert status["state"] == "waiting"
-    assert status["problem"] == "Waiting for site-0; 1 there."
     assert [site["there"] for site in status["sites"].values()] == [False, True]
     federation.client(0)
     federation.finish(server)
@@ -119,8 +119,8 @@ def test_an_administrator_pauses_a_site_and_lets_it_go_on(
     client.until("slot 1,")
     assert "paused" in federation.ask(1, "pause").stdout
     assert json.loads(federation.ask(1, "status", "--json").stdout)["paused"] is True
-    server.until("Asking again", 40)
-    assert "site-1: refused: paused" in federation.server_status()["problem"]
+    wait_for(lambda: "site-1: refused: paused" in federation.server_status()["problem"], 40)
+    assert "Asking again" in server.text
     assert federation.ask(1, "resume").exit_code == 0
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected

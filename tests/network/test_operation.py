@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import signal
-import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from conftest_words import WORDS
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from network_federation import ROUNDS, Federation
+from network_federation import ROUNDS, WORDS, Federation
 from network_processes import wait_for
 from network_proxy import free_port
 
@@ -54,6 +57,40 @@ def test_the_servers_disk_is_full_when_a_round_shall_be_kept(
     (federation.folder / f"server.{fault}.struck").touch()
     federation.finish(federation.server())
     assert federation.totals(0) == federation.totals(1) == expected
+
+
+@pytest.fixture
+def disk(federation: Federation) -> Iterator[Path]:
+    """A disk of 4 MiB for the run directory, where this machine lets a test mount one."""
+    federation.out.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(federation.out)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount a disk")
+    yield federation.out
+    federation.stop()
+    subprocess.run(["umount", str(federation.out)], check=True)
+
+
+@slow
+def test_the_servers_disk_fills_up_and_stays_full(
+    federation: Federation, expected: Totals, disk: Path
+) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    federation.client(0, "slow")
+    federation.client(1).until("slot 1,")
+    ballast = disk / "sites"  # nothing in the way of a run
+    ballast.mkdir(exist_ok=True)
+    with contextlib.suppress(OSError), (ballast / "ballast").open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+    assert server.wait(30) == SETTINGS, server.text
+    assert "No space left on device" in server.text
+    assert "Traceback" not in server.text
+    (ballast / "ballast").unlink()
+    federation.finish(federation.server())
+    assert federation.totals(0) == federation.totals(1) == expected
+    assert (federation.out / "sites" / "site-0" / "budget.json").exists()
 
 
 @slow
@@ -111,9 +148,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     """To probes, to people and to programs; and no word of a record is in it."""
     federation.only(2, needed=2)
     servers, sites = free_port(), free_port()
-    federation.change(
-        federation.file, "[server]\n", f'[server]\nhealth = "127.0.0.1:{servers}"\n'
-    )
+    federation.change(federation.file, "[server]\n", f'[server]\nhealth = "127.0.0.1:{servers}"\n')
     federation.change(
         federation.site_file(0), "[site]\n", f'[site]\nhealth = "127.0.0.1:{sites}"\n'
     )
@@ -132,10 +167,11 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     assert health(servers) == "SERVING"
     client.until("is ready")
     assert health(sites) == "SERVING"
-    wait_for(lambda: federation.server_status()["sites"]["site-0"]["there"])
+    wait_for(lambda: federation.server_status()["state"] == "waiting")
     status = federation.server_status()
-    assert (status["running"], status["state"]) == (True, "waiting")
-    assert status["problem"] == "Waiting for site-1; 1 there."
+    assert status["running"] is True
+    assert status["problem"].startswith("Waiting for")
+    assert status["sites"]["site-1"] == {"there": False, "admitted": True, "last": "not asked yet"}
     federation.client(1)
     federation.finish(server)
 
@@ -143,7 +179,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     assert (status["running"], status["state"], status["round"]) == (False, "finished", ROUNDS)
     assert {site["last"] for site in status["sites"].values()} == {"ok"}
     status = json.loads(federation.ask(0, "status", "--json").stdout)
-    committed, allocated, spent, _ = expected
+    _, allocated, spent, _ = expected
     assert status["budget"]["epsilon_spent"] == pytest.approx(spent)
     assert status["budget"]["epsilon_allocated"] == pytest.approx(allocated)
     assert federation.totals(0) == federation.totals(1) == expected
@@ -177,7 +213,7 @@ def test_check_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -
         assert exit_code == code
         assert found[what]["ok"] is False
         assert said in found[what]["found"]
-        assert [row["what"] for row in found.values() if row["ok"] is False][0] == what
+        assert next(row["what"] for row in found.values() if row["ok"] is False) == what
         site.write_text(original)
 
     federation.change(site, f'"localhost:{federation.port}"', '"localhost:1"')
@@ -190,7 +226,9 @@ def test_check_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -
     wrong("ledger", SETTINGS, "fixed as 24")
     federation.change(site, "epsilon = 20.0", "epsilon = 21.0")
     wrong("ledger", SETTINGS, "fixed as 20.0")
-    federation.change(site, 'model_digest = "sha256:', 'model_digest = "sha256:' + "0" * 64 + '" # ')
+    federation.change(
+        site, 'model_digest = "sha256:', 'model_digest = "sha256:' + "0" * 64 + '" # '
+    )
     wrong("model", SETTINGS, "is not the digest of")
     (kit / "site.key").rename(kit / "key")
     wrong("kit", IDENTITY, "site.key")
