@@ -107,11 +107,11 @@ class Proposal(Body):
 class Offer(Body):
     """A site's terms. Public: typed by its administrator or computed from what is."""
 
-    site: str
-    dataset_id: str
-    declared_size: int = Field(ge=1)
+    site: str = Field(max_length=64)
+    dataset_id: str = Field(max_length=64)
+    declared_size: int = Field(ge=1, le=10**10)
     delta: float = Field(gt=0, lt=1)
-    noise_multiplier: float = Field(gt=0)
+    noise_multiplier: float = Field(gt=0, le=1e9)
     epsilon: float = Field(ge=0)
     budget: float = Field(gt=0)
     ledger_rows: int = Field(ge=0)

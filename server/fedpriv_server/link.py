@@ -167,20 +167,24 @@ class Link:
         return dict(self._names)
 
     def admit(self, name: str, public_key: bytes) -> int:
-        """Let the holder of a key in; gives the node's id.
+        """Let the holder of a key in, for the first time or again; gives the node's id.
 
         Args:
             public_key: PEM, as Flower's node authentication compares it.
         """
-        node = self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
+        node = self._state.get_node_id_by_public_key(public_key)
+        if node is None:
+            node = self._state.create_node(
+                NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name
+            )
         self._names[node] = name
         return node
 
     def dismiss(self, name: str) -> None:
         """Refuse the site of that name from its next request on."""
         for node in [node for node, known in self._names.items() if known == name]:
-            self._state.delete_node(NOOP_FLWR_AID, node)
-            del self._names[node]
+            del self._names[node]  # Flower keeps a key that it has deleted, and never takes it back
+            self._visits[node] += 1
             self.presence.forget(node)
 
     # Messages

@@ -228,11 +228,11 @@ class _Door:
         }
         for name, key in list(self._let_in.items()):
             if admitted.get(name) != key:
+                self.link.dismiss(name)
+                del self._let_in[name]
                 log.warning(
                     "Site %s is turned out: its key was revoked, replaced or expired.", name
                 )
-                self.link.dismiss(name)
-                del self._let_in[name]
         for name, key in admitted.items():
             if name not in self._let_in:
                 self.link.admit(name, key)
@@ -245,7 +245,10 @@ class _Door:
 
         def watch() -> None:
             while not stop.wait(REVIEW):
-                self.review()
+                try:
+                    self.review()
+                except Exception as error:  # or nobody would be turned out any more
+                    log.exception("The registry was not reviewed: %s", type(error).__name__)
 
         thread = threading.Thread(target=watch, name="registry", daemon=True)
         thread.start()

@@ -23,6 +23,7 @@ class SiteSum:
         value: (P,) Σ clipped unit vectors + N(0, (σC)²).
         noise_multiplier: σ of this site.
         expected_units: sample rate × declared size; never the realised batch.
+        clip_norm: C.
 
     Raises:
         RawValueError: `value` is raw.
@@ -31,9 +32,20 @@ class SiteSum:
     value: Privatised[Blocks]
     noise_multiplier: float
     expected_units: float
+    clip_norm: float
 
     def __post_init__(self) -> None:
         require_privatised(self.value, "SiteSum.value")
+
+    def largest_norm(self, size: int) -> float:
+        """L2 norm of the value that an honest site exceeds less than once in 10⁸ rounds.
+
+        As many clipped vectors as a batch ever holds, all in one direction, with noise in `size`
+        coordinates; a twentieth for rounding on the wire.
+        """
+        units = self.expected_units + 6 * self.expected_units**0.5 + 6
+        noise = self.noise_multiplier * (size**0.5 + 6)
+        return 1.05 * self.clip_norm * (units + noise)
 
 
 class WeightedMean:
@@ -60,7 +72,8 @@ class WeightedMean:
         """Count a site in.
 
         Raises:
-            ProtocolError: its value can't be used. Nothing was added.
+            ProtocolError: its value can't be used, or is larger than what it is said to be can be.
+                Nothing was added.
             RoundError: its value was not the same twice; what is here is of no use any more.
         """
         weight = np.float64(1 / site.noise_multiplier**2)
@@ -68,14 +81,18 @@ class WeightedMean:
         def plus(blocks: Blocks, *totals: Total) -> Total:
             if blocks.size != self._size:
                 raise ProtocolError(f"Expected {self._size} values, got {blocks.size}.")
-            for _ in blocks:  # a value that is wrong in its last block adds nothing
-                pass
+            square = 0.0
+            for _, block in blocks:  # a value that is wrong in its last block adds nothing
+                square += float(np.square(block, dtype=np.float64).sum())
+            if square > site.largest_norm(self._size) ** 2:
+                raise ProtocolError("It is larger than clipped vectors and noise can be.")
             total, *_ = totals or (np.zeros(self._size, dtype=np.float64),)
             try:
                 for part, block in blocks:
                     total[part] += weight * block
             except ProtocolError as error:
-                raise RoundError(f"A reply changed while it was read: {error}") from None
+                text = f"A reply changed while it was read: {error}"
+                raise RoundError(text, may_heal=True) from None
             return total
 
         self._total = (post_process(plus, site.value, *self._total),)

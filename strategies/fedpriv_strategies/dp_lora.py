@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedpriv.errors import PausedError, ProtocolError, RoundError, StepFailedError
+from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.optimizer import VectorOptimizer
@@ -27,6 +29,7 @@ from fedpriv_strategies.messages import (
 )
 
 log = logging.getLogger(__name__)
+LATE = 15.0  # seconds to wait for the terms of a site that comes when enough others are there
 # Refusals that say nothing about the next request: the site is paused, or a step failed.
 HEALING = frozenset({PausedError.code, StepFailedError.code})
 
@@ -86,6 +89,7 @@ class DpLoraStrategy(Strategy):
         self.outcome = RoundOutcome()
         self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
         self._timeout = timeout
+        self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
         self._sent: list[Metadata] = []
 
     def propose(self, grid: Grid) -> None:
@@ -96,12 +100,15 @@ class DpLoraStrategy(Strategy):
         Raises:
             RoundError: fewer than `min_sites` accept.
         """
-        new = [n for n in grid.get_node_ids() if n not in self.offers and n not in self.refused]
+        new = self._to_ask(grid.get_node_ids())
         messages = [message(self.proposal, node, QUERY, "0") for node in new]
-        replies = grid.send_and_receive(messages, timeout=self._timeout) if messages else []
+        # The first time a site loads its model; later nobody waits for those who come late.
+        patience = LATE if len(self.offers) >= self._min_sites else self._timeout
+        replies = grid.send_and_receive(messages, timeout=patience) if messages else []
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
+            self._pauses.pop(node, None)
             try:
                 answer = answer_of(reply, Offer)
                 if isinstance(answer, Offer):
@@ -124,16 +131,44 @@ class DpLoraStrategy(Strategy):
                 may_heal=self._sites - len(self.refused) >= self._min_sites,
             )
 
+    def _to_ask(self, there: Iterable[int]) -> list[int]:
+        """Nodes that said neither yes nor no. Who does not answer is asked ever less often."""
+        silent = [node for node in there if node not in self.offers and node not in self.refused]
+        asked = []
+        for node in silent:
+            left, pause = self._pauses.get(node, (0, 1))
+            if left and len(self.offers) >= self._min_sites:
+                self._pauses[node] = (left - 1, pause)
+            else:
+                self._pauses[node] = (pause, min(2 * pause, 64))
+                asked.append(node)
+        return asked
+
     def _name(self, node: int) -> str:
         return self._site_of(node) or f"node {node}"
 
     def _check(self, offer: Offer, node: int) -> None:
-        """Refuse an offer in another's name, or from a ledger that went back."""
+        """Refuse an offer in another's name, of figures nobody can have, or of an older ledger."""
         known = self._site_of(node)
         taken = {other.site for other in self.offers.values()}
         if (known is not None and offer.site != known) or offer.site in taken:
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
+        if offer.delta >= 1 / offer.declared_size:
+            raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")
+        if offer.noise_multiplier < self._least_noise:
+            raise ProtocolError(
+                f"It adds noise of {offer.noise_multiplier:g}, less than any site can for this job"
+                f" ({self._least_noise:g}), and would get more than its share of the weight."
+            )
         self._check_witness(offer)
+
+    @cached_property
+    def _least_noise(self) -> float:
+        """Half of what the proposed ε and δ ask for, as sites may have a δ of their own."""
+        privacy = self.proposal.privacy
+        return 0.5 * calibrate_noise(
+            privacy.epsilon, privacy.delta, privacy.sample_rate, self.proposal.steps
+        )
 
     def _check_witness(self, offer: Offer) -> None:
         seen = self.heads.get(offer.site)
@@ -226,9 +261,10 @@ class DpLoraStrategy(Strategy):
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
         blocks = as_blocks(arrays, self.optimizer.size, self.proposal.wire)
-        rate = self.proposal.privacy.sample_rate
+        privacy = self.proposal.privacy
+        units = privacy.sample_rate * offer.declared_size
         try:
-            mean.add(SiteSum(blocks, offer.noise_multiplier, rate * offer.declared_size))
+            mean.add(SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm))
         finally:
             self.outcome.bytes_up += blocks.value.bytes_read
 

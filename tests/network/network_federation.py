@@ -50,19 +50,22 @@ class Federation:
         return Authority(self.folder / "pki", lambda: b"")
 
     def proxy(self, index: int) -> Proxy:
-        """A wire of its own for a site: its kit is signed again, for the proxy's address."""
+        """A wire of its own for a site."""
+        proxy = Proxy(self.port)
+        self.proxies.append(proxy)
+        self.move(index, f"localhost:{proxy.port}")
+        return proxy
+
+    def move(self, index: int, address: str) -> None:
+        """Sign a site's kit again, for another address."""
         from fedpriv.pki.document import read_document, write_document
         from fedpriv.pki.kit import Manifest
 
-        proxy = Proxy(self.port)
-        self.proxies.append(proxy)
         path = self.site_file(index).with_name("kit.json")
         manifest = read_document(path, Manifest, fix="")
-        address = f"localhost:{proxy.port}"
         moved = manifest.model_copy(update={"address": address})
         write_document(path, self.authority.sign(moved))
         self.change(self.site_file(index), manifest.address, address)
-        return proxy
 
     def site_file(self, index: int) -> Path:
         return self.folder / "pki" / "kits" / f"site-{index}" / "site.toml"
@@ -82,9 +85,9 @@ class Federation:
         arguments = ["fedpriv-client", "--config", str(self.site_file(index))]
         return self._start(arguments, f"site-{index}", fault, **options)
 
-    def run(self, *arguments: str, name: str, **options: Any) -> Command:
+    def run(self, *arguments: str, name: str, fault: str = "") -> Command:
         """Start a command of another kind."""
-        return self._start(list(arguments), name, "", **options)
+        return self._start(list(arguments), name, fault)
 
     def ask(self, index: int, *arguments: str) -> Any:
         """What `fedpriv-client` answers for a site."""

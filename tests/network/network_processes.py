@@ -6,12 +6,13 @@ seconds. A fault is a name of `faults.py`; it strikes once, wherever its marker 
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ def forking() -> Any:
 class Command:
     """A running `fedpriv-server` or `fedpriv-client`.
 
+    Args:
+        namespace: of the network that it is in; default: the test's.
+
     Attributes:
         log: what it writes.
     """
@@ -56,12 +60,12 @@ class Command:
         *,
         fault: str = "",
         marker: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        namespace: Path | None = None,
     ) -> None:
         self.log = log
         self._process = context.Process(
             target=_run,
-            args=(arguments, log, fault, str(marker or ""), dict(environment or {})),
+            args=(arguments, log, fault, str(marker or ""), namespace),
             daemon=True,
         )
         self._process.start()
@@ -117,15 +121,14 @@ def wait_for(
         time.sleep(0.05)
 
 
-def _run(
-    arguments: list[str], log: Path, fault: str, marker: str, environment: dict[str, str]
-) -> None:
+def _run(arguments: list[str], log: Path, fault: str, marker: str, namespace: Path | None) -> None:
     """In the new process: its output, its fault, its command."""
     with log.open("a", encoding="utf-8") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
-    os.environ.update(environment)
+    if namespace is not None:
+        _enter(namespace)
     sys.argv = arguments
     import torch
 
@@ -139,3 +142,11 @@ def _run(
     else:
         from fedpriv_client.cli import main
     main()
+
+
+def _enter(namespace: Path) -> None:
+    """Be in another network; for the only thread there is yet, and those it will start."""
+    libc, clone_newnet = ctypes.CDLL(None, use_errno=True), 0x40000000
+    with namespace.open("rb") as stream:
+        if libc.setns(stream.fileno(), clone_newnet):
+            raise OSError(ctypes.get_errno(), "setns")

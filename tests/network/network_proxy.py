@@ -1,10 +1,13 @@
-"""A wire between a site and its server that a test can cut, or let nothing through."""
+"""Wires between a site and its server that a test can cut, or let nothing through."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import subprocess
 import threading
+from pathlib import Path
 
 CHUNK = 1024  # bytes; small, so that a transfer has a middle
 REQUEST = 4000  # bytes; only the upload of an array is longer
@@ -89,3 +92,53 @@ class Proxy:
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+class Cable:
+    """A network of its own for a site, at the other end of a cable that can be pulled.
+
+    Attributes:
+        host: address of this end.
+        namespace: what a process has to enter to be at the other.
+
+    Raises:
+        OSError: this machine lets a test make no networks.
+    """
+
+    def __init__(self) -> None:
+        self._name, (self._near, self._far) = f"fp{os.getpid()}", ("fpnear", "fpfar")
+        self.host = "10.213.77.1"
+        self.namespace = Path("/run/netns") / self._name
+        inside = f"netns exec {self._name} ip "
+        try:
+            for command in (
+                f"netns add {self._name}",
+                f"link add {self._near} type veth peer name {self._far}",
+                f"link set {self._far} netns {self._name}",
+                f"addr add {self.host}/30 dev {self._near}",
+                f"link set {self._near} up",
+                f"{inside}addr add 10.213.77.2/30 dev {self._far}",
+                f"{inside}link set {self._far} up",
+            ):
+                _ip(command)
+        except BaseException:
+            self.close()
+            raise
+
+    def pull(self) -> None:
+        """Nothing gets through, and nobody is told."""
+        _ip(f"link set {self._near} down")
+
+    def plug(self) -> None:
+        _ip(f"link set {self._near} up")
+
+    def close(self) -> None:
+        for command in (f"link del {self._near}", f"netns del {self._name}"):
+            with contextlib.suppress(OSError):
+                _ip(command)
+
+
+def _ip(command: str) -> None:
+    done = subprocess.run(["ip", *command.split()], capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"ip {command}: {done.stderr}")

@@ -162,7 +162,8 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     assert (status["running"], status["connection"]) == (True, "waiting")
     assert "can't be reached" in status["problem"]
 
-    server = federation.server()
+    run = ["--config", str(federation.file), "--out", str(federation.out)]
+    server = federation.run("fedpriv-server", *run, "--json-logs", name="server")
     server.until("Listening")
     assert health(servers) == "SERVING"
     client.until("is ready")
@@ -184,7 +185,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     assert status["budget"]["epsilon_allocated"] == pytest.approx(allocated)
     assert federation.totals(0) == federation.totals(1) == expected
 
-    lines = [json.loads(line) for line in client.text.splitlines()]
+    lines = [json.loads(line) for line in (client.text + server.text).splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     written = [client.text, server.text, federation.commands[-1].text]
     written += [path.read_text() for path in federation.out.glob("*.json*")]
@@ -240,6 +241,22 @@ def test_check_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -
     (kit / "ca.crt").write_bytes((kit / "site.crt").read_bytes())
     wrong("kit", IDENTITY, "ca.crt")
     (kit / "ca.crt").write_bytes(ca)
+
+    federation.change(site, "max_steps = 3", "max_steps = 2")
+    assert federation.ask(0, "check").exit_code == 0
+    answer = federation.ask(0, "check", "--job", str(federation.file), "--json")
+    assert answer.exit_code == MONEY
+    assert "more than this site allows" in answer.stdout.replace("\n", " ")
+    site.write_text(original)
+    answer = federation.ask(0, "check", "--job", str(federation.file), "--json")
+    assert answer.exit_code == 0
+    assert "3 steps at rate 0.3" in answer.stdout
+
+    clock = federation.run(
+        "fedpriv-client", "check", "--config", str(site), name="check", fault="clock-ahead"
+    )
+    assert clock.wait() == IDENTITY
+    assert "ahead of the server's" in " ".join(clock.text.replace("│", " ").split())
 
     federation.provision("--revoke", "site-0")
     wait_for(lambda: "turned out" in federation.commands[0].text)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 from network_federation import Federation
 from network_processes import KILLED
+from network_proxy import Cable
 
 Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow
@@ -91,6 +93,53 @@ def test_a_dead_wire_is_cut_while_it_is_dead(federation: Federation, expected: T
     proxy.heal()
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
+
+
+@pytest.fixture
+def cable(federation: Federation) -> Iterator[Cable]:
+    """Leads to the first site, where this machine lets a test make networks."""
+    try:
+        made = Cable()
+    except OSError as error:
+        pytest.skip(f"no network namespaces: {error}")
+    federation.change(federation.file, "[server]\n", f'[server]\nnames = ["{made.host}"]\n')
+    federation.provision()
+    federation.move(0, f"{made.host}:{federation.port}")
+    yield made
+    federation.stop()
+    made.close()
+
+
+@slow
+@pytest.mark.parametrize("seconds", [4.0, 20.0])
+def test_a_cable_is_pulled_and_plugged_in(
+    federation: Federation, expected: Totals, cable: Cable, seconds: float
+) -> None:
+    """Packets vanish: neither side is told, and both find out by themselves."""
+    federation.only(2, needed=2)
+    server = federation.server()
+    client = federation.client(0, namespace=cable.namespace)
+    federation.client(1)
+    client.until("slot 0,")
+    cable.pull()
+    time.sleep(seconds)
+    cable.plug()
+    federation.finish(server, 120)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
+def test_a_cable_is_pulled_for_good(federation: Federation, expected: Totals, cable: Cable) -> None:
+    federation.only(2, needed=1)
+    server = federation.server()
+    client = federation.client(0, namespace=cable.namespace)
+    federation.client(1)
+    client.until("slot 0,")
+    cable.pull()
+    federation.finish(server)
+    assert max(row["seconds"] for row in federation.metrics()) < 22
+    assert federation.states(0)[-1] == "absent"
+    assert federation.totals(1) == expected
 
 
 @slow

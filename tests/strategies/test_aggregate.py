@@ -35,7 +35,7 @@ def arrived(vector: Any) -> Blocks:
 
 
 def site(vector: Any, noise: float, units: float, maker: Any = received) -> SiteSum:
-    return SiteSum(maker(arrived(np.asarray(vector, np.float32))), noise, units)
+    return SiteSum(maker(arrived(np.asarray(vector, np.float32))), noise, units, 1e4)
 
 
 def weighted_mean(sums: Sequence[SiteSum]) -> Privatised[Vector]:
@@ -148,7 +148,8 @@ def test_a_reply_that_is_wrong_in_its_last_block_adds_nothing(bad: float) -> Non
     mean = WeightedMean(120)
     mean.add(site(good, 1.0, 10.0))
     with pytest.raises(ProtocolError, match="'000002'"):
-        mean.add(SiteSum(received(Blocks(broken.get, broken.keys(), 120, "float32")), 1.0, 10.0))  # type: ignore[arg-type]
+        blocks = received(Blocks(broken.get, broken.keys(), 120, "float32"))  # type: ignore[arg-type]
+        mean.add(SiteSum(blocks, 1.0, 10.0, 1.0))
     assert mean.sites == 1
     assert np.array_equal(mean.take().value, alone)
 
@@ -167,7 +168,7 @@ def test_a_reply_that_changes_while_it_is_read_spoils_the_round() -> None:
     contents = [stored(np.ones(3, np.float32)), stored(np.full(3, math.nan, np.float32))]
     blocks = Blocks(lambda name: contents.pop(0), ["000000"], 3, "float32")
     with pytest.raises(RoundError, match="changed while it was read"):
-        WeightedMean(3).add(SiteSum(received(blocks), 1.0, 1.0))
+        WeightedMean(3).add(SiteSum(received(blocks), 1.0, 1.0, 1.0))
 
 
 def test_after_a_mean_was_taken_another_one_begins() -> None:
@@ -197,7 +198,7 @@ def read(name):
 names = [f"{index:06d}" for index in range(8)]
 mean = WeightedMean(8 * BLOCK)
 for _ in range(int(sys.argv[1])):
-    mean.add(SiteSum(received(Blocks(read, names, 8 * BLOCK, "float32")), 1.0, 1.0))
+    mean.add(SiteSum(received(Blocks(read, names, 8 * BLOCK, "float32")), 1.0, 1.0, 1e9))
 vector = mean.take().value
 assert (vector.reshape(8, BLOCK) == np.arange(1, 9)[:, None]).all()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -211,3 +212,23 @@ def test_memory_does_not_grow_with_the_number_of_sites() -> None:
 
     payload = 8 * wire_module.BLOCK * 4
     assert peak(8) - peak(2) < payload / 4
+
+
+def test_a_site_can_not_say_more_than_its_mechanism_can() -> None:
+    """Honest sums pass, though all records point one way; what is ten times as long does not."""
+    generator = np.random.default_rng(0)
+    size, units, noise, clip = 4096, 20.0, 0.8, 2.0
+    mean = WeightedMean(size)
+    for _ in range(200):
+        count = generator.binomial(100, 0.2)
+        direction = generator.standard_normal(size)
+        honest = count * clip * direction / np.linalg.norm(direction)
+        honest += noise * clip * generator.standard_normal(size)
+        blocks = received(arrived(honest.astype(np.float32)))
+        mean.add(SiteSum(blocks, noise, units, clip))
+    for factor in (10.0, 1e30):
+        blocks = received(arrived((honest * factor).astype(np.float32)))
+        with pytest.raises(ProtocolError, match="larger than"):
+            mean.add(SiteSum(blocks, noise, units, clip))
+    assert mean.sites == 200
+    assert np.isfinite(mean.take().value).all()

@@ -45,7 +45,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("initial", lambda: VectorOptimizer(SETTINGS, RAW)),  # type: ignore[arg-type]
     ("gradient", lambda: optimizer().step(RAW)),  # type: ignore[arg-type]
     ("state", lambda: optimizer().restore(RAW_TENSORS)),  # type: ignore[arg-type]
-    ("SiteSum.value", lambda: WeightedMean(3).add(SiteSum(BLOCKS, 1.0, 1.0))),  # type: ignore[arg-type]
+    ("SiteSum.value", lambda: WeightedMean(3).add(SiteSum(BLOCKS, 1.0, 1.0, 1.0))),  # type: ignore[arg-type]
     ("vector", lambda: as_arrays(RAW)),  # type: ignore[arg-type]
     ("vector", lambda: evaluate(WORKER, [], RAW)),  # type: ignore[arg-type]
     ("Checkpoint.tensors", lambda: Checkpoint("job", 1, RAW_TENSORS, {})),  # type: ignore[arg-type]
