@@ -86,11 +86,11 @@ def wants_others(federation: Federation, pki: Path) -> ServerTls:
     ("shows", "said", "logged"),
     [
         (wrong_name, "is for another name", "bad certificate"),
-        pytest.param(expired, "has expired", "certificate expired", marks=slow),
-        pytest.param(not_yet, "is not valid yet", "bad certificate", marks=slow),
+        (expired, "has expired", "certificate expired"),
+        (not_yet, "is not valid yet", "bad certificate"),
         (of_another_federation, "not of our kit's authority", "unknown ca"),
-        pytest.param(without_tls, "does not speak TLS", "", marks=slow),
-        pytest.param(wants_others, "refuses this site's certificate", "verify", marks=slow),
+        (without_tls, "does not speak TLS", ""),
+        (wants_others, "refuses this site's certificate", "verify"),
     ],
 )
 def test_a_site_turns_away_from_who_is_not_its_server(
@@ -108,7 +108,6 @@ def test_a_site_turns_away_from_who_is_not_its_server(
         assert logged in caplog.text
 
 
-@slow
 def test_a_site_without_tls_is_told_that_the_server_speaks_it(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,7 +122,7 @@ def test_a_site_without_tls_is_told_that_the_server_speaks_it(
 
 @pytest.mark.parametrize(
     ("fault", "seconds", "direction"),
-    [("clock-ahead", 60, "ahead of"), pytest.param("clock-behind", 3600, "behind", marks=slow)],
+    [("clock-ahead", 60, "ahead of"), ("clock-behind", 3600, "behind")],
 )
 def test_a_clock_that_is_wrong_is_named(
     federation: Federation, fault: str, seconds: int, direction: str
@@ -136,7 +135,6 @@ def test_a_clock_that_is_wrong_is_named(
     assert abs(int(said[1]) - seconds) <= 2
 
 
-@slow
 def test_a_key_that_is_not_registered_is_refused(federation: Federation) -> None:
     """A site that the file does not name; and one that made itself another key."""
     federation.only(2, needed=1)

@@ -1,0 +1,55 @@
+"""One process in a folder, and what it says of itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.errors import RunningError
+from fedpriv.process import Status, is_running, only_process, read_status
+
+
+def _hold(folder: Path, pipe: Any) -> None:
+    with only_process(folder):
+        pipe.send("held")
+        pipe.recv()
+
+
+def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    first = context.Process(target=_hold, args=(tmp_path, theirs))
+    first.start()
+    assert ours.recv() == "held"
+    assert is_running(tmp_path)
+    with pytest.raises(RunningError), only_process(tmp_path):
+        pass
+    first.kill()
+    first.join()
+    assert not is_running(tmp_path)
+    with only_process(tmp_path):
+        assert is_running(tmp_path)
+
+
+def test_a_status_is_what_was_said_last(tmp_path: Path) -> None:
+    status = Status(tmp_path, state="starting", problem="")
+    status.update(state="running", round=3)
+    found = read_status(tmp_path)
+    assert (found["state"], found["round"], found["problem"]) == ("running", 3, "")
+    assert found["running"] is False  # nobody holds the folder
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    status = Status(tmp_path, state="running")
+    before = (tmp_path / "status.json").stat().st_mtime_ns
+    status.update(state="running")
+    assert (tmp_path / "status.json").stat().st_mtime_ns == before
+
+
+def test_a_folder_without_a_process_says_so(tmp_path: Path) -> None:
+    assert read_status(tmp_path) == {"running": False}
+    (tmp_path / "status.json").write_text("{")
+    assert read_status(tmp_path) == {"running": False}
