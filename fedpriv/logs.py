@@ -1,7 +1,8 @@
 """What the processes write to their logs: for people or for programs, never records.
 
 An exception that fedpriv did not raise on purpose may quote a record in its text. So its text
-is left out: class, files and lines are there.
+is left out: class, files and lines are there. A message may quote what another machine sent. So
+it is one line and not a long one, whatever is in it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import sys
 import traceback
 from datetime import UTC, datetime
+
+_LONGEST = 1000  # characters of a message
 
 
 class _Discreet(logging.Formatter):
@@ -28,6 +31,10 @@ class PlainFormatter(_Discreet):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
 
 class JsonFormatter(_Discreet):
     """A JSON object a line: time (UTC), level, logger, message, and trace if there is one."""
@@ -37,11 +44,23 @@ class JsonFormatter(_Discreet):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _cut(record.getMessage()),
         }
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry)
+
+
+def one_line(text: str) -> str:
+    """A text without control characters, cut where it gets long."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in _cut(text)
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def configure(*, as_json: bool) -> None:

@@ -7,15 +7,17 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedpriv.errors import RunningError
 
 _FILE, LOCK = "status.json", "process.lock"
+_GLANCE = 0.2  # seconds; `is_running` holds the lock for less
 
 
 @contextmanager
@@ -26,10 +28,11 @@ def only_process(folder: Path) -> Iterator[None]:
         RunningError: another one runs.
     """
     with (folder / LOCK).open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunningError(f"{folder}: another process works in it already.") from None
+        deadline = time.monotonic() + _GLANCE
+        while not _locks(stream, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise RunningError(f"{folder}: another process works in it already.")
+            time.sleep(_GLANCE / 10)
         yield
 
 
@@ -37,12 +40,17 @@ def is_running(folder: Path) -> bool:
     """Whether a process works in a folder."""
     try:
         with (folder / LOCK).open("r") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
+            return not _locks(stream, fcntl.LOCK_SH)
     except OSError:
         return False
+
+
+def _locks(stream: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Status:

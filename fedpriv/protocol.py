@@ -55,8 +55,8 @@ class Body(Section):
             return cls.model_validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ProtocolError(f"{cls.__name__}.{field}: {first['msg']}.") from None
+            field = repr(".".join(str(part) for part in first["loc"]))[1:-1]  # a sender's words
+            raise ProtocolError(f"{cls.__name__}.{field:.100}: {first['msg']:.200}.") from None
 
 
 class Proposal(Body):

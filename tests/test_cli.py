@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -42,12 +43,14 @@ def test_help_lists_the_commands_without_loading_torch() -> None:
     assert modules == "[]"
 
 
-@pytest.mark.parametrize("program", ["fedpriv-client", "fedpriv-server"])
-def test_the_network_commands_say_what_there_is_instead(program: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "wanted"),
+    [("fedpriv-client", "give the site's file"), ("fedpriv-server", "give the federation file")],
+)
+def test_the_network_commands_want_their_file(program: str, wanted: str) -> None:
     shown = fedpriv(program=program)
     assert shown.returncode == 2
-    assert "comes with the network engine" in shown.stderr
-    assert "fedpriv simulate" in shown.stderr
+    assert wanted in shown.stderr
 
 
 def test_simulate_prints_json_and_the_other_commands_read_its_run(
@@ -76,7 +79,7 @@ def test_simulate_prints_json_and_the_other_commands_read_its_run(
     budget = out / "sites" / "site-0" / "budget.json"
     budget.write_text(budget.read_text().replace('"declared_size": 24', '"declared_size": 9'))
     refused = fedpriv("report", out)
-    assert refused.returncode == 2
+    assert refused.returncode == 4
     assert "signature" in refused.stderr
 
 
@@ -108,11 +111,36 @@ def test_a_mistake_is_one_message_and_exit_code_two(
 
 
 def test_a_missing_file_and_a_missing_ledger_are_named(tmp_path: Path) -> None:
-    for command in (("simulate", tmp_path / "x.toml"), ("ledger", "show", tmp_path / "x.toml")):
-        shown = fedpriv(*command)
-        assert shown.returncode == 2
+    for command, code in (("simulate",), 2), (("ledger", "show"), 4):
+        shown = fedpriv(*command, tmp_path / "x.toml")
+        assert shown.returncode == code
         assert str(tmp_path / "x.toml") in shown.stderr
         assert "Traceback" not in shown.stderr
+
+
+def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import typer
+
+    from fedpriv.cli import run
+
+    app = typer.Typer()
+
+    @app.command()
+    def write(number: int) -> None:
+        raise OSError(number, os.strerror(number), "run.json")
+
+    monkeypatch.setattr(sys, "argv", ["write", str(errno.ENOSPC)])
+    with pytest.raises(SystemExit) as ended:
+        run(app)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: run.json: No space left on device. Make room and start again.\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["write", str(errno.EACCES)])
+    with pytest.raises(PermissionError):
+        run(app)
 
 
 def test_init_copies_the_embedded_federation_once(tmp_path: Path) -> None:

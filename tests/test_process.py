@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedpriv.errors import RunningError
 from fedpriv.process import Status, is_running, only_process, read_status
 
-
-def _hold(folder: Path, pipe: Any) -> None:
-    with only_process(folder):
-        pipe.send("held")
-        pipe.recv()
+HOLD = """
+import sys
+from pathlib import Path
+from fedpriv.process import only_process
+with only_process(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> None:
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    first = context.Process(target=_hold, args=(tmp_path, theirs))
-    first.start()
-    assert ours.recv() == "held"
-    assert is_running(tmp_path)
-    with pytest.raises(RunningError), only_process(tmp_path):
-        pass
-    first.kill()
-    first.join()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None and first.stdout.readline() == "held\n"
+        assert is_running(tmp_path)
+        with pytest.raises(RunningError), only_process(tmp_path):
+            pass
+        first.kill()
     assert not is_running(tmp_path)
     with only_process(tmp_path):
         assert is_running(tmp_path)

@@ -1,8 +1,8 @@
 """The site's end of Flower's fleet API: all that we use of Flower's own client.
 
 The site dials out; nothing listens. What comes in is a message for the installed ClientApp,
-never an app: a bundle is not asked for. Everything that leans on Flower's internals on this
-side is in this file; the tests hold it to what Flower 1.41 does.
+never an app: a bundle is not asked for. What leans on Flower's internals on this side is in
+this file, `fleet` and `envelope`; the tests hold it to what Flower 1.41 does.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.app.message.message import remove_content_from_message
+from flwr.app.metadata import Metadata
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -41,24 +42,23 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpriv.errors import (
     AdmissionError,
     CertificateError,
     ClockError,
+    FedprivError,
+    NetworkError,
     ProtocolError,
     UnreachableError,
 )
+from fedpriv_client.envelope import unpack
+from fedpriv_client.fleet import MIB, FleetClient
 
 FLOWER_LOG = logging.getLogger("flwr")
 FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
 FLOWER_LOG.setLevel(logging.ERROR)
-TIMEOUT = 30.0  # seconds without a byte
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
 
@@ -70,24 +70,21 @@ class Link:
         address: host:port.
         tls: what to trust and to show; None speaks plain HTTP.
         key: the node's identity: P-256, as Flower asks for.
+        largest: bytes of a request for a step; of any other message 1 MiB.
     """
 
     def __init__(
-        self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
+        self,
+        address: str,
+        tls: ssl.SSLContext | None,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        largest: int = 64 * MIB,
     ) -> None:
         self.address = address
         self._public_key = public_key_to_bytes(key.public_key())
-        self._client = FleetHttpClient(
-            f"{'http' if tls is None else 'https'}://{address}",
-            interceptors=[
-                RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-                NodeAuthHttpInterceptor(key, key.public_key()),
-            ],
-            verify=False if tls is None else tls,
-            timeout=TIMEOUT,
-        )
-        # A server may not send its sites elsewhere.
-        self._client._client.follow_redirects = False
+        self._client = FleetClient(address, tls, key)
+        self._largest = largest
         self._node: Node | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
 
@@ -114,10 +111,13 @@ class Link:
         self._node = Node(node_id=answer.node_id)
         return int(answer.node_id)
 
-    def receive(self) -> Message | None:
-        """Wait a while for a message; None if there was none.
+    def receive(self, wants: Callable[[Metadata], bool] = lambda _: True) -> Message | None:
+        """Wait a while for a message; None if there was none, or none that is wanted.
 
         Objects that came with the message before are not asked for again.
+
+        Args:
+            wants: asked before the content is fetched.
 
         Raises:
             UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
@@ -128,15 +128,22 @@ class Link:
             answer = self._client.PullMessages(PullMessagesRequest(node=node))
             if not answer.messages_list:
                 return None
-            message = message_from_proto(answer.messages_list[0])
-            run, key = message.metadata.run_id, message.metadata.message_id
-            contents = self._pull(node, run, answer.message_object_trees[0])
-            self._client.ConfirmMessageReceived(
-                ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=key)
+            metadata = message_from_proto(answer.messages_list[0]).metadata
+            received = ConfirmMessageReceivedRequest(
+                node=node, run_id=metadata.run_id, message_object_id=metadata.message_id
             )
-        return _inflated(key, contents)
+            message = None
+            try:
+                if wants(metadata):
+                    message = self._fetch(node, metadata, answer.message_object_trees[0])
+            except ProtocolError:
+                self._client.ConfirmMessageReceived(received)
+                raise
+            self._client.ConfirmMessageReceived(received)
+        return message
 
-    def _pull(self, node: Node, run: int, tree: ObjectTree) -> dict[str, bytes]:
+    def _fetch(self, node: Node, metadata: Metadata, tree: ObjectTree) -> Message:
+        largest = self._largest if metadata.message_type == MessageType.TRAIN else MIB
         keys = {item.object_id for item in iterate_object_tree(tree)}
         if len(keys) > MAX_OBJECTS:
             raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
@@ -144,20 +151,27 @@ class Link:
         self._stored = stored
         for key in keys - stored.keys():
             answer = self._client.PullObject(
-                PullObjectRequest(node=node, run_id=run, object_id=key)
+                PullObjectRequest(node=node, run_id=metadata.run_id, object_id=key)
             )
             if not answer.object_available:
                 raise UnreachableError(f"{self.address}: an object of a message is not there.")
             if get_object_id(answer.object_content) != key:
                 raise ProtocolError("An object of a message is not what its name says.")
             stored[key] = answer.object_content
-        return dict(stored)
+            if sum(map(len, stored.values())) > largest:
+                stored.clear()
+                raise ProtocolError(f"A message of more than {largest:,} bytes.")
+        message = unpack(metadata.message_id, stored, largest)
+        if message.metadata.message_type != metadata.message_type:
+            raise ProtocolError("A message of another kind than was said.")
+        return message
 
     def reply(self, message: Message) -> None:
         """Send a reply; what the server has of it already is not sent again.
 
         Raises:
             UnreachableError, CertificateError, AdmissionError, ClockError: see `connect`.
+            NetworkError: the server does not take it.
         """
         node = self._connected()
         run = message.metadata.run_id
@@ -173,8 +187,8 @@ class Link:
                         clientapp_runtime_list=[0.0],  # how long it took is nobody's business
                     )
                 )
-                for key in answer.objects_to_push:
-                    self._client.PushObject(
+                for key in dict.fromkeys(answer.objects_to_push):
+                    pushed = self._client.PushObject(
                         PushObjectRequest(
                             node=node,
                             run_id=run,
@@ -183,12 +197,14 @@ class Link:
                             session_id=answer.session_id,
                         )
                     )
+                    if not pushed.stored:
+                        raise NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
         """Say goodbye, if anybody listens."""
         node, self._node = self._node, None
         if node is not None:
-            with suppress(httpx.HTTPError, ValueError):
+            with suppress(NetworkError), _naming(self.address):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
         self._client.close()
 
@@ -205,30 +221,23 @@ class Link:
         return self._node
 
 
-def _inflated(key: str, contents: dict[str, bytes]) -> Message:
-    try:
-        message = inflate_object_from_contents(key, contents)
-    except Exception as error:  # whatever a server may have put together
-        raise ProtocolError(f"A message can't be read ({type(error).__name__}).") from None
-    if not isinstance(message, Message) or not message.has_content():
-        raise ProtocolError("A message without content.")
-    message.metadata.__dict__["_message_id"] = key
-    return message
-
-
 @contextmanager
 def _naming(address: str) -> Iterator[None]:
     """Turn what the transport raises into what a person can act on."""
     try:
         yield
+    except FedprivError:
+        raise
     except httpx.HTTPStatusError as error:
         raise _refused(address, error.response) from None
     except httpx.TransportError as error:
         raise _unreachable(address, error) from None
     except httpx.InvalidURL as error:
         raise UnreachableError(f"{address}: is not an address ({error}).") from None
-    except ValueError:
-        raise UnreachableError(f"{address}: answers, but not as a fedpriv server.") from None
+    except Exception as error:  # whatever may come of what a server answers
+        raise UnreachableError(
+            f"{address}: answers, but not as a fedpriv server ({type(error).__name__})."
+        ) from None
 
 
 def _refused(address: str, response: httpx.Response) -> Exception:

@@ -17,6 +17,7 @@ from fedpriv.health import health_service
 from fedpriv.pki.keys import load_key
 from fedpriv.pki.kit import read_kit
 from fedpriv.process import Status, only_process
+from fedpriv_client.fleet import MIB
 from fedpriv_client.link import Link
 from fedpriv_client.service import Service
 
@@ -82,7 +83,8 @@ def link_of(file: SiteFile) -> Link:
         ConfigError: see `fedpriv.config.site`.
     """
     tls, key = identity(file)
-    return Link(file.server.address, tls, key)
+    largest = 4 * file.allow.max_trainable + MIB
+    return Link(file.server.address, tls, key, largest=largest)
 
 
 def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:

@@ -4,27 +4,30 @@ One thread asks and keeps the connection open, so that the server knows at any t
 site is there; the other answers, one message after the other. Whatever goes wrong on the way,
 the site connects anew and the server asks again; a repeated request is answered from the
 outbox, so nothing is paid twice.
+
+Nothing that a server says ends the process, but for one thing: a key that it refuses.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from flwr.app import Message, MessageType
+from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from fedpriv.errors import FedprivError, NetworkError, ProtocolError, UnreachableError
+from fedpriv.errors import AdmissionError, NetworkError, ProtocolError, UnreachableError
 from fedpriv.process import Status
 from fedpriv_client.link import Link
+from fedpriv_client.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds between two tries
 GIVE_UP = 30.0  # seconds for which a reply is tried; then the server asks for it again
+REVOKED = 5.0  # seconds for which a key is refused before that is believed
+PACE = 0.05  # seconds between two questions of which the first brought nothing
 
 
 class Service:
@@ -40,10 +43,12 @@ class Service:
         self, link: Link, status: Status, on_connection: Callable[[bool], None] = lambda up: None
     ) -> None:
         self._link, self._status, self._on_connection = link, status, on_connection
-        self._messages: queue.Queue[Message | None] = queue.Queue()
+        self._mailbox = Mailbox()
         self._stopping = threading.Event()
-        self._anew = threading.Event()  # set to connect anew, for lack of a reply that was sent
-        self._failure: NetworkError | None = None
+        self._anew = threading.Event()  # set to connect anew
+        self._met = False  # whether the server has ever let us in
+        self._pause, self._told = FIRST_PAUSE, ""
+        self._failure: BaseException | None = None
         self._asking = threading.Thread(target=self._ask, name="asking", daemon=True)
 
     def connect(self) -> None:
@@ -58,36 +63,27 @@ class Service:
     def run(self, app: ClientApp) -> None:
         """Answer messages by `app` until `stop`.
 
+        Whatever is wrong with a connection that was made once may heal: a clock that was set, a
+        certificate that is renewed, somebody in between. It is tried again for ever.
+
         Raises:
-            NetworkError: the connection was lost for a reason that waiting does not heal.
+            AdmissionError: the server keeps refusing our key, so it was revoked.
         """
-        while (messages := self._waiting()) is not None:
-            for message in messages:
+        while (message := self._mailbox.get()) is not None:
+            try:
                 self._answer(app, message)
+            except NetworkError as error:  # the link was lost between message and answer
+                log.warning("Not answered: %s", error)
+            except Exception as error:  # whatever a server may have put together
+                log.exception("Not answered: %s", type(error).__name__)
+            self._status.update(activity="waiting for messages")
         if self._failure is not None:
             raise self._failure
-
-    def _waiting(self) -> list[Message] | None:
-        """The messages that are worth an answer, at least one; None to stop.
-
-        Of requests for a step only that of the latest round is: the others were asked again, or
-        their round is over.
-        """
-        messages = [self._messages.get()]
-        with suppress(queue.Empty):
-            while True:
-                messages.append(self._messages.get_nowait())
-        found = [message for message in messages if message is not None]
-        if len(found) < len(messages):
-            return None
-        steps = [m for m in found if m.metadata.message_type == MessageType.TRAIN]
-        newest = max(reversed(steps), key=_round, default=None)
-        return [m for m in found if m is newest or m.metadata.message_type != MessageType.TRAIN]
 
     def stop(self) -> None:
         """Stop asking; a message being answered is answered first."""
         self._stopping.set()
-        self._messages.put(None)
+        self._mailbox.close()
 
     def close(self) -> None:
         """Say goodbye to the server."""
@@ -95,66 +91,76 @@ class Service:
         self._link.close()
 
     def _connect(self) -> None:
-        pause, told = FIRST_PAUSE, ""
+        refused: float | None = None  # since when our key is
         while not self._stopping.is_set():
             try:
                 self._link.connect()
-            except UnreachableError as error:
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("%s Trying again.", told)
-                    self._status.update(connection="waiting", problem=told)
-                self._stopping.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+            except NetworkError as error:
+                if not self._met and not isinstance(error, UnreachableError):
+                    raise
+                if not isinstance(error, AdmissionError):
+                    refused = None
+                elif refused is None:
+                    refused = time.monotonic()
+                elif time.monotonic() - refused > REVOKED:
+                    raise
+                self._tell("waiting", str(error))
             else:
+                self._met = True
+                self._anew.clear()
+                self._mailbox.clear()  # the server asks again what we have not answered
                 log.info("Connected to %s.", self._link.address)
                 self._status.update(connection="connected", problem="")
                 self._on_connection(True)
                 return
 
     def _ask(self) -> None:
-        """Keep asking. What is not healed by connecting anew ends the service."""
-        while not self._stopping.is_set():
-            try:
-                if self._anew.is_set():
-                    self._anew.clear()
-                    self._connect()
-                message = self._link.receive()
-                if message is not None:
-                    self._messages.put(message)
-            except ProtocolError as error:
-                log.error("A message was not taken: %s", error)
-            except NetworkError as error:
-                if self._stopping.is_set():
-                    return
-                log.warning("Connection lost: %s", error)
-                self._status.update(connection="lost", problem=str(error))
-                self._on_connection(False)
-                self._anew.set()
-                self._stopping.wait(FIRST_PAUSE)
-                self._reconnect()
-            except Exception as error:
-                log.exception("Asking failed: %s", type(error).__name__)
-                self._anew.set()
-                self._stopping.wait(LONGEST_PAUSE)
-
-    def _reconnect(self) -> None:
+        """Keep asking. What ends it ends the service."""
         try:
-            self._connect()
-            self._anew.clear()
-        except NetworkError as error:
+            while not self._stopping.is_set():
+                if self._anew.is_set():
+                    self._connect()
+                self._ask_once()
+        except BaseException as error:  # nobody else would hear of it
             self._failure = error
             self.stop()
 
+    def _ask_once(self) -> None:
+        try:
+            message = self._link.receive(self._mailbox.wants)
+        except ProtocolError as error:
+            log.error("A message was not taken: %s", error)
+            self._stopping.wait(PACE)
+        except NetworkError as error:
+            self._lost(str(error))
+        except Exception as error:
+            log.exception("Asking failed: %s", type(error).__name__)
+            self._lost(f"Asking failed ({type(error).__name__}).")
+        else:
+            self._pause, self._told = FIRST_PAUSE, ""
+            if message is None:
+                self._stopping.wait(PACE)
+            else:
+                self._mailbox.put(message)
+
+    def _lost(self, problem: str) -> None:
+        self._anew.set()
+        if not self._stopping.is_set():
+            self._on_connection(False)
+            self._tell("lost", f"Connection lost: {problem}")
+
+    def _tell(self, connection: str, problem: str) -> None:
+        """Say once what is wrong, and let some time pass: longer each time."""
+        if problem != self._told:
+            self._told = problem
+            log.warning("%s Trying again.", problem)
+        self._status.update(connection=connection, problem=problem)
+        self._stopping.wait(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
     def _answer(self, app: ClientApp, message: Message) -> None:
         self._status.update(activity=f"answering {message.metadata.message_type}")
-        try:
-            reply = app(message, self._link.context())
-        except FedprivError as error:  # the link was lost between message and answer
-            log.warning("Not answered: %s", error)
-            return
-        finally:
-            self._status.update(activity="waiting for messages")
+        reply = app(message, self._link.context())
         deadline, pause = time.monotonic() + GIVE_UP, FIRST_PAUSE
         while not self._stopping.is_set():
             try:
@@ -171,8 +177,3 @@ class Service:
                 log.warning("A reply stays in the outbox until it is asked for: %s", error)
                 self._anew.set()
                 return
-
-
-def _round(message: Message) -> int:
-    group = message.metadata.group_id
-    return int(group) if group.isdecimal() else 0

@@ -100,7 +100,9 @@ def encode_population(
     for row, record in enumerate(records, 1):
         try:
             examples = encode_record(record, spec, tokenizer, row=row, source="")
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a tokenizer that panics raises no Exception
             examples = []
         if not examples:
             empty_rows.append(row)

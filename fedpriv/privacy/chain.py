@@ -234,13 +234,20 @@ class Chain:
         self._hashes.append(digest)
 
     def put_reply(self, job: str, slot: int, reply: bytes, *, keep: int) -> None:
-        """Put a reply into the outbox, inside a transaction; of the job's, the last `keep` stay."""
+        """Put a reply into the outbox, inside a transaction; of the job's, the last `keep` stay.
+
+        Those of other jobs go.
+        """
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?)", (job, slot, reply))
         self._connection.execute(
-            "DELETE FROM outbox WHERE job = ?1 AND rowid NOT IN"
-            " (SELECT rowid FROM outbox WHERE job = ?1 ORDER BY rowid DESC LIMIT ?2)",
+            "DELETE FROM outbox WHERE job != ? OR rowid NOT IN"
+            " (SELECT rowid FROM outbox ORDER BY rowid DESC LIMIT ?)",
             (job, keep),
         )
+
+    def drop_replies(self, job: str) -> None:
+        """Take a job's replies out of the outbox, inside a transaction."""
+        self._connection.execute("DELETE FROM outbox WHERE job = ?", (job,))
 
     def reply(self, job: str, slot: int) -> bytes | None:
         """A reply of the outbox, or None if it is not kept."""

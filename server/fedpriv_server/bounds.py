@@ -1,8 +1,8 @@
 """What a request may take before anybody knows what it says: length, memory, and time.
 
-Memory is bounded for any number of sites: few requests that move an object are read at the
-same time, the others wait with their bodies in the network. A stranger gets no place among
-them, and a site one.
+A request is heard only if a site that may take part signed it, just now and for the first time;
+for others not even the body is read. Memory is bounded for any number of sites: few requests that
+move an object are read at the same time, the others wait with their bodies in the network.
 """
 
 from __future__ import annotations
@@ -13,23 +13,40 @@ import gc
 from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import datetime
 
-from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.common.constant import (
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LARGEST = 8 << 20  # bytes of one request; Flower sends objects of at most 5 MB
-SMALL = 1 << 20  # bytes of a request that announces a message, and of any that moves no object
+from fedpriv_server.replay import Replays
+
+LARGEST = {  # bytes of a request; there are no others
+    "/v1/fleet/activate-node": 4 << 10,
+    "/v1/fleet/deactivate-node": 4 << 10,
+    "/v1/fleet/pull-messages": 4 << 10,
+    "/v1/fleet/pull-object": 4 << 10,
+    "/v1/fleet/confirm-message-received": 4 << 10,
+    "/v1/fleet/push-messages": 1 << 20,
+    "/v1/fleet/push-object": 8 << 20,  # Flower sends objects of at most 5 MB
+}
 MOVING = 4  # requests that move an object at the same time, one a site
 COLLECT = 8  # of them between two collections of garbage
 PATIENCE = 120.0  # seconds in which such a request has to be through
+PROMPTNESS = 10.0  # seconds in which the body of any other has to be there
+LONGEST_TIME = 40  # characters of a time that is signed
 
 
 class Bounds:
-    """Refuses a request that is too long, and lets few move objects at a time.
+    """Refuses whom it does not know and what is too long, and lets few move objects at a time.
 
     Args:
         is_known: whether a public key (PEM) may take part.
@@ -37,6 +54,7 @@ class Bounds:
 
     def __init__(self, app: ASGIApp, is_known: Callable[[bytes], bool]) -> None:
         self._app, self._is_known = app, is_known
+        self._replays = Replays(TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE)
         self._moving = asyncio.Semaphore(MOVING)
         self._moved = 0
         self._turns: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -46,33 +64,74 @@ class Bounds:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        moves = scope["path"].endswith("-object")
         length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > (LARGEST if moves else SMALL):
-            await PlainTextResponse("too long", status_code=413)(scope, receive, send)
-        elif not moves:
-            await self._app(scope, receive, send)
+        largest = LARGEST.get(scope["path"]) if scope["method"] == "POST" else None
+        if largest is None:
+            await PlainTextResponse("no such thing here", 404)(scope, receive, send)
+        elif not length.isdecimal() or len(length) > 9 or int(length) > largest:
+            await PlainTextResponse("too long", 413)(scope, receive, send)
         elif (key := self._signer(headers)) is None:
-            await PlainTextResponse("not admitted", status_code=401)(scope, receive, send)
-        else:
+            await PlainTextResponse("not admitted", 401)(scope, receive, send)
+        elif not self._replays.is_first(key, headers[TIMESTAMP_HEADER]):
+            await PlainTextResponse("once only", 409)(scope, receive, send)
+        elif scope["path"].endswith("-object"):
             async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
                 await self._app(scope, receive, send)
             self._moved += 1
             if self._moved % COLLECT == 0:
                 gc.collect()  # a request is a cycle, with its body in it
+        else:
+            try:
+                async with asyncio.timeout(PROMPTNESS):
+                    body = await _body(receive)
+            except TimeoutError:
+                await PlainTextResponse("too slow", 408)(scope, receive, send)
+            else:
+                await self._app(scope, _after(body, receive), send)
 
     def _signer(self, headers: Headers) -> bytes | None:
-        """The key that signed a request, if it may take part. Whether it is fresh is seen later."""
+        """The key that signed a request, if it may take part and did so just now."""
         try:
             key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            time = headers[TIMESTAMP_HEADER].encode("ascii")
-            signed = self._is_known(key) and verify_signature(
-                bytes_to_public_key(key), time, signature
+            time = headers[TIMESTAMP_HEADER]
+            is_heard = (
+                self._is_known(key)
+                and len(time) <= LONGEST_TIME
+                and _is_fresh(datetime.fromisoformat(time))
+                and verify_signature(bytes_to_public_key(key), time.encode("ascii"), signature)
             )
         except (KeyError, ValueError, TypeError):
             return None
-        return key if signed else None
+        return key if is_heard else None
+
+
+def _is_fresh(signed: datetime) -> bool:
+    """As Flower sees it."""
+    age = (now() - signed).total_seconds()
+    return -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+
+
+async def _body(receive: Receive) -> Message:
+    """All of a request's body as one event, or the event that nobody is there any more."""
+    parts = []
+    while True:
+        event = await receive()
+        if event["type"] != "http.request":
+            return event
+        parts.append(event.get("body", b""))
+        if not event.get("more_body", False):
+            return {"type": "http.request", "body": b"".join(parts), "more_body": False}
+
+
+def _after(event: Message, receive: Receive) -> Receive:
+    """Receive an event that came already, then what comes."""
+    events = [event]
+
+    async def receive_next() -> Message:
+        return events.pop() if events else await receive()
+
+    return receive_next
 
 
 def share_heap() -> None:

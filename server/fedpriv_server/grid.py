@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -18,9 +19,12 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv_server.link import Kept, Link
+from fedpriv_server.shape import Room
+from fedpriv_server.upload import Upload
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
 DAY = 86_400.0
+REPEATS, PERIOD = 5, 5.0  # so many times in so many seconds is a node told everything again
 
 
 @dataclass
@@ -28,6 +32,7 @@ class _Request:
     """What a node was asked, under however many messages.
 
     Attributes:
+        upload: where its reply comes.
         posted: ids of the messages that carry it.
         taken: ids of those that the node took out of its mailbox, and has not confirmed.
     """
@@ -35,6 +40,7 @@ class _Request:
     key: str
     node: int
     content: Kept
+    upload: Upload
     kind: str
     group: str
     ttl: float
@@ -55,6 +61,8 @@ class NetworkGrid(Grid):
         self._open: dict[str, _Request] = {}
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
+        self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
+        self._forgetful: set[int] = set()  # nodes to tell everything, as soon as it may be
         self._arriving: dict[str, Message] = {}  # replies that are not complete yet
         link.traffic = self
 
@@ -94,6 +102,7 @@ class NetworkGrid(Grid):
             key=uuid.uuid4().hex,
             node=metadata.dst_node_id,
             content=self._link.keep(message.content),
+            upload=self._link.expect(metadata.dst_node_id, Room.of_reply_to(message.content)),
             kind=metadata.message_type,
             group=metadata.group_id,
             ttl=timeout + MARGIN,
@@ -112,7 +121,7 @@ class NetworkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now; each is given out once."""
         wanted = [self._open[key] for key in message_ids if key in self._open]
-        return [self._link.read(reply, request.key) for request, reply in self._answered(wanted)]
+        return [self._read(request, reply) for request, reply in self._answered(wanted)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -132,43 +141,51 @@ class NetworkGrid(Grid):
                 self._news.clear()
                 for request, reply in self._answered(waiting):
                     waiting.remove(request)
-                    yield self._link.read(reply, request.key)
-                    self._close(request, [reply])
+                    yield self._read(request, reply)
+                    self._close(request)
                 left = deadline - time.monotonic()
                 if left <= 0 or not any(self._link.presence.is_there(r.node) for r in waiting):
                     break
                 self._news.wait(min(left, 0.5))
         finally:
             for request in waiting:
-                self._close(request, [])
+                self._close(request)
 
     def _answered(self, requests: list[_Request]) -> Iterator[tuple[_Request, Message]]:
         """The requests with a complete reply. One whose reply is on its way is not among them."""
         with self._lock:
             by_message = {posted: item for item in requests for posted in item.posted}
-        for reply in self._link.replies(set(by_message)):
-            self._arriving[reply.metadata.message_id] = reply
-        for reply in list(self._arriving.values()):
-            request = by_message.get(reply.metadata.reply_to_message_id)
-            if request is not None and self._link.is_complete(reply):
-                del self._arriving[reply.metadata.message_id]
+            for reply in self._link.replies(set(by_message)):
+                self._arriving[reply.metadata.reply_to_message_id] = reply
+            arriving = list(self._arriving.items())
+        for message_id, reply in arriving:
+            request = by_message.get(message_id)
+            if request is not None and request.upload.take(reply.metadata.message_id):
+                self._arriving.pop(message_id, None)
                 if request.key in self._open:
                     yield request, reply
 
-    def _close(self, request: _Request, replies: list[Message]) -> None:
+    def _read(self, request: _Request, reply: Message) -> Message:
+        return self._link.read(reply, request.upload, request.key)
+
+    def _close(self, request: _Request) -> None:
         with self._lock:
             self._open.pop(request.key, None)
-            for key, reply in list(self._arriving.items()):
-                if reply.metadata.reply_to_message_id in request.posted:
-                    replies = [*replies, self._arriving.pop(key)]
-            self._link.discard(set(request.posted), replies)
+            self._withdraw(request)
+            request.upload.remove()
             if request is not self._greetings.get(request.node):  # that is kept to be said again
                 self._link.release(request.content)
+
+    def _withdraw(self, request: _Request) -> None:
+        self._link.discard(set(request.posted))
+        for message_id in request.posted:
+            self._arriving.pop(message_id, None)
+        request.posted.clear()
 
     def _post(self, request: _Request) -> None:
         request.taken.clear()
         posted = self._link.post(
-            request.node, request.content, request.kind, request.group, request.ttl
+            request.upload, request.content, request.kind, request.group, request.ttl
         )
         if posted is not None:
             request.posted.append(posted)
@@ -191,7 +208,7 @@ class NetworkGrid(Grid):
     def asks(self, node: int) -> None:
         """Who asks for more has read what it took; what it did not confirm got lost."""
         with self._lock:
-            if any(request.taken for request in self._said(node)):
+            if node in self._forgetful or any(request.taken for request in self._said(node)):
                 self._say_again(node)
 
     def took(self, node: int, message_id: str) -> None:
@@ -220,7 +237,12 @@ class NetworkGrid(Grid):
         return sorted(requests, key=lambda item: item.kind != MessageType.QUERY)
 
     def _say_again(self, node: int) -> None:
+        now, told = time.monotonic(), self._told[node]
+        if len(told) == REPEATS and now - told[0] < PERIOD:
+            self._forgetful.add(node)
+            return
+        told.append(now)
+        self._forgetful.discard(node)
         for request in self._said(node):
-            self._link.discard(set(request.posted), [])  # or a later one might be read first
-            request.posted.clear()
+            self._withdraw(request)  # or a later one might be read first
             self._post(request)

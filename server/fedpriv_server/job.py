@@ -166,9 +166,7 @@ class Job:
             except RoundError as error:
                 gather(error)
 
-    def _round(
-        self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]
-    ) -> None:
+    def _round(self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
         """One round, asked until enough sites have answered it."""
         gather(None)
         strategy, timeout = self.strategy, seconds(self.config.job.round_timeout)

@@ -9,20 +9,18 @@ hold it to what Flower 1.41 does.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import math
+import secrets
 import shutil
 import threading
-from base64 import b64decode
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from flwr.app.message import Array
+from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import (
@@ -30,9 +28,6 @@ from flwr.common.constant import (
     NOOP_ACCOUNT_NAME,
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
 )
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -47,18 +42,14 @@ from flwr.proto.message_pb2 import (
     PushObjectRequest,
 )
 from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
-    get_object_body,
-    get_object_children_ids_from_object_content,
     get_object_tree,
-    iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.federation import NoOpFederationManager
@@ -69,17 +60,21 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.responses import JSONResponse
 
+from fedpriv.errors import ProtocolError
 from fedpriv_server.bounds import Bounds
 from fedpriv_server.presence import Presence
-from fedpriv_server.replay import Replays
+from fedpriv_server.shape import Room
 from fedpriv_server.store import FolderStore
+from fedpriv_server.upload import Upload
 
+log = logging.getLogger(__name__)
 FLOWER_LOG = logging.getLogger("flwr")
 FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
 FLOWER_LOG.setLevel(logging.ERROR)
 HOLD = 5.0  # seconds that a site's question for messages is held open
 TASK_HEARTBEAT = 10.0
-MAX_OBJECTS = 4096  # in one message
+LONGEST_NAME = 100  # characters of a message's type, group and ids
+REMEMBERED = 256  # messages to a node that it may still confirm
 UNREADABLE = 2  # code of an error reply: Flower's for a ClientApp that failed
 
 
@@ -122,15 +117,15 @@ class Link:
     def __init__(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
+        self._folder = folder
         self._store = FolderStore(folder)
-        self._state = InMemoryLinkState(NoOpFederationManager(), self._store)
+        self._state = _State(self._store)
         self._factory = LinkStateFactory("", NoOpFederationManager(), ObjectStoreFactory(""))
         self._factory.state_instance = self._state
         self.presence = Presence()
         self._names: dict[int, str] = {}
-        self._awaited: dict[str, list[str]] = {}  # reply → its objects that have not come
+        self._posted: defaultdict[int, deque[str]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
         self._run, self._task = self._start_run()
-        self._replays = Replays(TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE)
         self._mailboxes: dict[int, asyncio.Event] = {}
         self._visits: defaultdict[int, int] = defaultdict(int)  # how often each node connected
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -208,8 +203,17 @@ class Link:
         """Let a content go when the last message that carries it is gone."""
         self._store.unpin(kept.root)
 
-    def post(self, node: int, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
-        """Put a message into a node's mailbox; gives its id, or None for a node not admitted."""
+    def expect(self, node: int, room: Room) -> Upload:
+        """Where the reply of a node to one request will come; to be removed after it was used."""
+        return Upload(node, self._folder / f"reply-{secrets.token_hex(8)}", room)
+
+    def post(self, upload: Upload, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
+        """Put a message into a node's mailbox; gives its id, or None for a node not admitted.
+
+        Args:
+            upload: where the node's reply comes.
+        """
+        node = upload.node
         message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
         key = message.object_id
         message.metadata.__dict__["_message_id"] = key
@@ -218,6 +222,8 @@ class Link:
         tree = ObjectTree(object_id=key, children=[kept.tree])
         self._store.preregister(self._run, tree)
         self._store.put(key, message.deflate())
+        self._state.uploads[key] = upload
+        self._posted[node].append(key)
         loop, box = self._loop, self._mailboxes.get(node)
         if loop is not None and box is not None:
             loop.call_soon_threadsafe(box.set)
@@ -226,76 +232,36 @@ class Link:
     def replies(self, message_ids: set[str]) -> list[Message]:
         """The replies to messages that came since the last call, content and all to come.
 
-        Each is given once. Give them to `complete` to know whether their objects are there.
+        Each is given once. Its upload knows whether all of its content is there.
         """
-        found = self._state.get_message_res(set(message_ids), self._run)
+        with self._state.lock:
+            posted = message_ids & self._state.message_ins_store.keys()
+            found = self._state.get_message_res(posted, self._run)
         return [reply for reply in found if reply.metadata.src_node_id != SUPERLINK_NODE_ID]
 
-    def is_complete(self, reply: Message) -> bool:
-        """Whether all objects of a reply have arrived."""
-        key = reply.metadata.message_id
-        try:
-            if key not in self._awaited:
-                tree = self._store.get_object_tree(key)
-                self._awaited[key] = [node.object_id for node in iterate_object_tree(tree)]
-            waiting = self._awaited[key]
-            while waiting and self._store.is_available(waiting[-1]):
-                waiting.pop()
-        except NoObjectInStoreError:
-            return False
-        return not waiting
-
-    def read(self, reply: Message, reply_to: str) -> Message:
-        """A complete reply with its content, arrays being read one by one when asked for.
+    def read(self, reply: Message, upload: Upload, reply_to: str) -> Message:
+        """A reply with its content, arrays being read one by one when asked for.
 
         A content that can't be read becomes an error reply.
 
         Args:
+            upload: it has taken that reply.
             reply_to: id of the message that it shall be a reply to.
         """
         metadata = _replying(reply.metadata, reply_to)
         if reply.has_error():
             return make_message(metadata, error=reply.error)
         try:
-            content = self._content(reply.metadata.message_id)
+            content = upload.read()
         except Exception:  # whatever a site may have put together
             return make_message(metadata, error=Error(UNREADABLE, "unreadable"))
         return make_message(metadata, content=content)
 
-    def _content(self, message_id: str) -> RecordDict:
-        (root,) = get_object_children_ids_from_object_content(self._object(message_id))
-        names = json.loads(get_object_body(self._object(root), RecordDict))
-        content = RecordDict()
-        for name, key in names.items():
-            raw = self._object(key)
-            if raw.startswith(ArrayRecord.__qualname__.encode()):
-                content[name] = StoredArrays(
-                    json.loads(get_object_body(raw, ArrayRecord)), self._array
-                )
-            else:
-                content[name] = ConfigRecord.inflate(raw)
-        return content
-
-    def _array(self, key: str) -> Array:
-        tree = self._store.get_object_tree(key)
-        keys = [node.object_id for node in iterate_object_tree(tree)]
-        contents = {item: self._object(item) for item in keys}
-        array = inflate_object_from_contents(key, contents)
-        if not isinstance(array, Array):
-            raise ValueError("not an array")
-        return array
-
-    def _object(self, key: str) -> bytes:
-        content = self._store.get(key)
-        if not content:
-            raise ValueError("an object is missing")
-        return content
-
-    def discard(self, message_ids: set[str], replies: list[Message]) -> None:
-        """Remove messages, their replies, and what only they hold."""
-        for key in [*message_ids, *(reply.metadata.message_id for reply in replies)]:
+    def discard(self, message_ids: set[str]) -> None:
+        """Remove messages, and the replies to them but for what was uploaded."""
+        for key in message_ids:
             self._store.delete(key)
-            self._awaited.pop(key, None)
+            self._state.uploads.pop(key, None)
         self._state.delete_messages(message_ids)
 
     # The app
@@ -328,9 +294,6 @@ class Link:
         message = getattr(request.state, "protobuf_request", None)
         if message is None or not request.url.path.startswith("/v1/fleet/"):
             return _refusal(404, "no such thing here")
-        key = b64decode(request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER])
-        if not self._replays.is_first(key, request.headers[TIMESTAMP_HEADER]):
-            return _refusal(409, "once only")
         match message:
             case ActivateNodeRequest():
                 return await self._activate(message, request, call_next)
@@ -340,9 +303,15 @@ class Link:
             case PullMessagesRequest():
                 return await self._hold(message.node.node_id, request, call_next)
             case PushMessagesRequest():
-                if not _is_own_single_reply(message):
-                    return _refusal(400, "one reply of one's own at a time")
-            case PushObjectRequest() | PullObjectRequest() | ConfirmMessageReceivedRequest():
+                try:
+                    await run_in_threadpool(self._announce, message)
+                except ProtocolError as error:
+                    log.warning("Site %s: %s", self._names.get(message.node.node_id), error)
+                    return _refusal(400, "no reply looks like that")
+            case ConfirmMessageReceivedRequest():
+                if message.message_object_id not in self._posted.get(message.node.node_id, ()):
+                    return _refusal(400, "no message of one's own")
+            case PushObjectRequest() | PullObjectRequest():
                 pass
             case _:
                 return _refusal(404, "no such thing here")
@@ -356,6 +325,14 @@ class Link:
                 case PushObjectRequest() | PushMessagesRequest():
                     self.traffic.stored()
         return response
+
+    def _announce(self, request: PushMessagesRequest) -> None:
+        """Look at a reply before Flower does, and expect its objects."""
+        _check_single_reply(request)
+        message_id = request.messages_list[0].metadata.reply_to_message_id
+        upload = self._state.uploads.get(message_id)
+        if upload is not None and upload.node == request.node.node_id:
+            upload.announce(message_id, request.message_object_trees[0])
 
     async def _activate(
         self, message: ActivateNodeRequest, request: Request, call_next: RequestResponseEndpoint
@@ -442,39 +419,40 @@ class _Reference(RecordDict):
         return str(self.__dict__["_root"])
 
 
-class StoredArrays(ArrayRecord):
-    """Arrays of a reply that stay on disk until each is asked for; none is kept.
+class _State(InMemoryLinkState):
+    """Flower's, but that what sites send goes into uploads, not among what the server says.
 
-    Args:
-        references: name → object id.
-        load: gives the array of an object id.
+    Attributes:
+        uploads: message → where the reply to it comes.
     """
 
-    def __init__(self, references: dict[str, str], load: Callable[[str], Array]) -> None:
-        super().__init__()
-        self.__dict__["_references"], self.__dict__["_load"] = references, load
+    def __init__(self, store: FolderStore) -> None:
+        super().__init__(NoOpFederationManager(), store)
+        self.uploads: dict[str, Upload] = {}
 
-    def __getitem__(self, name: str) -> Array:
-        load: Callable[[str], Array] = self.__dict__["_load"]
-        return load(self.__dict__["_references"][name])
+    def start_session(self, run_id: int) -> str:
+        return secrets.token_hex(16)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.__dict__["_references"])
+    def store_message_and_object_tree(
+        self, message: Message, object_tree: ObjectTree, session_id: str
+    ) -> tuple[bool, list[str]]:
+        upload = self.uploads.get(message.metadata.reply_to_message_id)
+        if upload is None or self.store_message_res(message) is None:
+            return False, []
+        upload.session = session_id
+        return True, upload.missing()
 
-    def __len__(self) -> int:
-        return len(self.__dict__["_references"])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.__dict__["_references"]
-
-    def keys(self) -> Any:
-        return self.__dict__["_references"].keys()
-
-    def values(self) -> Any:
-        return (self[name] for name in self)
-
-    def items(self) -> Any:
-        return ((name, self[name]) for name in self)
+    def store_object(
+        self, run_id: int, session_id: str, object_id: str, object_content: bytes
+    ) -> bool:
+        uploads = [item for item in list(self.uploads.values()) if item.session == session_id]
+        try:
+            for upload in uploads[:1]:
+                upload.put(object_id, object_content)
+        except (ProtocolError, OSError) as error:
+            log.warning("An object of a reply was not kept: %s", error)
+            return False
+        return bool(uploads)
 
 
 def _refusal(status: int, detail: str) -> JSONResponse:
@@ -482,17 +460,24 @@ def _refusal(status: int, detail: str) -> JSONResponse:
     return JSONResponse({"detail": detail}, status_code=status)
 
 
-def _is_own_single_reply(request: PushMessagesRequest) -> bool:
-    """One message, from the node that signed for it, of no more objects than any needs."""
+def _check_single_reply(request: PushMessagesRequest) -> None:
+    """Check that it is one message, from the node that signed for it, of sane metadata.
+
+    Raises:
+        ProtocolError: it is not.
+    """
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-        return False
+        raise ProtocolError("Not one reply at a time.")
     metadata = request.messages_list[0].metadata
-    nodes = sum(1 for _ in iterate_object_tree(request.message_object_trees[0]))
-    return (
-        metadata.src_node_id == request.node.node_id
-        and bool(metadata.reply_to_message_id)
-        and nodes <= MAX_OBJECTS
-    )
+    if metadata.src_node_id != request.node.node_id or not metadata.reply_to_message_id:
+        raise ProtocolError("Not a reply of one's own.")
+    if request.message_object_trees[0].object_id != metadata.message_id:
+        raise ProtocolError("Not the objects of the reply.")
+    if not (math.isfinite(metadata.created_at) and math.isfinite(metadata.ttl)):
+        raise ProtocolError("A time that is not finite.")
+    texts = metadata.message_id, metadata.reply_to_message_id, metadata.group_id
+    if max(map(len, (*texts, metadata.message_type))) > LONGEST_NAME:
+        raise ProtocolError(f"A name of more than {LONGEST_NAME} characters.")
 
 
 def _replying(metadata: Metadata, reply_to: str) -> Metadata:

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from fedpriv.errors import ConfigError
 from fedpriv_server.handshake import Refusals, watch
+from fedpriv_server.prompt import PromptProtocol
 
 STARTING = 30.0  # seconds
 
@@ -63,6 +64,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         }
     config = uvicorn.Config(
         app,
+        http=PromptProtocol,
         log_config=None,
         access_log=False,
         server_header=False,

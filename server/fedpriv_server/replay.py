@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import deque
 from collections.abc import Callable
 
 
@@ -10,6 +12,8 @@ class Replays:
     """Remembers signatures for as long as they would count. For one thread.
 
     Flower signs the time of a request, to the microsecond, so that is what is remembered of it.
+    Ask only for keys that are admitted and times that they signed: for others nothing is worth
+    remembering.
 
     Args:
         window: seconds from the first time that a signature is seen until it is too old, at most.
@@ -17,16 +21,17 @@ class Replays:
 
     def __init__(self, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._window, self._clock = window, clock
-        self._seen: dict[tuple[bytes, str], float] = {}  # oldest first
+        self._seen: set[bytes] = set()
+        self._ages: deque[tuple[float, bytes]] = deque()  # oldest first
 
     def is_first(self, public_key: bytes, timestamp: str) -> bool:
         """Whether this is the first request of that key and time."""
         now = self._clock()
-        for known, at in list(self._seen.items()):
-            if now - at <= self._window:
-                break
-            del self._seen[known]
-        if (public_key, timestamp) in self._seen:
+        while self._ages and now - self._ages[0][0] > self._window:
+            self._seen.remove(self._ages.popleft()[1])
+        digest = hashlib.sha256(public_key + timestamp.encode()).digest()
+        if digest in self._seen:
             return False
-        self._seen[public_key, timestamp] = now
+        self._seen.add(digest)
+        self._ages.append((now, digest))
         return True

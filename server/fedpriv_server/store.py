@@ -55,6 +55,8 @@ class FolderStore(InMemoryObjectStore):
     def delete(self, object_id: str) -> None:
         """Remove an object and what only it refers to."""
         with self.lock_store:
+            if object_id not in self.store:
+                return  # and no name of a file of ours either
             super().delete(object_id)  # calls this for what it refers to
             if object_id not in self.store:
                 (self._folder / object_id).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,8 @@ class SiteSum:
         As many clipped vectors as a batch ever holds, all in one direction, with noise in `size`
         coordinates; a twentieth for rounding on the wire.
         """
-        units = self.expected_units + 6 * self.expected_units**0.5 + 6
-        noise = self.noise_multiplier * (size**0.5 + 6)
+        units = self.expected_units + 6 * math.sqrt(self.expected_units) + 6
+        noise = self.noise_multiplier * (math.sqrt(size) + 6)
         return 1.05 * self.clip_norm * (units + noise)
 
 

@@ -141,7 +141,7 @@ def _reordered(marker: Path) -> None:
             if request.node in before and before[request.node].key != request.key:
                 earlier = before[request.node]
                 self._link.post(
-                    earlier.node, earlier.content, earlier.kind, earlier.group, earlier.ttl
+                    earlier.upload, earlier.content, earlier.kind, earlier.group, earlier.ttl
                 )
                 marker.touch()
 

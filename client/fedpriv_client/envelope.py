@@ -1,0 +1,92 @@
+"""What a message from a server may look like, checked before anything is made of it.
+
+    Message → RecordDict → ConfigRecord
+                         → ArrayRecord → Array → ArrayChunk
+
+An arrow may lead to the same object more than once, as with two blocks of zeros. So what counts
+is the size that a message has when everything in it is written out, not what was sent of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import Array, ArrayRecord
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_body,
+    get_object_head_values_from_object_content,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from fedpriv.errors import ProtocolError
+
+_CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
+_KINDS: dict[str, type[InflatableObject]] = {kind.__qualname__: kind for kind in _CLASSES}
+_INSIDE = {
+    "Message": ("RecordDict",),
+    "RecordDict": ("ConfigRecord", "ArrayRecord"),
+    "ConfigRecord": (),
+    "ArrayRecord": ("Array",),
+    "Array": ("ArrayChunk",),
+    "ArrayChunk": (),
+}
+LARGEST_HEAD = 1 << 20  # bytes of anything but values
+_Known = tuple[str, int]  # kind and size
+
+
+def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
+    """The message of an object id.
+
+    Args:
+        contents: its objects by id; each is what its id says.
+        largest: bytes, when all is written out.
+
+    Raises:
+        ProtocolError: it is not a message of the shape above, or larger.
+    """
+    try:
+        size = _size(key, contents, ("Message",), {})
+        if size > largest:
+            raise ProtocolError(f"A message of {size:,} bytes; {largest:,} are allowed here.")
+        message = inflate_object_from_contents(key, dict(contents))
+    except ProtocolError:
+        raise
+    except Exception as error:  # whatever a server may have put together
+        raise ProtocolError(f"A message can't be read ({type(error).__name__}).") from None
+    if not isinstance(message, Message) or not message.has_content():
+        raise ProtocolError("A message without content.")
+    message.metadata.__dict__["_message_id"] = key
+    return message
+
+
+def _size(
+    key: str, contents: Mapping[str, bytes], kinds: tuple[str, ...], known: dict[str, _Known]
+) -> int:
+    """Bytes of an object of one of some kinds with all that it refers to, as often as it does."""
+    if key not in known:
+        content = contents[key]
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind != "ArrayChunk" and len(content) > LARGEST_HEAD:
+            raise ProtocolError("A message of another shape.")
+        body = get_object_body(content, _KINDS[kind])
+        inside = _references(kind, children, body)
+        size = len(content) + sum(_size(child, contents, _INSIDE[kind], known) for child in inside)
+        known[key] = kind, size
+    kind, size = known[key]
+    if kind not in kinds:
+        raise ProtocolError("A message of another shape.")
+    return size
+
+
+def _references(kind: str, children: list[str], body: bytes) -> list[str]:
+    match kind:
+        case "RecordDict" | "ArrayRecord":
+            return list(json.loads(body).values())
+        case "Array" if len(children) != 1 or json.loads(body)["arraychunk_ids"] != [0]:
+            raise ProtocolError("An array in more than one piece.")
+        case _:
+            return children

@@ -1,0 +1,102 @@
+"""What a reply may look like: a message, a few records, and arrays of one chunk each.
+
+    Message ── RecordDict ─┬─ ConfigRecord
+                           └─ ArrayRecord ── Array ── ArrayChunk
+
+Its references are held to this when it is announced, before anything is kept of it, and each of
+its objects to what was announced when it comes. So nothing has to be walked, joined or repeated
+later that a site could have made larger than what it sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flwr.app import RecordDict
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+
+from fedpriv.errors import ProtocolError
+from fedpriv.wire import BLOCK
+
+SLACK = 1 << 20  # bytes of a reply beside its values
+RECORDS = 4
+_SMALL = 64 << 10  # bytes of an object that only says what belongs together
+_KINDS = (
+    ({"Message"}, _SMALL),
+    ({"RecordDict"}, _SMALL),
+    ({"ConfigRecord", "ArrayRecord"}, SLACK),
+    ({"Array"}, _SMALL),
+    ({"ArrayChunk"}, 4 * BLOCK + 1024),  # with the heads of NumPy's format and of Flower's
+)
+_ARRAY = 3  # the level of an Array
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a reply may take.
+
+    Attributes:
+        size: bytes of all its objects.
+        arrays: how many it may have.
+    """
+
+    size: int = SLACK
+    arrays: int = 0
+
+    @classmethod
+    def of_reply_to(cls, content: RecordDict) -> Room:
+        """A site answers with no more values than it was sent, in any of the wire's formats."""
+        arrays = [array for record in content.array_records.values() for array in record.values()]
+        return cls(SLACK + sum(len(array.data) for array in arrays), 2 * len(arrays))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a reply an object belongs: how deep, and above which others."""
+
+    level: int
+    children: tuple[str, ...]
+
+
+def outline(tree: ObjectTree, room: Room) -> dict[str, Place]:
+    """The place of each object of a reply, by its id.
+
+    Raises:
+        ProtocolError: it is of another shape, or larger than its room.
+    """
+    most = (1, 1, RECORDS, room.arrays, room.arrays, 0)
+    places: dict[str, Place] = {}
+    nodes, level = [tree], 0
+    while nodes:
+        count = sum(len(node.children) for node in nodes)
+        if count > most[level + 1]:
+            raise ProtocolError(f"A reply of {count} objects at depth {level + 1}.")
+        for node in nodes:
+            place = Place(level, tuple(child.object_id for child in node.children))
+            if places.setdefault(node.object_id, place) != place:
+                raise ProtocolError("An object of a reply is in two places.")
+            if level == _ARRAY and len(place.children) != 1:
+                raise ProtocolError(f"An array of {len(place.children)} chunks; one is sent.")
+        nodes = [child for node in nodes for child in node.children]
+        level += 1
+    return places
+
+
+def check(content: bytes, place: Place) -> None:
+    """Check that an object is of the kind and with the references that were announced.
+
+    Raises:
+        ProtocolError: it is not, or is larger than any such object.
+    """
+    kinds, largest = _KINDS[place.level]
+    if len(content) > largest:
+        raise ProtocolError(f"An object of {len(content)} bytes; {largest} are enough.")
+    try:
+        validate_object_content(content)
+        kind, children, _ = get_object_head_values_from_object_content(content)
+    except Exception as error:  # whatever a site may have put together
+        raise ProtocolError(f"An object can't be read ({type(error).__name__}).") from None
+    if kind not in kinds or tuple(children) != place.children:
+        raise ProtocolError("An object is not what was announced.")

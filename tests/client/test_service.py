@@ -1,0 +1,260 @@
+"""Whatever a server says, a site's process goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedpriv_client.service as service_module
+from fedpriv.errors import AdmissionError, CertificateError, ClockError
+from fedpriv.pki.keys import new_key
+from fedpriv.process import Status, read_status
+from fedpriv_client.link import Link
+from fedpriv_client.mailbox import MOST, Mailbox
+from fedpriv_client.service import Service
+
+from .conftest import asked
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Running:
+    """A service with an app that answers with the message's own body.
+
+    Attributes:
+        answered: bodies.
+        gate: cleared, the app waits.
+        failure: what ended the service.
+    """
+
+    def __init__(self, server: Any, folder: Path) -> None:
+        self.folder = folder
+        self.link = Link(server.address, None, new_key())
+        self.service = Service(self.link, Status(folder))
+        self.answered: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> Running:
+        self.service.connect()
+        self.thread.start()
+        return self
+
+    def _run(self) -> None:
+        app = ClientApp()
+
+        @app.query()
+        def query(message: Message, context: Context) -> Message:
+            return self._answer(message)
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            return self._answer(message)
+
+        try:
+            self.service.run(app)
+        except BaseException as error:
+            self.failure = error
+
+    def _answer(self, message: Message) -> Message:
+        self.gate.wait(20)
+        self.answered.append(str(message.content["fedpriv"]["body"]))  # type: ignore[index]
+        return Message(RecordDict(), reply_to=message)
+
+    def close(self) -> None:
+        self.gate.set()
+        self.service.stop()
+        if self.thread.is_alive():
+            self.thread.join(10)
+        self.service.close()
+
+
+@pytest.fixture
+def site(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(service_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(service_module, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(service_module, "REVOKED", 0.3)
+    made = Running(server, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"kind": "evaluate"},
+        {"kind": "train.other"},
+        {"kind": "no such thing"},
+        {"kind": "train", "group": "9" * 5000},
+        {"ttl": -1e9},
+        {"ttl": math.nan},
+        {"ttl": math.inf},
+        {"created_at": 1.0, "ttl": 1.0},
+    ],
+    ids=str,
+)
+def test_no_message_ends_the_process(server: Any, site: Running, bad: dict[str, Any]) -> None:
+    server.say(asked("bad", **bad))
+    server.say(asked("good"))
+    site.start()
+    until(lambda: "good" in site.answered)
+    assert site.failure is None
+
+
+@pytest.mark.parametrize("path", ["activate-node", "pull-messages", "push-messages", "push-object"])
+def test_no_answer_ends_the_process(server: Any, site: Running, path: str) -> None:
+    """Bad gzip, no protobuf and a refusal of every kind, for a while; then all is well again."""
+    site.start()
+    until(lambda: "pull-messages" in server.asked)
+    answers = iter(
+        [(200, b"not gzip", {"Content-Encoding": "gzip"}), (200, b"\xff", {})]
+        + [(status, b"{}", {}) for status in (302, 401, 400, 404, 409, 503)]
+    )
+    server.script[path] = lambda *_: next(answers, None)
+    if path == "activate-node":
+        server.script["pull-messages"] = lambda *_: (503, b"", {}) if next(once, 0) else None
+    once = iter([1])
+    for number in range(12):
+        server.say(asked(f"{number}"))
+    until(lambda: next(answers, None) is None or not site.thread.is_alive())
+    server.say(asked("good"))
+    until(lambda: "good" in site.answered)
+    assert site.failure is None
+
+
+@pytest.mark.parametrize("error", [ClockError, CertificateError, ZeroDivisionError])
+def test_what_may_heal_is_tried_again_once_a_connection_was_made(
+    server: Any,
+    site: Running,
+    error: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site.start()
+    calls = []
+
+    def broken(*_: object) -> None:
+        calls.append(1)
+        raise error("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.link, "receive", broken)
+        if error is not ZeroDivisionError:
+            patch.setattr(site.link, "connect", broken)
+        until(lambda: len(calls) > 8)
+        assert "broken" in read_status(site.folder)["problem"] or error is ZeroDivisionError
+    server.say(asked("good"))
+    until(lambda: "good" in site.answered)
+    if error is not ZeroDivisionError:
+        assert sum("broken Trying" in record.message for record in caplog.records) <= 2
+    until(lambda: read_status(site.folder)["problem"] == "")
+
+
+@pytest.mark.parametrize("error", [ClockError, CertificateError, AdmissionError])
+def test_what_waiting_does_not_heal_ends_the_first_connection(
+    site: Running, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise error("broken")
+
+    monkeypatch.setattr(site.link, "connect", broken)
+    with pytest.raises(error):
+        site.start()
+
+
+def test_a_key_that_stays_refused_ends_the_process(server: Any, site: Running) -> None:
+    site.start()
+    until(lambda: "pull-messages" in server.asked)
+    refused = (401, b"{}", {})
+    server.script = {"activate-node": lambda *_: refused, "pull-messages": lambda *_: refused}
+    until(lambda: site.failure is not None)
+    assert isinstance(site.failure, AdmissionError)
+    assert site.failure.exit_code == 3
+
+
+def test_a_key_that_is_refused_for_a_moment_does_not(server: Any, site: Running) -> None:
+    site.start()
+    refusals = iter([(401, b"{}", {})] * 4)
+    server.script["activate-node"] = lambda *_: next(refusals, None)
+    once = iter([(401, b"{}", {})])
+    server.script["pull-messages"] = lambda *_: next(once, None)
+    until(lambda: next(refusals, None) is None)
+    server.say(asked("good"))
+    until(lambda: "good" in site.answered)
+
+
+def test_an_asking_thread_that_can_not_go_on_ends_the_process(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise GeneratorExit
+
+    monkeypatch.setattr(site.service, "_ask_once", broken)
+    site.start()
+    until(lambda: not site.thread.is_alive())
+    assert isinstance(site.failure, GeneratorExit)
+
+
+def test_a_reply_that_was_not_stored_is_asked_for_again(server: Any, site: Running) -> None:
+    server.stores = False
+    server.say(asked("first"))
+    site.start()
+    until(lambda: server.asked.count("activate-node") == 2)
+    assert "Not answered" not in json.dumps(read_status(site.folder))
+
+
+def test_a_busy_site_holds_no_more_than_it_can_use(server: Any, site: Running) -> None:
+    """A question that is being answered, a few that wait, and the newest request for a step."""
+    site.gate.clear()
+    large = ArrayRecord({"a": Array(np.zeros(100_000, np.float32))})
+    server.say(asked("at work"))
+    site.start()
+    until(lambda: "confirm-message-received" in server.asked)
+    for number in range(50):
+        server.say(asked(f"question {number}"))
+        server.say(asked(f"step {number}", kind="train", group=str(number), arrays=large))
+    server.say(asked("old step", kind="train", group="3", arrays=large))
+    until(lambda: len(server.confirmed) == 102)
+    site.gate.set()
+    server.say(asked("the end", kind="train", group="100"))
+    until(lambda: "the end" in site.answered)
+    questions = [body for body in site.answered if body.startswith("question")]
+    assert 1 <= len(questions) <= MOST + 1
+    assert set(site.answered) - set(questions) <= {"at work", "step 49", "the end"}
+
+
+def test_what_is_not_wanted_is_not_fetched(server: Any, site: Running) -> None:
+    site.gate.clear()
+    for number in range(20):
+        server.say(asked(f"question {number}"))
+    site.start()
+    until(lambda: len(server.confirmed) == 20)
+    assert server.asked.count("pull-object") <= 3 * (MOST + 1)
+
+
+def test_what_waits_is_forgotten_when_the_server_asks_anew() -> None:
+    mailbox = Mailbox()
+    mailbox.put(asked(kind="train", group="50"))
+    assert not mailbox.wants(asked(kind="train", group="1").metadata)
+    mailbox.clear()
+    assert mailbox.wants(asked(kind="train", group="1").metadata)
+    mailbox.put(asked("late"))
+    mailbox.close()
+    assert mailbox.get() is None
