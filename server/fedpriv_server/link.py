@@ -388,7 +388,7 @@ class Link:
         deadline = clock() + HOLD
         while not box.is_set() and clock() < deadline and not self._stopping.is_set():
             try:
-                await asyncio.wait_for(box.wait(), 0.5)
+                await asyncio.wait_for(box.wait(), min(0.5, deadline - clock()))
             except TimeoutError:
                 if await request.is_disconnected():
                     return
