@@ -40,3 +40,12 @@ def test_a_line_of_json_is_an_object() -> None:
     assert entry["level"] == "error"
     assert entry["logger"] == "fedpriv_client"
     assert entry["trace"].endswith("KeyError")
+
+
+@pytest.mark.parametrize("formatter", [PlainFormatter(), JsonFormatter()])
+def test_what_another_machine_sent_makes_no_line_of_its_own(formatter: Any) -> None:
+    sent = "x.\n2026-01-01T00:00:00 INFO Connected.\x1b[2J\u2028\r" + "y" * 5000
+    record = logging.LogRecord("fedpriv", logging.INFO, __file__, 1, "Site: %s", (sent,), None)
+    text = formatter.format(record)
+    assert text.isprintable()
+    assert len(text) < 1200

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fedpriv.errors import RunningError
-from fedpriv.process import Status, is_running, only_process, read_status
+from fedpriv.process import LOCK, Status, is_running, only_process, read_status
 
 HOLD = """
 import sys
@@ -36,6 +38,18 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> 
     assert not is_running(tmp_path)
     with only_process(tmp_path):
         assert is_running(tmp_path)
+
+
+def test_a_look_at_a_folder_does_not_keep_a_process_out(tmp_path: Path) -> None:
+    """`is_running` holds the lock for an instant."""
+    (tmp_path / LOCK).touch()
+    with (tmp_path / LOCK).open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        looked = threading.Timer(0.1, fcntl.flock, (stream, fcntl.LOCK_UN))
+        looked.start()
+        with only_process(tmp_path):
+            pass
+        looked.join()
 
 
 def test_a_status_is_what_was_said_last(tmp_path: Path) -> None:

@@ -245,10 +245,6 @@ class Chain:
             (job, keep),
         )
 
-    def drop_replies(self, job: str) -> None:
-        """Take a job's replies out of the outbox, inside a transaction."""
-        self._connection.execute("DELETE FROM outbox WHERE job = ?", (job,))
-
     def reply(self, job: str, slot: int) -> bytes | None:
         """A reply of the outbox, or None if it is not kept."""
         with self.lock:

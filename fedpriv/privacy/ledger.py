@@ -33,7 +33,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.witness import Sighting, Witness
 
 __all__ = ["Head", "Ledger", "Plan", "Reservation", "Terms"]
-KEPT_REPLIES = 2  # of the newest job, until it is closed
+KEPT_REPLIES = 2  # of the newest job
 
 
 class Reservation:
@@ -301,7 +301,6 @@ class Ledger:
                     f"{self.path}: no open plan of job {job!r}. Open: {known or 'none'}."
                 )
             with self._transaction():
-                self._chain.drop_replies(job)
                 self._append("close", {"job": job})
             return self.epsilon_allocated
 
@@ -427,8 +426,8 @@ class Ledger:
         if reply is None:
             raise SlotError(
                 f"{self.path}: slot {key[1]} of job {key[0]!r} was released and answered; only"
-                f" the last {KEPT_REPLIES} replies of the newest job are kept, until it is closed."
-                " Resume from a newer checkpoint."
+                f" the last {KEPT_REPLIES} replies of the newest job are kept. Resume from a newer"
+                " checkpoint."
             )
         self._check_reply(key, reply)
         return reply

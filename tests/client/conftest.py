@@ -153,8 +153,9 @@ def asked(body: str = "{}", kind: str = "query", group: str = "1", **more: Any) 
         group_id=group,
         created_at=more.pop("created_at", time.time()),
         ttl=more.pop("ttl", 1000.0),
-        message_type=kind,
+        message_type="query",
     )
+    metadata.__dict__["_message_type"] = kind  # whether Flower has such a kind or not
     content.update(more)
     return make_message(metadata, content=content)
 

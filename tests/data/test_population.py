@@ -20,6 +20,8 @@ from fedpriv.data import (
     load_examples,
     load_population,
 )
+from fedpriv.data import population as units
+from fedpriv.data.encode import encode_record
 from fedpriv.errors import DataError
 
 Make = Callable[..., Any]
@@ -134,6 +136,38 @@ def test_a_long_text_is_windows_of_one_unit(make_tokenizer: Make) -> None:
     rows = [{"text": "a" * 100}, {"text": "b"}]
     population = encode_population(rows, SPEC, make_tokenizer())
     assert [[len(e.input_ids) for e in unit] for unit in population.units] == [[8, 8], [2]]
+
+
+class Panic(BaseException):
+    """What a tokenizer in Rust raises when it panics is no Exception."""
+
+
+@pytest.mark.parametrize("error", [ValueError, Panic])
+def test_a_record_that_can_not_be_encoded_costs_nobody_else(
+    make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def encode(record: dict[str, Any], *args: Any, **more: Any) -> list[Example]:
+        if record["text"] == "bad":
+            raise error("Mrs Miller")
+        return encode_record(record, *args, **more)
+
+    monkeypatch.setattr(units, "encode_record", encode)
+    rows = [{"text": "a"}, {"text": "bad"}, {"text": "b"}]
+    population = encode_population(rows, SPEC, make_tokenizer())
+    assert [len(unit) for unit in population.units] == [1, 0, 1]
+    assert population.empty_rows == (2,)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_who_wants_to_end_the_process_does(
+    make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def encode(*args: Any, **more: Any) -> list[Example]:
+        raise error
+
+    monkeypatch.setattr(units, "encode_record", encode)
+    with pytest.raises(error):
+        encode_population([{"text": "a"}], SPEC, make_tokenizer())
 
 
 def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: Make) -> None:

@@ -137,6 +137,19 @@ def test_only_the_last_replies_are_kept(path: Path) -> None:
         assert ledger.reserve("job-1", KEPT_REPLIES, DIGEST) == b"%d" % KEPT_REPLIES
 
 
+def test_the_replies_of_an_older_job_make_room(path: Path) -> None:
+    """Or a ledger would grow by two replies a job, for ever."""
+    with Ledger.create(path, replace(TERMS, rule=SumRule(), budget=8.0)) as ledger:
+        ledger.commit(PLAN)
+        ledger.release(take(ledger, 0), b"old")
+        ledger.commit(replace(PLAN, job="job-2", steps=1))
+        assert ledger.reserve("job-1", 0, DIGEST) == b"old"
+        ledger.release(take(ledger, 0, job="job-2"), b"new")
+        with pytest.raises(SlotError, match="newest job"):
+            ledger.reserve("job-1", 0, DIGEST)
+        assert ledger.reserve("job-2", 0, DIGEST) == b"new"
+
+
 def test_a_plan_over_the_budget_is_refused_at_the_door(path: Path) -> None:
     with Ledger.create(path, TERMS) as ledger:
         head = ledger.head
