@@ -139,7 +139,7 @@ def test_only_the_last_replies_are_kept(path: Path) -> None:
 
 def test_the_replies_of_an_older_job_make_room(path: Path) -> None:
     """Or a ledger would grow by two replies a job, for ever."""
-    with Ledger.create(path, replace(TERMS, rule=SumRule(), budget=8.0)) as ledger:
+    with Ledger.create(path, replace(TERMS, rule=SumRule(4e-6), budget=9.0)) as ledger:
         ledger.commit(PLAN)
         ledger.release(take(ledger, 0), b"old")
         ledger.commit(replace(PLAN, job="job-2", steps=1))
