@@ -28,9 +28,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()
 
 TINY, LARGE = 16_384, 25_000_000  # values: the default adapter, and 100 MB
 JOB = "benchmark"

@@ -18,7 +18,7 @@ import typer
 from fedpriv import __version__
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -75,7 +75,7 @@ def report(
 
 def main() -> None:
     """The `fedpriv` command."""
-    no_calls_home()
+    set_environment()
     for point in entry_points(group="fedpriv.commands"):
         command = point.load()
         if isinstance(command, typer.Typer):

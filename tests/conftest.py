@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 VOCAB = 300

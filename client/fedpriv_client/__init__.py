@@ -4,6 +4,6 @@ Imports `fedpriv` and Flower's client half only, so that this package and `fedpr
 that a hospital has to review.
 """
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()

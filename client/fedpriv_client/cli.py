@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedpriv import __version__
 from fedpriv.cli import run
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
     from fedpriv.config.site import SiteFile
@@ -85,10 +85,11 @@ def init(
     file = _load(config)
     dataset_id = init_site(file, config, another=another)
     budget = file.budget
+    elsewhere = "" if budget.witness is None else ", and the witness elsewhere"
     print(
         f"Made the ledger of data set {dataset_id}: ε = {budget.epsilon:g} for life at"
         f" δ = {budget.delta:g}, rule {budget.rule}.\n"
-        f"Keep {file.site.state_dir} in your backups, and the witness elsewhere."
+        f"Keep {file.site.state_dir} in your backups{elsewhere}."
     )
 
 
@@ -204,5 +205,5 @@ def _order(
 
 def main() -> None:
     """The `fedpriv-client` command."""
-    no_calls_home()
+    set_environment()
     run(app)

@@ -48,15 +48,14 @@ def preflight(config: Path, job: Path | None = None, *, offline: bool = False) -
     rows = [Row("site file", True, f"{file.site.name}, {config}")]
     running = is_running(file.site.state_dir)
     if running:
-        rows.append(Row("client", None, "runs already: see fedpriv-client status"))
+        text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
+        rows.append(Row("client", None, text))
     looks: list[tuple[str, Callable[[], str]]] = [("kit", lambda: _kit(file))]
     if not offline and not running:
         looks.append(("server", lambda: _server(file)))
-    looks += [
-        ("ledger", lambda: _ledger(file, config)),
-        ("records", lambda: _records(file)),
-        ("model", lambda: _model(file)),
-    ]
+    if not running:
+        looks.append(("ledger", lambda: _ledger(file, config)))
+    looks += [("records", lambda: _records(file)), ("model", lambda: _model(file))]
     rows += [_look(what, how) for what, how in looks]
     if job is not None:
         rows += _job(file, config, job)

@@ -26,7 +26,7 @@ from fedpriv_client.mailbox import Mailbox
 log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds between two tries
 GIVE_UP = 30.0  # seconds for which a reply is tried; then the server asks for it again
-REVOKED = 5.0  # seconds for which a key is refused before that is believed
+REVOKED = 3.0  # seconds for which a key is refused before that is believed
 PACE = 0.05  # seconds between two questions of which the first brought nothing
 
 
@@ -147,13 +147,14 @@ class Service:
         self._anew.set()
         if not self._stopping.is_set():
             self._on_connection(False)
-            self._tell("lost", f"Connection lost: {problem}")
+            self._tell("lost", problem)
 
     def _tell(self, connection: str, problem: str) -> None:
         """Say once what is wrong, and let some time pass: longer each time."""
         if problem != self._told:
             self._told = problem
-            log.warning("%s Trying again.", problem)
+            lost = "Connection lost: " if connection == "lost" else ""
+            log.warning("%s%s Trying again.", lost, problem)
         self._status.update(connection=connection, problem=problem)
         self._stopping.wait(self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

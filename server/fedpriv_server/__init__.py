@@ -1,5 +1,5 @@
 """The coordinator's process: runs a job over a Flower grid, evaluates, checkpoints, reports."""
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()

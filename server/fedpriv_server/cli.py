@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedpriv import __version__
 from fedpriv.cli import run
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 from fedpriv.errors import RunError
 
 app = typer.Typer(
@@ -93,5 +93,5 @@ def _show(facts: dict[str, Any]) -> None:
 
 def main() -> None:
     """The `fedpriv-server` command."""
-    no_calls_home()
+    set_environment()
     run(app)

@@ -1,5 +1,5 @@
 """A whole federation on one machine: the same client and server code, without a network."""
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()

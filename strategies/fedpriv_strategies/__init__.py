@@ -1,5 +1,5 @@
 """Flower strategies: the server's half of each method. They see privatised values only."""
 
-from fedpriv.environment import no_calls_home
+from fedpriv.environment import set_environment
 
-no_calls_home()
+set_environment()

@@ -165,8 +165,8 @@ def _replayed(marker: Path) -> None:
 
     real = Link.__init__
 
-    def made(self: Any, address: str, tls: Any, key: Any) -> None:
-        real(self, address, tls, key)
+    def made(self: Any, address: str, tls: Any, key: Any, **more: Any) -> None:
+        real(self, address, tls, key, **more)
 
         def send(request: Any, body: bytes) -> None:
             with suppress(httpx.HTTPError), httpx.Client(verify=tls) as other:

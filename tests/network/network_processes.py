@@ -34,9 +34,9 @@ _SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": 
 def forking() -> Any:
     """The context that processes are made in."""
     os.environ.update(_SETTINGS)
-    from fedpriv.environment import no_calls_home
+    from fedpriv.environment import set_environment
 
-    no_calls_home()
+    set_environment()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_HEAVY)
     return context
