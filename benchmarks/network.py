@@ -67,6 +67,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     from fedpriv.process import Status
     from fedpriv.protocol import Offer, StepReply, StepRequest
     from fedpriv.wire import encode
+    from fedpriv_client.fleet import MIB
     from fedpriv_client.link import Link
     from fedpriv_client.service import Service
 
@@ -98,7 +99,8 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     context = ssl.create_default_context(cafile=str(ca))
     folder = Path(tempfile.mkdtemp())
     private: Any = load_pem_private_key(key, None)
-    service = Service(Link(f"localhost:{port}", context, private), Status(folder))
+    link = Link(f"localhost:{port}", context, private, largest=4 * size + MIB)
+    service = Service(link, Status(folder))
     service.connect()
     service.run(app)
 

@@ -76,7 +76,7 @@ class Bounds:
             await PlainTextResponse("once only", 409)(scope, receive, send)
         elif scope["path"].endswith("-object"):
             async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, _to_the_end(send))
             self._moved += 1
             if self._moved % COLLECT == 0:
                 gc.collect()  # a request is a cycle, with its body in it
@@ -132,6 +132,21 @@ def _after(event: Message, receive: Receive) -> Receive:
         return events.pop() if events else await receive()
 
     return receive_next
+
+
+def _to_the_end(send: Send) -> Send:
+    """Send so that whoever waits for it waits until the network has taken a body too.
+
+    A web server waits for what it has written before it writes more, so an empty end follows.
+    """
+
+    async def send_all(event: Message) -> None:
+        if event["type"] == "http.response.body" and not event.get("more_body", False):
+            await send({**event, "more_body": True})
+            event = {"type": "http.response.body", "body": b"", "more_body": False}
+        await send(event)
+
+    return send_all
 
 
 def share_heap() -> None:
