@@ -6,13 +6,16 @@ A server and its sites, each a process of its own, over TLS on loopback: the pro
 grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
 request at once, with noise, so that all of a round's time is overhead. Memory is the server's
 peak above what it held before the first round, in payloads: with SGD, the vector of the moment,
-a float64 sum (two payloads) and a block are what an aggregation can't do without.
+a float64 sum (two payloads) and a block are what an aggregation can't do without. The floor of
+the time is arithmetic alone: each byte is hashed and encrypted by who sends it, and hashed and
+decrypted by who gets it, on all cores at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -28,11 +31,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
 from fedpriv.environment import set_environment
 
 set_environment()
 
 TINY, LARGE = 16_384, 25_000_000  # values: the default adapter, and 100 MB
+BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1 + 1 / 64}  # of a value, on its way up
 JOB = "benchmark"
 ZEROS = "sha256:" + "0" * 64
 
@@ -220,6 +226,19 @@ def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
     }
 
 
+def speeds() -> tuple[float, float]:
+    """Bytes a second that one core hashes, and encrypts as TLS does."""
+    data = os.urandom(1 << 26)
+    cipher = AESGCM(os.urandom(32))
+    started = time.perf_counter()
+    hashlib.sha256(data).digest()
+    between = time.perf_counter()
+    for start in range(0, len(data), 1 << 14):
+        cipher.encrypt(bytes(12), data[start : start + (1 << 14)], None)
+    ended = time.perf_counter()
+    return len(data) / (between - started), len(data) / (ended - between)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny payloads only")
@@ -227,18 +246,23 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logging.disable()
+    hashed, encrypted = speeds()
+    print(f"SHA-256 {hashed / 1e9:.1f} GB/s, AES-256-GCM {encrypted / 1e9:.1f} GB/s on one core")
     cases = [(sites, TINY, "float32", 12) for sites in (1, 4, 8)]
     if not arguments.quick:
         cases += [(sites, LARGE, "float32", 4) for sites in (1, 2, 4, 8)]
         cases += [(4, LARGE, wire, 4) for wire in ("bf16", "int8")]
     rows = []
-    print("sites  values      wire     s/round  slowest  peak beyond start")
+    print("sites  values      wire     s/round  slowest    floor  peak beyond start")
     for case in cases:
         row = measure(*case)
+        sites, size, wire, _ = case
+        moved = sites * (4 * size + BYTES[wire] * size)
+        row["floor"] = 2 * moved * (1 / hashed + 1 / encrypted) / (os.cpu_count() or 1)
         rows.append(row)
         print(
             f"{row['sites']:5}  {row['values']:10,}  {row['wire']:8} {row['seconds']:7.2f}"
-            f"  {row['slowest']:7.2f}  {row['peak_mb']:6.0f} MB"
+            f"  {row['slowest']:7.2f}  {row['floor']:7.2f}  {row['peak_mb']:6.0f} MB"
             + (f" = {row['peak_payloads']:.2f} payloads" if row["values"] == LARGE else ""),
             flush=True,
         )
