@@ -106,11 +106,16 @@ class PrivacySection(Section):
 
 
 class OptimizerSection(Section):
-    name: Literal["sgd", "adamw"] = "adamw"
+    name: Literal["sgd", "adamw", "dp-adambc"] = "adamw"
     lr: float = Field(1e-3, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: int = Field(0, ge=0, description="rounds in which the rate rises to lr")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="adamw only")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="all but sgd")
     weight_decay: float = Field(0.0, ge=0)
+    noise_floor: float = Field(
+        0.1, gt=0, description="dp-adambc only: least second moment, as a share of the noise's"
+    )
 
 
 class EvaluationSection(Section):

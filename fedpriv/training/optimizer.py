@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from fedpriv.models.vector import Vector
+    from fedpriv.training.dp_adambc import DpAdamBC
 
 Tensors = dict[str, "torch.Tensor"]
 
@@ -24,6 +25,7 @@ class VectorOptimizer:
     Attributes:
         vector: the current values, float32 (P,): public at first, privatised afterwards. A step
             makes another one and leaves this as it is.
+        settings: what it was made from.
         size: P.
 
     Raises:
@@ -33,12 +35,16 @@ class VectorOptimizer:
     def __init__(self, settings: OptimizerSection, initial: Privatised[Vector]) -> None:
         import torch
 
+        from fedpriv.training.dp_adambc import DpAdamBC
+
         start = require_privatised(initial, "initial")
         self.vector = initial
         self.size = start.size
         self._blocks = [torch.nn.Parameter(part) for part in _split(torch.from_numpy(start))]
         self._state: Tensors = {}  # of all blocks together; theirs are views of it
+        self.settings = settings
         self._optimizer: torch.optim.Optimizer
+        self._corrected: DpAdamBC | None = None
         if settings.name == "sgd":
             self._optimizer = torch.optim.SGD(
                 self._blocks,
@@ -47,7 +53,7 @@ class VectorOptimizer:
                 weight_decay=settings.weight_decay,
                 foreach=False,
             )
-        else:
+        elif settings.name == "adamw":
             self._optimizer = torch.optim.AdamW(
                 self._blocks,
                 lr=settings.lr,
@@ -55,9 +61,27 @@ class VectorOptimizer:
                 weight_decay=settings.weight_decay,
                 foreach=False,
             )
+        else:
+            self._optimizer = self._corrected = DpAdamBC(
+                self._blocks,
+                lr=settings.lr,
+                betas=settings.betas,
+                weight_decay=settings.weight_decay,
+                floor=settings.noise_floor,
+            )
 
-    def step(self, gradient: Privatised[Vector]) -> Privatised[Vector]:
+    def step(
+        self,
+        gradient: Privatised[Vector],
+        *,
+        lr: float | None = None,
+        noise_variance: float = 0.0,
+    ) -> Privatised[Vector]:
         """Move along a released gradient (P,), and return the new values.
+
+        Args:
+            lr: the rate of this step; by default that of the settings.
+            noise_variance: of the privacy noise in a coordinate of the gradient; public.
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
@@ -66,6 +90,10 @@ class VectorOptimizer:
             Post-processing of released values.
         """
         require_privatised(gradient, "gradient")
+        (group,) = self._optimizer.param_groups
+        group["lr"] = self.settings.lr if lr is None else lr
+        if self._corrected is not None:
+            self._corrected.noise_variance = noise_variance
         self.vector = post_process(self._moved, self.vector, gradient)
         return self.vector
 

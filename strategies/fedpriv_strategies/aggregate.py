@@ -66,7 +66,7 @@ class WeightedMean:
 
     def _begin(self) -> None:
         self._total: tuple[Privatised[Total], ...] = ()  # or one, from the first site on
-        self._expected = 0.0
+        self._expected = self._noise = 0.0
         self.sites = 0
 
     def add(self, site: SiteSum) -> None:
@@ -98,7 +98,13 @@ class WeightedMean:
 
         self._total = (post_process(plus, site.value, *self._total),)
         self._expected += float(weight) * site.expected_units
+        self._noise += float(weight) * site.clip_norm**2  # aᵢ² (σᵢ C)²
         self.sites += 1
+
+    @property
+    def noise_variance(self) -> float:
+        """Of a coordinate of the mean, from the noise of the sites that were added."""
+        return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:
         """The mean, float32 (P,), made in the memory of the sum; what is added later is a new one.

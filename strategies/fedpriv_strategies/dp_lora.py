@@ -16,6 +16,7 @@ from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.schedule import learning_rate
 from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
@@ -245,7 +246,10 @@ class DpLoraStrategy(Strategy):
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
         metrics = MetricRecord({"sites": mean.sites})
-        return as_arrays(self.optimizer.step(mean.take())), metrics
+        noise = mean.noise_variance
+        rate = learning_rate(self.optimizer.settings, server_round, self.proposal.steps)
+        moved = self.optimizer.step(mean.take(), lr=rate, noise_variance=noise)
+        return as_arrays(moved), metrics
 
     def _add(
         self,

@@ -66,6 +66,17 @@ def test_weights_are_inverse_variances_and_their_own_sizes() -> None:
     assert weighted_mean([one, two]).value == pytest.approx((6 + 3 / 4) / (10 + 20 / 4))
 
 
+def test_the_noise_in_the_mean_has_the_variance_that_is_stated() -> None:
+    rng, size, mean = np.random.default_rng(0), 20_000, WeightedMean(20_000)
+    for noise, units in ((1.0, 10.0), (3.0, 40.0), (0.5, 25.0)):
+        mean.add(site(rng.normal(scale=1e4 * noise, size=size), noise, units))
+    stated = mean.noise_variance
+    found = float(np.square(mean.take().value, dtype=np.float64).mean())
+    assert found == pytest.approx(stated, rel=5 * (2 / size) ** 0.5)
+    mean.add(site(np.zeros(size), 2.0, 10.0))
+    assert mean.noise_variance == pytest.approx((2e4 / 10) ** 2)  # of the new mean alone
+
+
 def test_the_mean_rests_on_the_word_of_its_sites() -> None:
     sent, known = (site([1, 1], 1.0, 1.0, maker) for maker in (received, public))
     assert weighted_mean([sent, known]).trust_model == TrustModel.RECEIVED

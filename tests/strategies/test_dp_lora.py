@@ -190,3 +190,29 @@ def test_a_site_that_is_away_is_not_asked() -> None:
     made.aggregate_train(1, grid.send_and_receive(asked))
     states = {name: site.status for name, site in made.outcome.sites.items()}
     assert states == {"a": "ok", "b": "absent"}
+
+
+def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = OptimizerSection(lr=0.5, schedule="linear")
+    optimizer = VectorOptimizer(settings, public(np.zeros(SIZE, dtype=np.float32)))
+    made = DpLoraStrategy(PROPOSAL, optimizer, min_sites=1, timeout=60.0, sites=2)
+    grid = Answering({7: offer("a"), 8: offer("b")})
+    made.propose(grid)
+    grid.answers = {7: step(0)}
+    asked = made.configure_train(1, as_arrays(optimizer.vector), ConfigRecord(), grid)
+    seen: dict[str, float] = {}
+    real = optimizer.step
+
+    def watched(gradient: Any, **options: float) -> Any:
+        seen.update(options)
+        return real(gradient, **options)
+
+    monkeypatch.setattr(optimizer, "step", watched)
+    made.aggregate_train(1, grid.send_and_receive(asked))
+    assert seen["lr"] == 0.5  # the first of a falling line
+    terms, privacy = made.offers[7], PROPOSAL.privacy
+    noise = terms.noise_multiplier * privacy.clip_norm
+    units = privacy.sample_rate * terms.declared_size
+    assert seen["noise_variance"] == pytest.approx((noise / units) ** 2)
