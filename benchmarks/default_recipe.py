@@ -65,7 +65,7 @@ def not_private(config: JobConfig, seed: int) -> dict[str, float]:
             for site in config.sites
             for unit in load_population(site.data, spec, worker.base.tokenizer, **options).units
         ]
-        held_out = load_examples(config.evaluation.data, spec, worker.base.tokenizer, **options)
+        held_out, _ = load_examples(config.evaluation.data, spec, worker.base.tokenizer, **options)
     optimizer = VectorOptimizer(config.optimizer, public(worker.vector.read()))
     expected = len(units) * config.privacy.sample_rate
     for _ in range(config.job.rounds):

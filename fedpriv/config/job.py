@@ -122,6 +122,9 @@ class EvaluationSection(Section):
     data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
     every: int = Field(1, ge=1, description="rounds between two evaluations")
     limit: int | None = Field(None, ge=1, description="use only the first so many records")
+    tuning_share: float = Field(
+        0.0, ge=0, lt=1, description="of the records, set apart to choose settings by"
+    )
 
 
 class ComputeSection(Section):

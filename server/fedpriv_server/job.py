@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedpriv import registry
 from fedpriv.config.job import JobConfig, seconds
-from fedpriv.data import DataSpec, load_examples
+from fedpriv.data import DataSpec, Example, load_examples
 from fedpriv.errors import RoundError
 from fedpriv.models.base import EMBEDDED
 from fedpriv.models.vector import Vector
@@ -81,7 +81,7 @@ class Job:
                 vector=worker.vector.digest,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
-                self.examples = load_examples(
+                self.examples, self.tuning = load_examples(
                     config.evaluation.data,
                     DataSpec.of(
                         config.data.columns,
@@ -92,6 +92,7 @@ class Job:
                     cache_dir=Path(cache),
                     key="evaluation.data",
                     limit=config.evaluation.limit,
+                    tuning_share=config.evaluation.tuning_share,
                 )
         optimizer = VectorOptimizer(config.optimizer, initial)
         checkpoint = run.checkpoint()
@@ -112,7 +113,7 @@ class Job:
         if "baseline" in run.info:
             self.baseline = Scores(**run.info["baseline"])
         else:
-            self.baseline = self._evaluate(initial)
+            self.baseline = self._evaluate(initial, self.examples)
 
     def execute(
         self, grid: Grid, listener: Listener, gather: Callable[[RoundError | None], None] = _raise
@@ -141,8 +142,7 @@ class Job:
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 started = time.monotonic()
                 self._round(number, grid, gather)
-                scores = self._evaluate(self.optimizer.vector) if self._is_due(number) else None
-                metrics = self._metrics(number, scores, time.monotonic() - started)
+                metrics = self._metrics(number, started)
                 checkpoint = Checkpoint(
                     run.info["job_id"], number, self.optimizer.state(), dict(self.strategy.heads)
                 )
@@ -185,13 +185,19 @@ class Job:
     def _is_due(self, number: int) -> bool:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
-    def _evaluate(self, vector: Privatised[Vector]) -> Scores:
+    def _evaluate(self, vector: Privatised[Vector], examples: Sequence[Example]) -> Scores:
         with self._pool.borrow(self.recipe) as worker:
-            return evaluate(worker, self.examples, vector)
+            return evaluate(worker, examples, vector)
 
-    def _metrics(self, number: int, scores: Scores | None, duration: float) -> dict[str, Any]:
-        outcome = self.strategy.outcome
-        shown = scores.as_dict() if scores else {"eval_loss": None, "eval_accuracy": None}
+    def _metrics(self, number: int, started: float) -> dict[str, Any]:
+        """What is written of a round; the scores are taken here."""
+        outcome, vector = self.strategy.outcome, self.optimizer.vector
+        shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
+        if self._is_due(number):
+            shown = dict(self._evaluate(vector, self.examples).as_dict())
+            if self.tuning:
+                shown["tuning_loss"] = self._evaluate(vector, self.tuning).eval_loss
+        duration = time.monotonic() - started
         return {
             "round": number,
             **shown,
