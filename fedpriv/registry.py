@@ -34,6 +34,11 @@ def strategy(name: str) -> Any:
     return _load(STRATEGIES, name)
 
 
+def names(group: str) -> list[str]:
+    """The names that are installed in a group, in order."""
+    return sorted(point.name for point in entry_points(group=group))
+
+
 @cache
 def _load(group: str, name: str) -> Any:
     found = {point.name: point for point in entry_points(group=group)}

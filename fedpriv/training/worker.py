@@ -89,7 +89,7 @@ class WorkerPool:
     """
 
     def __init__(self, size: int = 1) -> None:
-        self._size = size
+        self.size = size
         self._lock = threading.Lock()
         self._made: dict[ModelRecipe, int] = {}
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
@@ -99,7 +99,7 @@ class WorkerPool:
         """A worker for the time of a `with` block."""
         with self._lock:
             free = self._free.setdefault(recipe, queue.LifoQueue())
-            make = free.empty() and self._made.get(recipe, 0) < self._size
+            make = free.empty() and self._made.get(recipe, 0) < self.size
             if make:
                 self._drop_idle(recipe)
                 self._made[recipe] = self._made.get(recipe, 0) + 1

@@ -60,6 +60,7 @@ def simulate(
     resume: bool = False,
     insecure_seed: int | None = None,
     progress: Progress = Progress(),
+    pool: WorkerPool | None = None,
 ) -> Outcome:
     """Run a federation on this machine, every site with a ledger of its own.
 
@@ -68,6 +69,7 @@ def simulate(
         source: the federation file, for messages.
         insecure_seed: draw sampling and noise from a seed. Public data only; every output is
             stamped NOT PRIVATE.
+        pool: of models that were loaded before, for one run after the other.
 
     Raises:
         FedprivError: something is wrong; before the first round nothing is left behind and
@@ -94,7 +96,7 @@ def simulate(
     opened = RunDirectory.resume if resume else RunDirectory.create
     run = opened(out, config, insecure_seed=insecure_seed)
     try:
-        return _simulate(config, run, source, insecure_seed, progress)
+        return _simulate(config, run, source, insecure_seed, progress, pool or WorkerPool(1))
     finally:
         run.discard()
 
@@ -105,9 +107,8 @@ def _simulate(
     source: Path,
     insecure_seed: int | None,
     progress: Progress,
+    pool: WorkerPool,
 ) -> Outcome:
-    threads = 1
-    pool = WorkerPool(threads)
     with contextlib.ExitStack() as stack:
         progress.preparing("Loading the model")
         with _naming(source):
@@ -123,7 +124,7 @@ def _simulate(
         job_id = job.proposal.job_id
 
         apps = {node: client_app(site) for node, site in enumerate(sites, start=SERVER_NODE + 1)}
-        grid = stack.enter_context(InlineGrid(apps, threads))
+        grid = stack.enter_context(InlineGrid(apps, pool.size))
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)

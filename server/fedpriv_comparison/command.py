@@ -1,0 +1,122 @@
+"""`fedpriv compare`: what is asked, how long it will take, what came out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedpriv.errors import ConfigError, RunError
+
+
+def compare(
+    file: Annotated[
+        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="METHOD[-pooled|-local][:KEY=VALUE]…, separated by commas. Without noise: base,"
+            " lora, lora-clipped."
+        ),
+    ] = "base,lora,dp-lora",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option("--grid", help="[METHOD:]KEY=VALUE,VALUE… to choose from; may come again."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method that are reported.")] = 3,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are held against.", show_default="dp-lora")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where results are kept and found again.")] = Path(
+        "comparison"
+    ),
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Methods side by side on public data, each with settings chosen for it.
+
+    Settings are chosen on one half of the evaluation records and reported on the other. The same
+    command goes on where it was stopped.
+    """
+    console = Console(stderr=as_json)
+    with console.status("Loading") if console.is_terminal else nullcontext():
+        from fedpriv_comparison import comparison as running
+        from fedpriv_comparison import figures, present
+        from fedpriv_comparison.estimate import estimate
+        from fedpriv_comparison.variants import parse_variants
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    variants = parse_variants(names, grid or [])
+    held = _baseline(names, baseline)
+    asked = running.Comparison(file, tuple(set_ or ()), tuple(variants), seeds)
+    folder = _folder(out)
+    console.print(estimate(asked, folder), highlight=False)
+
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task("Runs", total=asked.runs)
+
+    def done(trial: Any, result: Any) -> None:
+        bar.advance(task)
+        if not console.is_terminal:
+            loss = result.last("eval_loss")
+            said = result.error or ("" if loss is None else f"loss {loss:.3f}")
+            console.print(f"{trial.key} seed {trial.seed}: {said}", highlight=False, soft_wrap=True)
+
+    try:
+        with bar:
+            rows = running.compare(asked, folder / "runs", done=done)
+    except KeyboardInterrupt:
+        console.print("\nStopped; the same command goes on from here.", highlight=False)
+        raise
+    found = figures.figures(asked, rows, held)
+    command = shlex.join(["fedpriv", *sys.argv[1:]])
+    title = f"{', '.join(names)}: {seeds} seeds"
+    document = present.as_json(asked, found, held, command)
+    (folder / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (folder / "compare.md").write_text(present.markdown(found, title, command), encoding="utf-8")
+    (folder / "compare.svg").write_text(present.chart(rows), encoding="utf-8")
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    console.print(present.table(found, f"{title}  [bold red]NOT PRIVATE[/] (seeded noise)"))
+    for line in present.failures(found):
+        console.print(f"failed  {line}", style="yellow", highlight=False, soft_wrap=True)
+    console.print(f"{present.MEANING}\n{folder / 'compare.md'}", highlight=False, soft_wrap=True)
+
+
+def _baseline(names: list[str], wanted: str | None) -> str:
+    if wanted is None:
+        return "dp-lora" if "dp-lora" in names else names[-1]
+    if wanted not in names:
+        raise ConfigError(
+            "is not compared", key="--baseline", value=wanted, fix=f"Use one of {', '.join(names)}."
+        )
+    return wanted
+
+
+def _folder(out: Path) -> Path:
+    """The folder of a comparison, new or begun."""
+    known = {"runs", "compare.json", "compare.md", "compare.svg"}
+    if out.exists() and (not out.is_dir() or any(path.name not in known for path in out.iterdir())):
+        raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    return out

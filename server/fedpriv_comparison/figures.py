@@ -1,0 +1,179 @@
+"""What a comparison says: means, deviations, paired differences, steps to a loss."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv_comparison.comparison import Comparison, Row
+from fedpriv_comparison.trial import Result
+
+SCORES = ("eval_loss", "eval_accuracy", "eval_auc")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds, and the sample deviation; none of one seed."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None of nothing."""
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How soon a variant had the loss that the baseline has after `rounds`.
+
+    Attributes:
+        steps: mean over the seeds that got there, linearly interpolated between evaluations.
+        seeds: how many of them did, `of` how many.
+        saved: share of the baseline's rounds that were not needed; negative if it took longer.
+        epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy.
+    """
+
+    rounds: int
+    steps: float | None
+    seeds: int
+    of: int
+    saved: float | None
+    epsilon_saved: float | None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A row of the table.
+
+    Attributes:
+        scores: after the last round.
+        difference: of the losses of equal seeds, this variant's less the baseline's.
+        failed: errors of runs, the tuning ones too.
+    """
+
+    name: str
+    settings: tuple[str, ...]
+    at_the_edge: list[str]
+    scores: dict[str, Spread]
+    difference: Spread | None
+    half: Reached | None
+    full: Reached | None
+    epsilon: float | None
+    noise_multiplier: float | None
+    bytes_up: int
+    seconds: float
+    failed: list[str]
+    tuned: list[tuple[tuple[str, ...], float | None]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
+    """Of every variant, against the one that is named `baseline`."""
+    (base,) = (row for row in rows if row.variant.name == baseline)
+    return [_figures(comparison, row, base) for row in rows]
+
+
+def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
+    good = [result for result in row.results if not result.error]
+    scores = {}
+    for key in SCORES:
+        values = [value for result in good if (value := result.last(key)) is not None]
+        spread = Spread.of(values)
+        if spread is not None:
+            scores[key] = spread
+    pairs = [
+        (mine, theirs)
+        for mine, theirs in zip(row.results, base.results, strict=False)
+        if not mine.error and not theirs.error
+    ]
+    differences = [
+        mine.rounds[-1]["eval_loss"] - theirs.rounds[-1]["eval_loss"] for mine, theirs in pairs
+    ]
+    failed = [result.error for result in row.results if result.error]
+    failed += [f"{', '.join(settings)}: failed" for settings, loss in row.tuned if loss is None]
+    config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
+    rounds = config.job.rounds
+    is_other = row is not base and row.variant.method != "base"
+    return Figures(
+        name=row.variant.name,
+        settings=row.settings or (),
+        at_the_edge=row.at_the_edge,
+        scores=scores,
+        difference=None if row is base else Spread.of(differences),
+        half=_reached(pairs, max(1, rounds // 2), config) if is_other else None,
+        full=_reached(pairs, rounds, config) if is_other else None,
+        epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
+        noise_multiplier=next((r.noise_multiplier for r in good), None),
+        bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
+        seconds=statistics.fmean(r.seconds for r in good) if good else 0.0,
+        failed=failed,
+        tuned=list(row.tuned),
+    )
+
+
+def _reached(
+    pairs: Sequence[tuple[Result, Result]], rounds: int, config: JobConfig
+) -> Reached | None:
+    if not pairs:
+        return None
+    steps = []
+    for mine, theirs in pairs:
+        level = loss_at(theirs.rounds, rounds)
+        found = None if level is None else steps_to(mine.rounds, level)
+        if found is not None:
+            steps.append(found)
+    mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
+    sigma = pairs[0][0].noise_multiplier
+    saved = None
+    if mean is not None and sigma is not None:
+        whole, needed = (_epsilon(config, sigma, n) for n in (config.job.rounds, math.ceil(mean)))
+        saved = whole - needed
+    return Reached(
+        rounds,
+        mean,
+        len(steps),
+        len(pairs),
+        None if mean is None else 1 - mean / rounds,
+        saved,
+    )
+
+
+def _epsilon(config: JobConfig, noise_multiplier: float, steps: int) -> float:
+    if steps == 0:
+        return 0.0
+    privacy = config.privacy
+    return epsilon_upper([Event(privacy.sample_rate, noise_multiplier, steps)], privacy.delta)
+
+
+def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
+    """The loss after a round, linearly interpolated between evaluations."""
+    for before, after in pairwise(rounds):
+        if before["round"] <= number <= after["round"]:
+            share = (number - before["round"]) / (after["round"] - before["round"])
+            return float(before["eval_loss"] + share * (after["eval_loss"] - before["eval_loss"]))
+    return None
+
+
+def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
+    """When the loss is first at a level or below, linearly interpolated; None if never."""
+    for before, after in pairwise(rounds):
+        if before["eval_loss"] <= level:
+            return float(before["round"])
+        if after["eval_loss"] <= level:
+            share = (before["eval_loss"] - level) / (before["eval_loss"] - after["eval_loss"])
+            return float(before["round"] + share * (after["round"] - before["round"]))
+    return None

@@ -1,0 +1,168 @@
+"""A comparison as a table for the terminal, as Markdown, as JSON, and as a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedpriv import __version__
+from fedpriv.report.charts import PALETTE, Line, line_chart
+from fedpriv_comparison.comparison import Comparison, Row
+from fedpriv_comparison.figures import Figures, Reached, Spread
+
+COLUMNS = ("method", "settings", "loss", "Δ", "accuracy", "AUC", "½T", "T", "Δε", "ε", "up", "s")
+MEANING = (
+    "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
+    " seeds. Δ: of the losses of equal seeds, against the baseline. ½T, T: rounds to the loss that"
+    " the baseline has after half, and all, of its rounds, and the share saved. Δε: what stopping"
+    " there would save. up: sent by all sites in a run. s: seconds of a run."
+    " * the best setting is at the end of its grid: better ones may lie beyond."
+)
+LIGHT = {
+    "ink": "#22262b", "quiet": "#6a6f76", "rule": "#e2dfd6", "accent": "#17616e",
+    "series-0": "#b4581a", "series-1": "#3a6ea5", "series-2": "#4b7f3a", "series-3": "#8a4f9e",
+    "series-4": "#9a7a10", "series-5": "#b23a5e",
+}  # fmt: skip
+
+
+def cells(figures: Figures) -> list[str]:
+    """A row of the table, as text."""
+    scores = figures.scores
+    if not scores:
+        first = figures.failed[0] if figures.failed else "not run"
+        return [figures.name, f"failed: {first}"] + [""] * (len(COLUMNS) - 2)
+    full = figures.full
+    return [
+        figures.name,
+        _settings(figures),
+        _spread(scores.get("eval_loss"), ".3f"),
+        _spread(figures.difference, "+.3f"),
+        _spread(scores.get("eval_accuracy"), ".1%"),
+        _spread(scores.get("eval_auc"), ".3f"),
+        _reached(figures.half),
+        _reached(full),
+        "" if full is None or full.epsilon_saved is None else f"{full.epsilon_saved:.2f}",
+        "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
+        "" if not figures.bytes_up else f"{figures.bytes_up / 1e6:.1f} MB",
+        f"{figures.seconds:.0f}",
+    ]
+
+
+def table(rows: Sequence[Figures], title: str) -> Table:
+    """For the terminal, without the columns that are empty."""
+    texts = [cells(row) for row in rows]
+    shown = [i for i in range(len(COLUMNS)) if i == 0 or any(text[i] for text in texts)]
+    found = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
+    for text in texts:
+        found.add_row(*(text[i] for i in shown))
+    return found
+
+
+def failures(rows: Sequence[Figures]) -> list[str]:
+    """A line for each run that failed."""
+    return [f"{row.name}: {error}" for row in rows for error in row.failed]
+
+
+def markdown(rows: Sequence[Figures], title: str, command: str) -> str:
+    """The same table with what is needed to make it again."""
+    texts = [cells(row) for row in rows]
+    shown = [i for i in range(len(COLUMNS)) if i == 0 or any(text[i] for text in texts)]
+    lines = [f"# {title}", ""]
+    lines.append("| " + " | ".join(COLUMNS[i] for i in shown) + " |")
+    lines.append("|" + "---|" * len(shown))
+    lines += [
+        "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts
+    ]
+    lines += ["", MEANING, "", "NOT PRIVATE: samples and noise were drawn from seeds."]
+    failed = failures(rows)
+    if failed:
+        lines += ["", "Failed:", "", *(f"- {line}" for line in failed)]
+    tuned = [row for row in rows if row.tuned]
+    if tuned:
+        lines += ["", "Loss on the tuning records, one seed that is not reported:", ""]
+        for row in tuned:
+            tried = "; ".join(
+                f"{', '.join(settings)}: {'failed' if loss is None else f'{loss:.3f}'}"
+                for settings, loss in row.tuned
+            )
+            lines.append(f"- {row.name}: {tried}")
+    lines += ["", "![loss by round](compare.svg)", "", "```console", command, "```", ""]
+    lines.append(f"fedpriv {__version__}.")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(
+    comparison: Comparison, rows: Sequence[Figures], baseline: str, command: str
+) -> dict[str, Any]:
+    """Everything that the table says, for programs."""
+    return {
+        "format": 1,
+        "fedpriv": __version__,
+        "private": False,
+        "command": command,
+        "baseline": baseline,
+        "seeds": comparison.seeds,
+        "rows": [row.as_dict() for row in rows],
+    }
+
+
+def chart(rows: Sequence[Row]) -> str:
+    """The mean loss of each variant by round, as an SVG file."""
+    lines = []
+    for index, row in enumerate(rows):
+        curves = [result.rounds for result in row.results if not result.error]
+        points = [
+            (float(at[0]["round"]), sum(one["eval_loss"] for one in at) / len(at))
+            for at in zip(*curves, strict=False)
+        ]
+        points = [point for point in points if math.isfinite(point[1])]
+        if row.variant.method == "base" and points:
+            last = max(
+                result.rounds[-1]["round"] for r in rows for result in r.results if result.rounds
+            )
+            points = [points[0], (float(last), points[0][1])]
+        if points:
+            dashed = row.variant.method == "base"
+            colour = f"series-{index % PALETTE}"
+            lines.append(Line(row.variant.name, points, colour, dashed=dashed))
+    if not lines:
+        return ""
+    svg = line_chart(
+        "compare", lines, width=880, height=360, from_zero=False, description="Loss by round"
+    )
+    style = ";".join(f"--{role}:{colour}" for role, colour in LIGHT.items())
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{style};background:#fff" '
+    return svg.replace("<svg ", opening, 1) + "\n"
+
+
+def _last_round(rows: Sequence[Row]) -> float:
+    results = [result for row in rows for result in row.results if result.rounds]
+    return float(max(result.rounds[-1]["round"] for result in results))
+
+
+def _settings(figures: Figures) -> str:
+    edges = set(figures.at_the_edge)
+    texts = []
+    for setting in figures.settings:
+        key, _, value = setting.partition("=")
+        texts.append(f"{key.rpartition('.')[2]} {value}{'*' if key in edges else ''}")
+    return ", ".join(texts)
+
+
+def _spread(spread: Spread | None, form: str) -> str:
+    if spread is None:
+        return ""
+    plain = form.lstrip("+")
+    deviation = "" if spread.deviation is None else f" ± {spread.deviation:{plain}}"
+    return f"{spread.mean:{form}}{deviation}"
+
+
+def _reached(reached: Reached | None) -> str:
+    if reached is None:
+        return ""
+    if reached.steps is None or reached.saved is None:
+        return f"{reached.seeds} of {reached.of} seeds"
+    return f"{reached.steps:.1f} ({reached.saved:+.0%})"

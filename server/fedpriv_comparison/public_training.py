@@ -1,0 +1,108 @@
+"""Training without noise, as the upper end of what a private run could reach. Public data only."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.config.job import MAX_CLIP, JobConfig
+from fedpriv.data import DataSpec, Example, Population, load_examples, load_population
+from fedpriv.errors import ConfigError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.entropy import InsecureEntropy
+from fedpriv.privacy.privatised import Privatised, public
+from fedpriv.privacy.sampling import poisson_sample
+from fedpriv.training.dp_lora import DpLora
+from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.schedule import learning_rate
+from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
+from fedpriv_server.evaluation import evaluate
+
+
+def train(
+    config: JobConfig, seed: int, *, rounds: int, clip: bool, pool: WorkerPool
+) -> list[dict[str, Any]]:
+    """The first rounds of a federation without noise; gives the scores by round, from 0 on.
+
+    The samples are those of the private run with the same seed. One step a round adds up over
+    sites, so it is the same whether the records are pooled or not.
+
+    Args:
+        clip: clip each unit as the private run does; else only what is longer than MAX_CLIP.
+
+    Raises:
+        ConfigError: the data is not marked as public.
+
+    Privacy:
+        None: what is computed from the records is not noised at all.
+    """
+    if not config.job.data_is_public:
+        raise ConfigError("needs public data", key="job.data_is_public", value=False)
+    recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
+    with pool.borrow(recipe) as worker:
+        populations, reported, tuning = load(config, worker)
+        optimizer = VectorOptimizer(config.optimizer, public(worker.vector.read()))
+        expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
+        rows = [_scores(0, worker, optimizer.vector, reported, tuning)]
+        for number in range(1, rounds + 1):
+            total = np.zeros(worker.vector.size)
+            for name, population in populations.items():
+                entropy = InsecureEntropy(seed, name, number - 1)
+                chosen = poisson_sample(len(population), config.privacy.sample_rate, entropy)
+                units = [population.units[index] for index in chosen]
+                bound = config.privacy.clip_norm if clip else MAX_CLIP
+                found = DpLora().clipped_sum(worker, units, optimizer.vector.value, bound)
+                total += found.value.cpu().numpy()
+            rate = learning_rate(config.optimizer, number, config.job.rounds)
+            optimizer.step(public((total / expected).astype(np.float32)), lr=rate)
+            if number % config.evaluation.every == 0 or number == rounds:
+                rows.append(_scores(number, worker, optimizer.vector, reported, tuning))
+    return rows
+
+
+def load(
+    config: JobConfig, worker: Worker
+) -> tuple[dict[str, Population], Sequence[Example], Sequence[Example]]:
+    """The records of each site, those to report on, and those to tune by."""
+    spec = DataSpec.of(
+        config.data.columns,
+        config.model,
+        unit=config.privacy.unit,
+        max_records_per_unit=config.privacy.max_records_per_unit,
+    )
+    tokenizer = worker.base.tokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        populations = {}
+        for site in config.sites:
+            assert site.data is not None
+            populations[site.name] = load_population(
+                site.data, spec, tokenizer, cache_dir=cache, key=f"sites.{site.name}.data"
+            )
+        reported, tuning = load_examples(
+            config.evaluation.data,
+            spec,
+            tokenizer,
+            cache_dir=cache,
+            key="evaluation.data",
+            limit=config.evaluation.limit,
+            tuning_share=config.evaluation.tuning_share,
+        )
+    return populations, reported, tuning
+
+
+def _scores(
+    number: int,
+    worker: Worker,
+    vector: Privatised[Vector],
+    reported: Sequence[Example],
+    tuning: Sequence[Example],
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"round": number, **evaluate(worker, reported, vector).as_dict()}
+    if tuning:
+        row["tuning_loss"] = evaluate(worker, tuning, vector).eval_loss
+    return row

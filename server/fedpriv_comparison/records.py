@@ -1,0 +1,48 @@
+"""The same records in other hands: all with one party, or each site by itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.data.read import UNIT, read_records
+
+
+def alone(config: JobConfig, name: str) -> JobConfig:
+    """The federation of one of its sites."""
+    (site,) = (site for site in config.sites if site.name == name)
+    return _with_sites(config, (site,))
+
+
+def pooled(config: JobConfig, folder: Path) -> JobConfig:
+    """The federation of one party that holds what all sites hold, in a file of `folder`.
+
+    Units with one id at several sites are one unit here.
+    """
+    path, privacy = folder / "pooled.jsonl", config.privacy
+    with path.open("w", encoding="utf-8") as stream:
+        for site in config.sites:
+            assert site.data is not None
+            records = read_records(
+                site.data,
+                config.data.columns,
+                unit=privacy.unit,
+                cache_dir=folder / "cache",
+                key=f"sites.{site.name}.data",
+            )
+            columns = dict(config.data.columns)
+            if privacy.unit != "record":
+                columns[UNIT] = privacy.unit
+            for record in records:
+                row = {column: record[field] for field, column in columns.items()}
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    size = sum(site.size or 0 for site in config.sites)
+    epsilons = [site.epsilon for site in config.sites if site.epsilon is not None]
+    site = SiteSection(name="pooled", data=path, size=size, epsilon=min(epsilons, default=None))
+    return _with_sites(config, (site,))
+
+
+def _with_sites(config: JobConfig, sites: tuple[SiteSection, ...]) -> JobConfig:
+    job = config.job.model_copy(update={"min_sites": 1})
+    return config.model_copy(update={"job": job, "sites": sites})

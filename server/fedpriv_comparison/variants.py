@@ -1,0 +1,140 @@
+"""What is compared: a method, where its records are, and the settings to try it with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpriv import registry
+from fedpriv.errors import ConfigError
+
+Place = Literal["federated", "pooled", "local"]
+PUBLIC = {  # methods without noise, for public records alone
+    "base": "the base model, not trained",
+    "lora": "neither clipping nor noise",
+    "lora-clipped": "clipping, no noise",
+}
+SHORT = {
+    "lr": "optimizer.lr",
+    "clip_norm": "privacy.clip_norm",
+    "sample_rate": "privacy.sample_rate",
+    "optimizer": "optimizer.name",
+    "schedule": "optimizer.schedule",
+}
+Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
+Grid = Mapping[str, Sequence[str]]  # key → values to try
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of a comparison.
+
+    Attributes:
+        name: as it was asked for.
+        method: a registered method, or a key of `PUBLIC`.
+        place: who trains: all sites together, one party with all records, each site alone.
+        settings: fixed for this row.
+        grid: settings to choose from, the best being reported.
+    """
+
+    name: str
+    method: str
+    place: Place
+    settings: Settings
+    grid: tuple[Settings, ...]
+
+
+def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
+    """The rows of a comparison.
+
+    Args:
+        names: ``METHOD[-pooled|-local][:KEY=VALUE]…`` each.
+        grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
+
+    Raises:
+        ConfigError: a name means nothing here or comes twice, a grid is empty or of nobody.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError("comes twice", key="--methods", value=name, fix="Leave one out.")
+    general, special = _parse_grids(grids, names)
+    found = []
+    for name in names:
+        method, place, settings = _parse_name(name)
+        fixed = {setting.partition("=")[0] for setting in settings}
+        wanted = {
+            key: values
+            for key, values in {**general, **special.get(name, {})}.items()
+            if key not in fixed and _matters(method, key)
+        }
+        found.append(Variant(name, method, place, settings, _combinations(wanted)))
+    if not found:
+        raise ConfigError("names no method", key="--methods", fix=f"Such as {', '.join(_known())}.")
+    return found
+
+
+def _parse_name(name: str) -> tuple[str, Place, Settings]:
+    method, *settings = name.split(":")
+    place: Place = "federated"
+    if method.endswith("-pooled"):
+        method, place = method.removesuffix("-pooled"), "pooled"
+    elif method.endswith("-local"):
+        method, place = method.removesuffix("-local"), "local"
+    if method not in _known() or (method in PUBLIC and place != "federated"):
+        raise ConfigError(
+            "is no method that can be compared",
+            key="--methods",
+            value=name,
+            fix=f"Use {', '.join(_known())}; a private one also with -pooled or -local.",
+        )
+    for setting in settings:
+        if "=" not in setting:
+            raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
+    return method, place, tuple(_long(setting) for setting in settings)
+
+
+def _parse_grids(
+    grids: Sequence[str], names: Sequence[str]
+) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+    general: dict[str, list[str]] = {}
+    special: dict[str, dict[str, list[str]]] = {}
+    for grid in grids:
+        owner, _, rest = grid.rpartition(":")
+        key, equals, text = _long(rest).partition("=")
+        values = [value.strip() for value in text.split(",") if value.strip()]
+        if not equals or not values:
+            raise ConfigError(
+                "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
+            )
+        if owner and owner not in names:
+            raise ConfigError(
+                f"is for {owner!r}, which is not compared",
+                key="--grid",
+                value=grid,
+                fix=f"Use one of {', '.join(names)}.",
+            )
+        (special.setdefault(owner, {}) if owner else general)[key] = values
+    return general, special
+
+
+def _matters(method: str, key: str) -> bool:
+    """Whether a setting changes anything for a method: what does not is not tried."""
+    if method == "base":
+        return False
+    return not (method == "lora" and key == "privacy.clip_norm")
+
+
+def _combinations(grid: Grid) -> tuple[Settings, ...]:
+    pairs = [[f"{key}={value}" for value in values] for key, values in grid.items()]
+    return tuple(itertools.product(*pairs))
+
+
+def _long(setting: str) -> str:
+    key, equals, value = setting.partition("=")
+    return f"{SHORT.get(key.strip(), key.strip())}{equals}{value}"
+
+
+def _known() -> list[str]:
+    return [*PUBLIC, *registry.names(registry.STRATEGIES)]
