@@ -33,6 +33,8 @@ from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger import Head
 
+MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
+
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -112,7 +114,7 @@ class Offer(Body):
     declared_size: int = Field(ge=1, le=10**10)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(gt=0, le=1e9)
-    epsilon: float = Field(ge=0)
+    epsilon: float = Field(ge=0, le=MAX_EPSILON)
     budget: float = Field(gt=0)
     ledger_rows: int = Field(ge=0)
     ledger_head: Hash
@@ -185,8 +187,8 @@ class StepReply(Body):
 
     kind: Literal["step"] = "step"
     slot: int = Field(ge=0)
-    epsilon_spent: float = Field(ge=0)
-    epsilon_committed: float = Field(ge=0)
+    epsilon_spent: float = Field(ge=0, le=MAX_EPSILON)
+    epsilon_committed: float = Field(ge=0, le=MAX_EPSILON)
     ledger_rows: int = Field(ge=1)
     ledger_head: Hash
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -21,7 +20,7 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.report.budget import BudgetReport
-from fedpriv.wire import Blocks, encode
+from fedpriv.wire import BLOCK, Blocks, encode
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 
@@ -117,5 +116,11 @@ def _vector(message: Message) -> Vector:
     record = message.content.array_records.get("arrays")
     if record is None:
         raise ProtocolError("The request has no arrays.")
-    size = sum(math.prod(array.shape) for array in record.values())
+    size = 0
+    for array in record.values():
+        match array.shape:
+            case (int(count),) if 0 < count <= BLOCK:
+                size += count
+            case _:
+                raise ProtocolError("An array of the request is no block.")
     return Blocks(lambda name: record[name].data, record.keys(), size, "float32").vector()

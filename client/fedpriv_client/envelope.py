@@ -34,7 +34,8 @@ _INSIDE = {
     "Array": ("ArrayChunk",),
     "ArrayChunk": (),
 }
-LARGEST_HEAD = 1 << 20  # bytes of anything but values
+LARGEST = {"ConfigRecord": 1 << 20, "ArrayRecord": 1 << 20, "ArrayChunk": 8 << 20}  # bytes
+LARGEST_HEAD = 64 << 10  # of anything else
 _Known = tuple[str, int]  # kind and size
 
 
@@ -70,7 +71,7 @@ def _size(
     if key not in known:
         content = contents[key]
         kind, children, _ = get_object_head_values_from_object_content(content)
-        if kind != "ArrayChunk" and len(content) > LARGEST_HEAD:
+        if len(content) > LARGEST.get(kind, LARGEST_HEAD):
             raise ProtocolError("A message of another shape.")
         body = get_object_body(content, _KINDS[kind])
         inside = _references(kind, children, body)

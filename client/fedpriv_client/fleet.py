@@ -7,6 +7,7 @@ process when a server says that the versions differ. This one does none of that.
 from __future__ import annotations
 
 import ssl
+import time
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -18,6 +19,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedpriv.errors import UnreachableError
 
 TIMEOUT = 30.0  # seconds without a byte
+SLOWEST = 64 << 10  # bytes a second in which the body of an answer has to come, after that
 MIB = 1 << 20
 _LARGEST = {"PullObject": 8 * MIB}  # bytes of an answer; of any other 1 MiB
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
@@ -62,7 +64,7 @@ class FleetClient(FleetHttpClient):
         limit = _LARGEST.get(context.rpc_method.rpartition("/")[2], MIB)
         response = self._client.send(context.request, stream=True)
         host = context.request.url.netloc.decode()
-        content = bytearray()
+        content, began = bytearray(), time.monotonic()
         try:
             if response.headers.get("content-encoding", "identity") != "identity":
                 raise UnreachableError(f"{host}: answers in an encoding that was not asked for.")
@@ -70,6 +72,8 @@ class FleetClient(FleetHttpClient):
                 content += part
                 if len(content) > limit:
                     raise UnreachableError(f"{host}: answers with more than {limit:,} bytes.")
+                if time.monotonic() - began > TIMEOUT + len(content) / SLOWEST:
+                    raise UnreachableError(f"{host}: answers too slowly.")
         finally:
             response.close()
         kept = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -59,6 +60,7 @@ from fedpriv_client.fleet import MIB, FleetClient
 FLOWER_LOG = logging.getLogger("flwr")
 FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
 FLOWER_LOG.setLevel(logging.ERROR)
+GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
 
@@ -201,11 +203,17 @@ class Link:
                         raise NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
-        """Say goodbye, if anybody listens."""
+        """Say goodbye, if anybody listens; no server keeps a site from ending."""
         node, self._node = self._node, None
-        if node is not None:
+
+        def goodbye(node: Node) -> None:
             with suppress(NetworkError), _naming(self.address):
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+
+        if node is not None:
+            last = threading.Thread(target=goodbye, args=(node,), name="goodbye", daemon=True)
+            last.start()
+            last.join(GOODBYE)
         self._client.close()
 
     def context(self) -> Context:

@@ -16,20 +16,20 @@ class Mailbox:
     """Messages on their way from the thread that asks for them to the one that answers.
 
     Of requests for a step one waits, that of the latest round: the others were asked again, or
-    their round is over.
+    their round is over. Of questions the newest few wait.
     """
 
     def __init__(self) -> None:
         self._news = threading.Condition()
         self._step: Message | None = None
-        self._questions: deque[Message] = deque()
+        self._questions: deque[Message] = deque(maxlen=MOST)
         self._closed = False
 
     def wants(self, metadata: Metadata) -> bool:
         """Whether there is room for a message, before more of it is fetched."""
         with self._news:
             if metadata.message_type in QUESTIONS:
-                return len(self._questions) < MOST
+                return True
             if metadata.message_type != MessageType.TRAIN:
                 return False
             return self._step is None or _round(metadata) >= _round(self._step.metadata)

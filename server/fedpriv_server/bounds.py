@@ -38,10 +38,11 @@ LARGEST = {  # bytes of a request; there are no others
     "/v1/fleet/push-messages": 1 << 20,
     "/v1/fleet/push-object": 8 << 20,  # Flower sends objects of at most 5 MB
 }
+OPEN = 8  # requests of one site at the same time; it needs three
 MOVING = 4  # requests that move an object at the same time, one a site
 COLLECT = 8  # of them between two collections of garbage
 PATIENCE = 120.0  # seconds in which such a request has to be through
-PROMPTNESS = 10.0  # seconds in which the body of any other has to be there
+PROMPTNESS = 10.0  # seconds in which the body of any other has to be there, or begin
 LONGEST_TIME = 40  # characters of a time that is signed
 
 
@@ -58,6 +59,7 @@ class Bounds:
         self._moving = asyncio.Semaphore(MOVING)
         self._moved = 0
         self._turns: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._open: defaultdict[bytes, int] = defaultdict(int)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -74,20 +76,32 @@ class Bounds:
             await PlainTextResponse("not admitted", 401)(scope, receive, send)
         elif not self._replays.is_first(key, headers[TIMESTAMP_HEADER]):
             await PlainTextResponse("once only", 409)(scope, receive, send)
-        elif scope["path"].endswith("-object"):
-            async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
-                await self._app(scope, receive, _to_the_end(send))
-            self._moved += 1
-            if self._moved % COLLECT == 0:
-                gc.collect()  # a request is a cycle, with its body in it
+        elif self._open[key] >= OPEN:
+            await PlainTextResponse("too many at once", 429)(scope, receive, send)
         else:
+            self._open[key] += 1
             try:
-                async with asyncio.timeout(PROMPTNESS):
-                    body = await _body(receive)
-            except TimeoutError:
-                await PlainTextResponse("too slow", 408)(scope, receive, send)
-            else:
-                await self._app(scope, _after(body, receive), send)
+                await self._hear(key, scope, receive, send)
+            finally:
+                self._open[key] -= 1
+
+    async def _hear(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        moves = scope["path"].endswith("-object")
+        try:
+            async with asyncio.timeout(PROMPTNESS):
+                body = await (receive() if moves else _body(receive))
+        except TimeoutError:
+            await PlainTextResponse("too slow", 408)(scope, receive, send)
+            return
+        receive = _after(body, receive)
+        if not moves:
+            await self._app(scope, receive, send)
+            return
+        async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
+            await self._app(scope, receive, _to_the_end(send))
+        self._moved += 1
+        if self._moved % COLLECT == 0:
+            gc.collect()  # a request is a cycle, with its body in it
 
     def _signer(self, headers: Headers) -> bytes | None:
         """The key that signed a request, if it may take part and did so just now."""

@@ -43,7 +43,7 @@ class Job:
     Args:
         run: an open run directory, new or resumed.
         pool: where the server borrows a model for evaluation.
-        site_of: the name under which a node is known; None if that is for it to say.
+        site_of: the name of a node, None if it may not take part; by default nodes say it.
 
     Attributes:
         proposal: what the sites are asked.
@@ -59,7 +59,7 @@ class Job:
         config: JobConfig,
         run: RunDirectory,
         pool: WorkerPool,
-        site_of: Callable[[int], str | None] = lambda node: None,
+        site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)

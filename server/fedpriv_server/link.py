@@ -309,10 +309,13 @@ class Link:
                     log.warning("Site %s: %s", self._names.get(message.node.node_id), error)
                     return _refusal(400, "no reply looks like that")
             case ConfirmMessageReceivedRequest():
+                if message.run_id != self._run:
+                    return _refusal(404, "no such run")
                 if message.message_object_id not in self._posted.get(message.node.node_id, ()):
                     return _refusal(400, "no message of one's own")
             case PushObjectRequest() | PullObjectRequest():
-                pass
+                if message.run_id != self._run:
+                    return _refusal(404, "no such run")
             case _:
                 return _refusal(404, "no such thing here")
         node = message.node.node_id
@@ -329,6 +332,8 @@ class Link:
     def _announce(self, request: PushMessagesRequest) -> None:
         """Look at a reply before Flower does, and expect its objects."""
         _check_single_reply(request)
+        if request.messages_list[0].metadata.run_id != self._run:
+            raise ProtocolError("A reply in another run.")
         message_id = request.messages_list[0].metadata.reply_to_message_id
         upload = self._state.uploads.get(message_id)
         if upload is not None and upload.node == request.node.node_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import ssl
 import threading
@@ -65,6 +66,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
     config = uvicorn.Config(
         app,
         http=PromptProtocol,
+        loop="fedpriv_server.prompt:PromptLoop",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -73,6 +75,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         timeout_graceful_shutdown=2,
         **options,  # type: ignore[arg-type]
     )
+    _raise_the_limit_of_files()
     config.load()
     if config.ssl is not None:
         watch(config.ssl, Refusals())
@@ -88,6 +91,12 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         server.should_exit = True
         thread.join(STARTING)
         listening.close()
+
+
+def _raise_the_limit_of_files() -> None:
+    """To the system a connection is a file, as an object is: whoever dials must not use up all."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvloop import Loop
 
-HEADS = 10.0  # seconds in which a request's head has to be there, once it has begun
+RESERVE = 256  # files that connections leave for everything else
+HEADS = 10.0  # seconds for a handshake, and for a request's head once it is its turn
+
+
+class PromptLoop(Loop):
+    """An event loop whose servers wait for TLS as long as for the rest, not for a minute."""
+
+    async def create_server(  # type: ignore[override]
+        self, *args: Any, **options: Any
+    ) -> asyncio.AbstractServer:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HEADS
+        return await super().create_server(*args, **options)
 
 
 class PromptProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """Uvicorn's, which waits for the end of a head forever."""
+    """Uvicorn's, which waits for the end of a head forever, and for any number of them."""
 
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._expect_head()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if len(self.connections) > files - RESERVE:
+            transport.abort()
+        else:
+            self._expect_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

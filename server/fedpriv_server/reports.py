@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from pydantic import ValidationError
 
 from fedpriv.errors import FedprivError, ProtocolError
-from fedpriv.protocol import ReportRequest
+from fedpriv.protocol import MAX_EPSILON, ReportRequest
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from fedpriv_server.run_directory import RunDirectory
@@ -53,5 +53,8 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
         raise ProtocolError("It is not a budget report.") from None
     if report.site != name or report.job != job:
         raise ProtocolError("It is of another site or job.")
+    figures = (report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed)
+    if not all(figure <= MAX_EPSILON for figure in (*figures, report.budget)):
+        raise ProtocolError("It states an ε that nobody has.")
     budget.verify(report)
     return report

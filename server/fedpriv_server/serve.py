@@ -127,7 +127,7 @@ def _run(
             try:
                 collect_reports(grid, run, door.link.names)
                 write_report(run.path)
-            except OSError as error:  # a full disk; it must not hide what ended the job
+            except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
     status.update(state="finished", problem="")
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")

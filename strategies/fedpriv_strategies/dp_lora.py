@@ -79,7 +79,7 @@ class DpLoraStrategy(Strategy):
         min_sites: int,
         timeout: float,
         sites: int,
-        site_of: Callable[[int], str | None] = lambda node: None,
+        site_of: Callable[[int], str | None] | None = None,
         heads: Mapping[str, Head] | None = None,
     ) -> None:
         self.proposal = proposal
@@ -101,6 +101,8 @@ class DpLoraStrategy(Strategy):
         Raises:
             RoundError: fewer than `min_sites` accept.
         """
+        for node in [node for node in self.refused if self._is_dismissed(node)]:
+            del self.refused[node]
         new = self._to_ask(grid.get_node_ids())
         messages = [message(self.proposal, node, QUERY, "0") for node in new]
         # The first time a site loads its model; later nobody waits for those who come late.
@@ -118,7 +120,7 @@ class DpLoraStrategy(Strategy):
                 log.warning("Site %s made no usable offer: %s", self._name(node), error)
                 answer = Refusal.of(error)
             if isinstance(answer, Offer):
-                self.offers[node] = answer
+                self._accept(node, answer)
             elif answer.refused in HEALING:
                 log.info("Site %s takes no part for now: %s", self._name(node), answer.reason)
             else:
@@ -131,6 +133,11 @@ class DpLoraStrategy(Strategy):
                 f" (job.min_sites). Refused: {reasons or 'none answered'}.",
                 may_heal=self._sites - len(self.refused) >= self._min_sites,
             )
+
+    def _accept(self, node: int, offer: Offer) -> None:
+        """With a new key a site is another node; the old one does not keep its name."""
+        others = {other: one for other, one in self.offers.items() if one.site != offer.site}
+        self.offers = {**others, node: offer}
 
     def _to_ask(self, there: Iterable[int]) -> list[int]:
         """Nodes that said neither yes nor no. Who does not answer is asked ever less often."""
@@ -145,14 +152,16 @@ class DpLoraStrategy(Strategy):
                 asked.append(node)
         return asked
 
+    def _is_dismissed(self, node: int) -> bool:
+        return self._site_of is not None and self._site_of(node) is None
+
     def _name(self, node: int) -> str:
-        return self._site_of(node) or f"node {node}"
+        return (self._site_of and self._site_of(node)) or f"node {node}"
 
     def _check(self, offer: Offer, node: int) -> None:
         """Refuse an offer in another's name, of figures nobody can have, or of an older ledger."""
-        known = self._site_of(node)
-        taken = {other.site for other in self.offers.values()}
-        if (known is not None and offer.site != known) or offer.site in taken:
+        taken = {one.site for other, one in self.offers.items() if not self._is_dismissed(other)}
+        if offer.site in taken or (self._site_of and self._site_of(node) != offer.site):
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
         if offer.delta >= 1 / offer.declared_size:
             raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
 from fedpriv.config.job import Wire
-from fedpriv.errors import ProtocolError
+from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import Answer, Body, Refusal, parse_answer
@@ -48,6 +48,9 @@ def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[
     def read(name: str) -> bytes:
         try:
             return arrays[name].data
+        except OSError as error:  # ours, not the site's
+            text = f"A reply can't be read from disk ({error.strerror})."
+            raise RoundError(text, may_heal=True) from None
         except Exception as error:  # whatever a site may have put together
             raise ProtocolError(f"Array {name!r} can't be read ({type(error).__name__}).") from None
 

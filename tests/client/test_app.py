@@ -128,6 +128,7 @@ def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
         {"000000": Array("float32", (10**15,), "numpy.ndarray", b"")},
         {"000000": Array("float32", (-1,), "numpy.ndarray", b"")},
         {"000000": Array("float32", (4,), "numpy.ndarray", ZEROS["000000"].data)},
+        {"000000": Array("float32", (1 << 60,) * 1000, "numpy.ndarray", ZEROS["000000"].data)},
     ],
 )
 def test_a_malformed_request_is_refused_before_the_site_hears_of_it(arrays: Any) -> None:

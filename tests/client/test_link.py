@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import NetworkError, ProtocolError, UnreachableError
 from fedpriv.pki.keys import new_key
+from fedpriv_client import fleet
+from fedpriv_client import link as link_module
 from fedpriv_client.fleet import MIB
 from fedpriv_client.link import Link
 
@@ -198,6 +201,28 @@ def test_no_bytes_get_out_of_an_envelope_but_as_a_protocol_error(content: bytes)
     for whole in (content, b"Message  0\x00" + content, b"RecordDict  0\x00" + content):
         with pytest.raises(ProtocolError):
             unpack("key", {"key": whole}, 1000)
+
+
+def test_no_server_keeps_a_site_from_ending(
+    server: Any, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "GOODBYE", 0.2)
+    done = Event()
+    server.script["deactivate-node"] = lambda *_: done.wait(20) and None
+    started = time.monotonic()
+    link.close()
+    assert time.monotonic() - started < 10
+    done.set()
+
+
+def test_an_answer_that_trickles_is_none(
+    server: Any, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "TIMEOUT", -1.0)
+    monkeypatch.setattr(fleet, "SLOWEST", 1e9)
+    server.say(asked())
+    with pytest.raises(UnreachableError, match="too slowly"):
+        link.receive()
 
 
 def test_plain_http_goes_to_no_proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,11 +242,25 @@ def test_a_busy_site_holds_no_more_than_it_can_use(server: Any, site: Running) -
 
 def test_what_is_not_wanted_is_not_fetched(server: Any, site: Running) -> None:
     site.gate.clear()
-    for number in range(20):
-        server.say(asked(f"question {number}"))
+    server.say(asked("at work"))
     site.start()
-    until(lambda: len(server.confirmed) == 20)
-    assert server.asked.count("pull-object") <= 3 * (MOST + 1)
+    until(lambda: len(server.confirmed) == 1)
+    server.say(asked("newest", kind="train", group="50"))
+    for number in range(20):
+        server.say(asked(f"old {number}", kind="train", group="3"))
+    until(lambda: len(server.confirmed) == 22)
+    assert server.asked.count("pull-object") == 3 * 2
+
+
+def test_of_questions_the_newest_wait() -> None:
+    mailbox = Mailbox()
+    for number in range(MOST + 3):
+        message = asked(f"question {number}")
+        assert mailbox.wants(message.metadata)
+        mailbox.put(message)
+    first = mailbox.get()
+    assert first is not None
+    assert first.content["fedpriv"]["body"] == "question 3"
 
 
 def test_what_waits_is_forgotten_when_the_server_asks_anew() -> None:

@@ -173,6 +173,21 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
 
 
 @slow
+def test_a_site_gets_a_new_key_while_it_works(federation: Federation, expected: Totals) -> None:
+    federation.only(2, needed=2)
+    server = federation.server()
+    federation.client(0, "slow")
+    client = federation.client(1)
+    client.until("slot 0,")
+    federation.provision("--renew", "site-1")
+    server.until("Site site-1 is turned out", 10)
+    assert client.wait(15) == IDENTITY
+    federation.client(1)
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+@slow
 def test_sites_show_certificates_where_the_server_wants_them(
     federation: Federation, expected: Totals
 ) -> None:

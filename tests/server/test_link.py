@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from fedpriv.pki.keys import new_key
 from fedpriv.wire import BLOCK, encode
 from fedpriv_client.fleet import FleetClient
 from fedpriv_server import bounds, grid, prompt
+from fedpriv_server import link as links
 from fedpriv_strategies.messages import as_blocks
 
 
@@ -238,6 +241,80 @@ def test_of_strangers_not_even_the_body_is_read(network: Network) -> None:
     site.call = FleetClient(f"127.0.0.1:{network.port}", None, new_key())
     assert status(site.pull) == 401
     assert _head_only(network.port, "Content-Length: 1000").startswith(b"HTTP/1.1 401")
+
+
+def test_a_site_has_a_few_requests_open_and_no_more(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "HOLD", 2.0)
+    site, other = network.site(), network.site("other")
+
+    def asks(_: int) -> int:
+        try:
+            site.pull()
+        except httpx.HTTPStatusError as error:
+            return error.response.status_code
+        return 200
+
+    with ThreadPoolExecutor(2 * bounds.OPEN) as threads:
+        found = sorted(threads.map(asks, range(2 * bounds.OPEN)))
+    assert found == [200] * bounds.OPEN + [429] * bounds.OPEN
+    other.pull()
+    site.pull()
+
+
+def test_a_turn_to_move_an_object_begins_with_its_first_byte(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four sites that announce much and send nothing hold nobody up."""
+    monkeypatch.setattr(bounds, "PROMPTNESS", 20.0)
+    honest = network.site()
+    silent = []
+    for index in range(bounds.MOVING):
+        head = _signed_head(network.site(f"silent-{index}"))
+        kept = [line for line in head if not line.startswith("content-length")]
+        silent.append(socket.create_connection(("127.0.0.1", network.port)))
+        lines = ("POST /v1/fleet/push-object HTTP/1.1", "Host: x", *kept, "content-length: 1000000")
+        silent[-1].sendall("\r\n".join((*lines, "", "")).encode())
+    time.sleep(0.2)
+    key = network.ask(honest, random(100_000))
+    honest.send(Reply(honest.take(), random(100_000)))
+    assert network.grid.pull_messages([key])
+    for connection in silent:
+        connection.close()
+
+
+def test_there_is_one_run(network: Network) -> None:
+    site = network.site()
+    network.ask(site)
+    to = site.take()
+    site._run = 7
+    assert status(lambda: site.confirm(to.message_id)) == 404
+    assert status(lambda: site.push("", {"ab" * 32: b"x"})) == 404
+    answer = Reply(to, content_of())
+    answer.message.metadata.run_id = 7
+    assert status(lambda: site.announce(answer)) == 400
+
+
+def test_connections_leave_files_for_the_rest(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    monkeypatch.setattr(prompt, "RESERVE", files - 2)
+    taken = [socket.create_connection(("127.0.0.1", network.port), timeout=5) for _ in range(4)]
+    time.sleep(0.2)
+    closed = 0
+    for connection in taken:
+        connection.settimeout(0.2)
+        try:
+            closed += connection.recv(1) == b""
+        except TimeoutError:
+            pass
+        except ConnectionResetError:
+            closed += 1
+        connection.close()
+    assert closed == 2
 
 
 def test_bodies_and_heads_are_waited_for_a_while(

@@ -119,6 +119,24 @@ def test_an_offer_that_nobody_can_make_is_refused(lie: dict[str, Any]) -> None:
     assert set(made.refused) == {7}
 
 
+def test_a_site_with_a_new_key_is_the_same_site() -> None:
+    names = {7: "a", 8: "b"}
+    made = strategy(site_of=names.get)
+    grid = Answering({7: offer("a"), 8: BudgetError("no")})
+    made.propose(grid)
+    del names[7], names[8]
+    names |= {17: "a", 18: "b"}
+    grid.answers = {17: offer("a"), 18: offer("b")}
+    made.propose(grid)
+    assert (set(made.offers), set(made.refused)) == ({17, 18}, set())
+
+
+def test_who_was_dismissed_speaks_for_nobody() -> None:
+    made = strategy(site_of={8: "b"}.get)
+    made.propose(Answering({7: offer("a"), 8: offer("b")}))
+    assert set(made.offers) == {8}
+
+
 def test_two_nodes_are_not_one_site() -> None:
     made = strategy()
     made.propose(Answering({7: offer("a"), 8: offer("a")}))
