@@ -42,7 +42,8 @@ class Worker:
     Attributes:
         base: the base model, its tokenizer and digest.
         model: the PEFT model.
-        vector: the flat view of what is trained.
+        vector: the flat view of what is trained; whoever borrows a worker leaves its own values.
+        initial: the values before any training, (P,), by the recipe's seed.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -52,6 +53,7 @@ class Worker:
         self.device = device_of(recipe.compute.device)
         self.model.to(self.device)
         self.vector = TrainableVector(self.model)
+        self.initial = self.vector.read()
         self._gradients: PerSampleGradients | None = None
 
     @property

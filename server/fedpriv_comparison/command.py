@@ -97,7 +97,9 @@ def compare(
     if as_json:
         print(json.dumps(document, indent=2))
         return
-    console.print(present.table(found, f"{title}  [bold red]NOT PRIVATE[/] (seeded noise)"))
+    console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
+    for table in present.tables(found):
+        console.print(table)
     for line in present.failures(found):
         console.print(f"failed  {line}", style="yellow", highlight=False, soft_wrap=True)
     console.print(f"{present.MEANING}\n{folder / 'compare.md'}", highlight=False, soft_wrap=True)

@@ -35,14 +35,13 @@ def seconds_of_a_run(config: JobConfig) -> float:
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]
-    vector = worker.vector.read()
     part = units[:UNITS]
     started = time.monotonic()
-    DpLora().clipped_sum(worker, part, vector, config.privacy.clip_norm)
+    DpLora().clipped_sum(worker, part, worker.initial, config.privacy.clip_norm)
     step = (time.monotonic() - started) / max(1, len(part))
     shown = [*reported, *tuning][:UNITS]
     started = time.monotonic()
-    evaluate(worker, shown, public(vector))
+    evaluate(worker, shown, public(worker.initial))
     look = (time.monotonic() - started) / max(1, len(shown))
     rounds = config.job.rounds
     looks = -(-rounds // config.evaluation.every) + 1

@@ -51,13 +51,16 @@ def cells(figures: Figures) -> list[str]:
     ]
 
 
-def table(rows: Sequence[Figures], title: str) -> Table:
-    """For the terminal, without the columns that are empty."""
+def tables(rows: Sequence[Figures]) -> list[Table]:
+    """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
     texts = [cells(row) for row in rows]
-    shown = [i for i in range(len(COLUMNS)) if i == 0 or any(text[i] for text in texts)]
-    found = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
-    for text in texts:
-        found.add_row(*(text[i] for i in shown))
+    found = []
+    for title, part in (("How good", range(1, 6)), ("How soon, at what cost", range(6, 12))):
+        shown = [0, *(i for i in part if any(text[i] for text in texts))]
+        made = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
+        for text in texts:
+            made.add_row(*(text[i] for i in shown))
+        found.append(made)
     return found
 
 

@@ -45,7 +45,7 @@ def train(
     recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
     with pool.borrow(recipe) as worker:
         populations, reported, tuning = load(config, worker)
-        optimizer = VectorOptimizer(config.optimizer, public(worker.vector.read()))
+        optimizer = VectorOptimizer(config.optimizer, public(worker.initial))
         expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
         rows = [_scores(0, worker, optimizer.vector, reported, tuning)]
         for number in range(1, rounds + 1):

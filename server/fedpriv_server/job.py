@@ -67,7 +67,7 @@ class Job:
         registry.site_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             _ = worker.gradients  # refuses what can't be trained privately
-            initial = public(worker.vector.read())
+            initial = public(worker.initial)
             self.model_facts = {
                 "name": config.model.name,
                 "task": config.model.task,

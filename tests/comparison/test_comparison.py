@@ -1,0 +1,180 @@
+"""A whole comparison on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv.errors import ConfigError
+from fedpriv.training import private_step
+from fedpriv.training.worker import WorkerPool
+from fedpriv_comparison import public_training, trial
+from fedpriv_comparison.comparison import Comparison, Row, compare
+from fedpriv_comparison.figures import figures
+from fedpriv_comparison.present import chart, markdown
+from fedpriv_comparison.variants import parse_variants
+from fedpriv_simulation.simulate import simulate
+
+Make = Callable[..., Any]
+
+
+def comparison(file: Path, *names: str, grids: tuple[str, ...] = (), seeds: int = 1) -> Comparison:
+    return Comparison(file, (), tuple(parse_variants(names, grids)), seeds)
+
+
+def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> None:
+    """Whatever ran before in the same process."""
+    clipped = "lora-clipped:clip_norm=0.01"
+    names = ("base", "lora", clipped, "dp-lora", "dp-lora-pooled", "dp-lora-local")
+    asked = comparison(federation(rounds=2), *names)
+    rows = compare(asked, tmp_path / "runs")
+    starts = {row.variant.name: row.results[0].rounds[0]["eval_loss"] for row in rows}
+    assert set(starts) == set(names)
+    assert len(set(starts.values())) == 1
+    ends = [row.results[0].last("eval_loss") for row in rows]
+    assert len(set(ends)) == len(names)  # and each goes its own way
+    assert [len(row.results[0].rounds) for row in rows] == [1, 3, 3, 3, 3, 3]
+    private = [row.results[0].epsilon for row in rows[3:]]
+    assert all(epsilon is not None and epsilon <= 6 for epsilon in private)
+    assert [row.results[0].epsilon for row in rows[:3]] == [None] * 3
+
+    found = figures(asked, rows, "dp-lora")
+    text = markdown(found, "title", "fedpriv compare …")
+    assert text.count("\n| ") == 1 + len(names)
+    assert "NOT PRIVATE" in text
+    svg = chart(rows)
+    for name in names:
+        assert f">{name}<" in svg
+
+
+def test_a_run_is_that_of_simulate(federation: Make, tmp_path: Path) -> None:
+    asked = comparison(federation(rounds=2), "dp-lora")
+    ((row),) = compare(asked, tmp_path / "runs")
+    config = asked.config(row.variant, (), 1)
+    alone = simulate(config, tmp_path / "alone", source=tmp_path, insecure_seed=1)
+    assert row.results[0].last("eval_loss") == alone.rounds[-1]["eval_loss"]
+    assert row.results[0].last("tuning_loss") == alone.rounds[-1]["tuning_loss"]
+
+
+def test_samples_are_those_of_the_private_run(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[int]] = []
+    real = private_step.poisson_sample
+
+    def watched(*arguments: Any) -> Any:
+        found = real(*arguments)
+        drawn.append(np.asarray(found).tolist())
+        return found
+
+    monkeypatch.setattr(private_step, "poisson_sample", watched)
+    monkeypatch.setattr(public_training, "poisson_sample", watched)
+    compare(comparison(federation(rounds=2), "dp-lora", "lora-clipped"), tmp_path / "runs")
+    assert len(drawn) == 8
+    assert drawn[:4] == drawn[4:]
+
+
+def test_clipping_what_is_short_changes_nothing(federation: Make, tmp_path: Path) -> None:
+    rows = compare(
+        comparison(federation(rounds=2), "lora", "lora-clipped:clip_norm=1000"), tmp_path / "runs"
+    )
+    lora, clipped = (row.results[0].last("eval_loss") for row in rows)
+    assert lora == pytest.approx(clipped, rel=1e-6)
+
+
+def test_settings_are_chosen_on_other_records_and_another_seed(
+    federation: Make, tmp_path: Path
+) -> None:
+    asked = comparison(federation(rounds=2), "dp-lora", grids=("lr=1e-4,1e-2,3.0",), seeds=2)
+    assert asked.runs == 5
+    done: list[int] = []
+    ((row),) = compare(asked, tmp_path / "runs", done=lambda trial, result: done.append(trial.seed))
+    assert done == [0, 0, 0, 1, 2]
+    losses = [loss for _, loss in row.tuned if loss is not None and math.isfinite(loss)]
+    assert row.settings == next(s for s, loss in row.tuned if loss == min(losses))
+    assert len(row.results) == 2
+
+
+def test_a_kept_run_is_not_run_again_and_another_setting_is(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = federation(rounds=1), tmp_path / "runs"
+    first = compare(comparison(file, "lora"), folder)
+    monkeypatch.setattr(trial, "_run", lambda *_: pytest.fail("it is kept"))
+    assert compare(comparison(file, "lora"), folder) == first
+    with pytest.raises(pytest.fail.Exception):
+        compare(comparison(file, "lora:lr=0.5"), folder)
+
+
+def test_a_run_that_fails_is_shown_and_the_others_are_run(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(trial, "simulate", broken)
+    asked = comparison(federation(rounds=1), "lora", "dp-lora", grids=("lr=1e-3,1e-2",))
+    rows = compare(asked, tmp_path / "runs")
+    assert rows[1].settings is None
+    found = figures(asked, rows, "lora")
+    assert len(found[1].failed) == 2
+    assert "eval_loss" in found[0].scores
+    assert "failed" in markdown(found, "title", "command")
+
+
+def test_private_records_are_not_compared(federation: Make) -> None:
+    with pytest.raises(ConfigError, match="charged to the records") as refused:
+        comparison(federation(public=False), "dp-lora")
+    assert refused.value.key == "job.data_is_public"
+
+
+def test_a_choice_at_the_end_of_its_grid_is_marked() -> None:
+    (variant,) = parse_variants(["dp-lora"], ["lr=1,2,3", "optimizer=sgd,adamw"])
+    edge = Row(variant, (), ("optimizer.lr=3", "optimizer.name=sgd"), ())
+    inside = Row(variant, (), ("optimizer.lr=2", "optimizer.name=sgd"), ())
+    assert (edge.at_the_edge, inside.at_the_edge) == (["optimizer.lr"], [])
+
+
+def test_a_pool_that_trained_before_starts_anew(federation: Make, tmp_path: Path) -> None:
+    config = comparison(federation(rounds=1), "dp-lora").config(
+        parse_variants(["dp-lora"], [])[0], (), 1
+    )
+    pool = WorkerPool(1)
+    losses = [
+        simulate(config, tmp_path / str(i), source=tmp_path, insecure_seed=1, pool=pool)
+        .rounds[-1]["eval_loss"]
+        for i in range(2)
+    ]  # fmt: skip
+    assert losses[0] == losses[1]
+
+
+def test_the_command_says_how_long_and_goes_on(federation: Make, tmp_path: Path) -> None:
+    import typer
+
+    from fedpriv_comparison.command import compare as command
+
+    app = typer.Typer()
+    app.command()(command)
+    arguments = [str(federation(rounds=1)), "--methods", "base,lora", "--seeds", "1"]
+    out = tmp_path / "out"
+    first = CliRunner().invoke(app, [*arguments, "--out", str(out)])
+    assert first.exit_code == 0, first.output
+    assert re.search(r"2 runs of 2 are left, about \d+ (s|min)", first.output)
+    assert {path.name for path in out.iterdir()} == {
+        "runs", "compare.json", "compare.md", "compare.svg",
+    }  # fmt: skip
+    again = CliRunner().invoke(app, [*arguments, "--out", str(out), "--json"])
+    assert "All 2 runs are there already." in again.output
+    document = json.loads((out / "compare.json").read_text())
+    assert document["private"] is False
+    assert [row["name"] for row in document["rows"]] == ["base", "lora"]
+    other = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert other.exit_code != 0

@@ -1,0 +1,48 @@
+"""What is said of curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv_comparison.figures import Spread, loss_at, steps_to
+
+
+def curve(*losses: float, every: int = 1) -> list[dict[str, Any]]:
+    return [{"round": every * i, "eval_loss": loss} for i, loss in enumerate(losses)]
+
+
+def test_between_two_evaluations_is_a_line() -> None:
+    found = curve(4.0, 3.0, 2.5, every=10)
+    assert loss_at(found, 0) == 4.0
+    assert loss_at(found, 5) == 3.5
+    assert loss_at(found, 20) == 2.5
+    assert loss_at(found, 21) is None
+    assert steps_to(found, 3.5) == 5.0
+    assert steps_to(found, 2.75) == 15.0
+    assert steps_to(found, 9.0) == 0.0
+    assert steps_to(found, 2.0) is None
+
+
+def test_the_first_time_counts() -> None:
+    assert steps_to(curve(4.0, 2.0, 5.0, 1.0), 3.0) == 0.5
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12), st.floats(0, 1))
+def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: float) -> None:
+    found = curve(*losses)
+    number = share * (len(losses) - 1)
+    level = loss_at(found, number)
+    assert level is not None
+    steps = steps_to(found, level + 1e-9)
+    assert steps is not None
+    assert steps <= number + 1e-6
+
+
+def test_one_seed_has_no_deviation() -> None:
+    assert Spread.of([]) is None
+    assert Spread.of([2.0]) == Spread(2.0, None)
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, pytest.approx(2**0.5))
