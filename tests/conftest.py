@@ -117,6 +117,7 @@ def make_worker(model_folder: Make) -> Make:
         r: int = 4,
         targets: Any = None,
         microbatch: int = 16,
+        pooling: Any = "own",
         **changes: Any,
     ) -> Any:
         from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
@@ -125,7 +126,11 @@ def make_worker(model_folder: Make) -> Make:
         labels = ("no", "yes", "maybe") if task == "classification" else ()
         recipe = ModelRecipe(
             ModelSection(
-                name=str(model_folder(kind, **changes)), task=task, labels=labels, max_length=64
+                name=str(model_folder(kind, **changes)),
+                task=task,
+                labels=labels,
+                max_length=64,
+                pooling=pooling,
             ),
             LoraSection(r=r, alpha=2.0 * r, target_modules=targets or TARGETS[kind]),
             seed=3,

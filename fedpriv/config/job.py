@@ -61,6 +61,9 @@ class ModelSection(Section):
     task: Literal["causal-lm", "classification"] = "causal-lm"
     labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
     max_length: int = Field(128, ge=2, le=131_072, description="tokens in a window")
+    pooling: Literal["own", "mean"] = Field(
+        "own", description="classification: the model's own head, or a layer on the mean token"
+    )
 
     @model_validator(mode="after")
     def _labels_belong_to_classification(self) -> ModelSection:
@@ -68,6 +71,8 @@ class ModelSection(Section):
             raise ValueError("classification needs labels: at least two distinct names")
         if self.task == "causal-lm" and self.labels:
             raise ValueError("labels belong to task = 'classification'")
+        if self.task == "causal-lm" and self.pooling != "own":
+            raise ValueError("pooling belongs to task = 'classification'")
         return self
 
 

@@ -45,6 +45,8 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    from fedpriv.models.pooled import MeanPooledClassifier
+
     source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
@@ -59,23 +61,29 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     factory: Any = AutoModelForCausalLM
     if settings.task == "classification":
         factory = AutoModelForSequenceClassification
-        options["ignore_mismatched_sizes"] = True  # a head for other labels is drawn anew
         options["num_labels"] = len(settings.labels)
         options["id2label"] = dict(enumerate(settings.labels))
         options["label2id"] = {label: index for index, label in enumerate(settings.labels)}
+        # A head for other labels is drawn anew; an encoder's own layers have to fit.
+        options["ignore_mismatched_sizes"] = settings.pooling == "own"
+    model: Any
     try:
         stored = find_base(source)
         options["revision"] = stored.revision  # what is hashed below is what is loaded here
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
-            model, loaded = factory.from_pretrained(source, **options)
+            if settings.pooling == "mean":
+                model, new = MeanPooledClassifier.from_encoder(source, **options)
+            else:
+                model, loaded = factory.from_pretrained(source, **options)
+                drawn = (entry[0] for entry in loaded["mismatched_keys"])
+                new = {*loaded["missing_keys"], *drawn}
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(settings, error) from None
     if model.config.pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
     model.requires_grad_(False)
     model.eval()
-    new = {*loaded["missing_keys"], *(entry[0] for entry in loaded["mismatched_keys"])}
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     if len(tokenizer) > model.config.vocab_size:

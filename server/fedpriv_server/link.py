@@ -180,6 +180,7 @@ class Link:
         for node in [node for node, known in self._names.items() if known == name]:
             del self._names[node]  # Flower keeps a key that it has deleted, and never takes it back
             self._visits[node] += 1
+            self._ring(node)  # a question that is held open is answered with the refusal
             self.presence.forget(node)
 
     # Messages
@@ -224,10 +225,13 @@ class Link:
         self._store.put(key, message.deflate())
         self._state.uploads[key] = upload
         self._posted[node].append(key)
+        self._ring(node)
+        return key
+
+    def _ring(self, node: int) -> None:
         loop, box = self._loop, self._mailboxes.get(node)
         if loop is not None and box is not None:
             loop.call_soon_threadsafe(box.set)
-        return key
 
     def replies(self, message_ids: set[str]) -> list[Message]:
         """The replies to messages that came since the last call, content and all to come.

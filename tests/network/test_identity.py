@@ -159,11 +159,13 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
     federation.client(0, "slow")
     client = federation.client(1)
     client.until("slot 1,")
+    assert federation.ask(0, "pause").exit_code == 0  # so that the job does not end meanwhile
     federation.provision("--revoke", "site-1")
     server.until("Site site-1 is turned out", 10)
     assert client.wait(15) == IDENTITY
     again = federation.client(1)
     assert again.wait(20) == IDENTITY
+    assert federation.ask(0, "resume").exit_code == 0
     assert again.text.count("does not know this site's key") >= 2
     federation.finish(server)
     assert federation.states(0) == ["ok"] * 3

@@ -1,0 +1,54 @@
+"""A classifier on the mean of an encoder's token vectors, as sentence encoders are trained."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch import Tensor, nn
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+
+class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
+    """An encoder, the mean over the tokens that count, and one linear layer.
+
+    A record's mean is over its own tokens, whatever it is padded to.
+
+    Source:
+        Reimers & Gurevych, "Sentence-BERT", EMNLP 2019, section 3.
+    """
+
+    config_class = PretrainedConfig
+    base_model_prefix = "encoder"
+
+    def __init__(self, encoder: PreTrainedModel, labels: int) -> None:
+        super().__init__(encoder.config)
+        self.encoder = encoder
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None  # type: ignore[assignment]  # of the first token; it would be computed and thrown away
+        width: int = encoder.config.hidden_size
+        self.classifier = nn.Linear(width, labels, dtype=encoder.dtype)
+
+    @classmethod
+    def from_encoder(cls, source: str, num_labels: int, **options: Any) -> tuple[Self, set[str]]:
+        """Of a stored encoder with a new head; gives the names of what was drawn anew, too.
+
+        Raises:
+            OSError, ValueError, KeyError: as `AutoModel.from_pretrained`.
+        """
+        encoder, loaded = AutoModel.from_pretrained(source, **options)
+        made = cls(encoder, num_labels)
+        kept = {name for name, _ in made.named_parameters()}
+        new = {f"encoder.{name}" for name in loaded["missing_keys"]} | {
+            name for name in kept if name.startswith("classifier.")
+        }
+        return made, new & kept
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, **_: Any
+    ) -> SequenceClassifierOutput:
+        """Logits, (B, labels)."""
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        counts = attention_mask.unsqueeze(2).to(hidden.dtype)  # (B, T, 1)
+        mean = (hidden * counts).sum(1) / counts.sum(1).clamp_min(1)
+        return SequenceClassifierOutput(logits=self.classifier(mean))
