@@ -89,7 +89,7 @@ def compare(
         raise
     found = figures.figures(asked, rows, held)
     command = shlex.join(["fedpriv", *sys.argv[1:]])
-    title = f"{', '.join(names)}: {seeds} seeds"
+    title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
     document = present.as_json(asked, found, held, command)
     (folder / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     (folder / "compare.md").write_text(present.markdown(found, title, command), encoding="utf-8")
