@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.privacy.privatised import public
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.public_training import load
+from fedpriv_comparison.public_training import load, untrained
 from fedpriv_server.evaluation import evaluate
 
 UNITS = 32  # that are timed
@@ -41,7 +40,7 @@ def seconds_of_a_run(config: JobConfig) -> float:
     step = (time.monotonic() - started) / max(1, len(part))
     shown = [*reported, *tuning][:UNITS]
     started = time.monotonic()
-    evaluate(worker, shown, public(worker.initial))
+    evaluate(worker, shown, untrained(worker))
     look = (time.monotonic() - started) / max(1, len(shown))
     rounds = config.job.rounds
     looks = -(-rounds // config.evaluation.every) + 1

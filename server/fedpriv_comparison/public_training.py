@@ -45,7 +45,7 @@ def train(
     recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
     with pool.borrow(recipe) as worker:
         populations, reported, tuning = load(config, worker)
-        optimizer = VectorOptimizer(config.optimizer, public(worker.initial))
+        optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
         rows = [_scores(0, worker, optimizer.vector, reported, tuning)]
         for number in range(1, rounds + 1):
@@ -62,6 +62,11 @@ def train(
             if number % config.evaluation.every == 0 or number == rounds:
                 rows.append(_scores(number, worker, optimizer.vector, reported, tuning))
     return rows
+
+
+def untrained(worker: Worker) -> Privatised[Vector]:
+    """The values before any training: of a public base and a public seed."""
+    return public(worker.initial)
 
 
 def load(

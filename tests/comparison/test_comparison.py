@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable
@@ -156,7 +157,10 @@ def test_a_pool_that_trained_before_starts_anew(federation: Make, tmp_path: Path
     assert losses[0] == losses[1]
 
 
-def test_the_command_says_how_long_and_goes_on(federation: Make, tmp_path: Path) -> None:
+def test_the_command_says_how_long_and_goes_on(
+    federation: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "fedpriv_client")  # and back to what it was afterwards
     import typer
 
     from fedpriv_comparison.command import compare as command

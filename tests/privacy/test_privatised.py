@@ -34,7 +34,10 @@ MAKERS = {
 }
 # Each maker is honest in one place. `public` is a person's word: another place needs a review.
 USED_IN = {
-    "public": {"server/fedpriv_server/job.py"},
+    "public": {
+        "server/fedpriv_server/job.py",  # the model before any training
+        "server/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
+    },
     "released": {"fedpriv/privacy/mechanism.py"},
     "received": {"strategies/fedpriv_strategies/messages.py"},
     "restored": {"server/fedpriv_server/checkpoint.py"},

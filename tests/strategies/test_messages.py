@@ -59,7 +59,7 @@ def test_what_is_no_such_vector_is_refused(arrays: ArrayRecord) -> None:
         as_blocks(arrays, 3, "float32").value.vector()
 
 
-@pytest.mark.parametrize("error", [ValueError("not an array"), KeyError("lost"), OSError("disk")])
+@pytest.mark.parametrize("error", [ValueError("not an array"), KeyError("lost")])
 def test_an_array_that_can_not_be_read_is_the_senders_fault(error: Exception) -> None:
     class Stored(dict[str, Array]):
         def __getitem__(self, name: str) -> Array:
@@ -69,6 +69,17 @@ def test_an_array_that_can_not_be_read_is_the_senders_fault(error: Exception) ->
     blocks = as_blocks(arrays, 3, "float32").value
     with pytest.raises(ProtocolError, match="'000000' can't be read"):
         blocks.vector()
+
+
+def test_a_disk_that_can_not_be_read_is_nobodys_fault_and_may_heal() -> None:
+    class Stored(dict[str, Array]):
+        def __getitem__(self, name: str) -> Array:
+            raise OSError(24, "Too many open files")
+
+    arrays: Mapping[str, Array] = Stored(arrays_of(np.zeros(3, np.float32), "float32"))
+    with pytest.raises(RoundError, match="Too many open files") as caught:
+        as_blocks(arrays, 3, "float32").value.vector()
+    assert caught.value.may_heal
 
 
 @pytest.mark.parametrize("wire", get_args(Wire))
