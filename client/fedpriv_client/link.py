@@ -90,10 +90,6 @@ class Link:
         self._node: Node | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
 
-    @property
-    def is_connected(self) -> bool:
-        return self._node is not None
-
     def connect(self) -> int:
         """Say who we are; gives the node's id. The server sends again what is unanswered.
 

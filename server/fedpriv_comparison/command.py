@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpriv.errors import ConfigError, RunError
+from fedpriv.files import write_atomic, write_json
 
 
 def compare(
@@ -91,9 +92,9 @@ def compare(
     command = shlex.join(["fedpriv", *sys.argv[1:]])
     title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
     document = present.as_json(asked, found, held, command)
-    (folder / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    (folder / "compare.md").write_text(present.markdown(found, title, command), encoding="utf-8")
-    (folder / "compare.svg").write_text(present.chart(rows), encoding="utf-8")
+    write_json(folder / "compare.json", document)
+    write_atomic(folder / "compare.md", present.markdown(found, title, command))
+    write_atomic(folder / "compare.svg", present.chart(rows))
     if as_json:
         print(json.dumps(document, indent=2))
         return

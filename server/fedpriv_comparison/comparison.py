@@ -68,7 +68,7 @@ class Comparison:
     @property
     def runs(self) -> int:
         """How many runs it takes in all."""
-        chosen = sum(len(self.choices(variant)) for variant in self.variants)
+        chosen = sum(len(item.grid) for item in self.variants if len(item.grid) > 1)
         return chosen + self.seeds * len(self.variants)
 
 

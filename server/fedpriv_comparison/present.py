@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -56,12 +56,17 @@ def tables(rows: Sequence[Figures]) -> list[Table]:
     texts = [cells(row) for row in rows]
     found = []
     for title, part in (("How good", range(1, 6)), ("How soon, at what cost", range(6, 12))):
-        shown = [0, *(i for i in part if any(text[i] for text in texts))]
+        shown = _shown(texts, part)
         made = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
         for text in texts:
             made.add_row(*(text[i] for i in shown))
         found.append(made)
     return found
+
+
+def _shown(texts: Sequence[Sequence[str]], columns: Iterable[int]) -> list[int]:
+    """The first column, and those of the others that are not empty."""
+    return [0, *(i for i in columns if any(text[i] for text in texts))]
 
 
 def failures(rows: Sequence[Figures]) -> list[str]:
@@ -72,7 +77,7 @@ def failures(rows: Sequence[Figures]) -> list[str]:
 def markdown(rows: Sequence[Figures], title: str, command: str) -> str:
     """The same table with what is needed to make it again."""
     texts = [cells(row) for row in rows]
-    shown = [i for i in range(len(COLUMNS)) if i == 0 or any(text[i] for text in texts)]
+    shown = _shown(texts, range(1, len(COLUMNS)))
     lines = [f"# {title}", ""]
     lines.append("| " + " | ".join(COLUMNS[i] for i in shown) + " |")
     lines.append("|" + "---|" * len(shown))
@@ -123,10 +128,7 @@ def chart(rows: Sequence[Row]) -> str:
         ]
         points = [point for point in points if math.isfinite(point[1])]
         if row.variant.method == "base" and points:
-            last = max(
-                result.rounds[-1]["round"] for r in rows for result in r.results if result.rounds
-            )
-            points = [points[0], (float(last), points[0][1])]
+            points = [points[0], (_last_round(rows), points[0][1])]
         if points:
             dashed = row.variant.method == "base"
             colour = f"series-{index % PALETTE}"

@@ -20,7 +20,7 @@ from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
-from fedpriv_server.evaluation import evaluate
+from fedpriv_server.evaluation import scores
 
 
 def train(
@@ -47,7 +47,13 @@ def train(
         populations, reported, tuning = load(config, worker)
         optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
-        rows = [_scores(0, worker, optimizer.vector, reported, tuning)]
+        rows: list[dict[str, Any]] = []
+
+        def look(number: int) -> None:
+            found = scores(worker, optimizer.vector, reported, tuning)
+            rows.append({"round": number, **found})
+
+        look(0)
         for number in range(1, rounds + 1):
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
@@ -60,7 +66,7 @@ def train(
             rate = learning_rate(config.optimizer, number, config.job.rounds)
             optimizer.step(public((total / expected).astype(np.float32)), lr=rate)
             if number % config.evaluation.every == 0 or number == rounds:
-                rows.append(_scores(number, worker, optimizer.vector, reported, tuning))
+                look(number)
     return rows
 
 
@@ -98,16 +104,3 @@ def load(
             tuning_share=config.evaluation.tuning_share,
         )
     return populations, reported, tuning
-
-
-def _scores(
-    number: int,
-    worker: Worker,
-    vector: Privatised[Vector],
-    reported: Sequence[Example],
-    tuning: Sequence[Example],
-) -> dict[str, Any]:
-    row: dict[str, Any] = {"round": number, **evaluate(worker, reported, vector).as_dict()}
-    if tuning:
-        row["tuning_loss"] = evaluate(worker, tuning, vector).eval_loss
-    return row

@@ -73,6 +73,23 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
     return Scores(total / count, right / count, auc)
 
 
+def scores(
+    worker: Worker,
+    vector: Privatised[Vector],
+    reported: Sequence[Example],
+    tuning: Sequence[Example],
+) -> dict[str, float]:
+    """The scores on the examples that are reported, and the loss on those to choose settings by.
+
+    Raises:
+        RawValueError: the vector is raw.
+    """
+    found = evaluate(worker, reported, vector).as_dict()
+    if tuning:
+        found["tuning_loss"] = evaluate(worker, tuning, vector).eval_loss
+    return found
+
+
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
     """P(score of a positive > score of a negative), ties half; None with one class only.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,15 @@ from flwr.serverapp import Grid
 
 from fedpriv import registry
 from fedpriv.config.job import JobConfig, seconds
-from fedpriv.data import DataSpec, Example, load_examples
+from fedpriv.data import DataSpec, load_examples
 from fedpriv.errors import RoundError
 from fedpriv.models.base import EMBEDDED
-from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, public
+from fedpriv.privacy.privatised import public
 from fedpriv.protocol import Proposal
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.evaluation import Scores, evaluate
+from fedpriv_server.evaluation import Scores, evaluate, scores
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import as_arrays
 
@@ -113,7 +112,8 @@ class Job:
         if "baseline" in run.info:
             self.baseline = Scores(**run.info["baseline"])
         else:
-            self.baseline = self._evaluate(initial, self.examples)
+            with pool.borrow(self.recipe) as worker:
+                self.baseline = evaluate(worker, self.examples, initial)
 
     def execute(
         self, grid: Grid, listener: Listener, gather: Callable[[RoundError | None], None] = _raise
@@ -185,18 +185,13 @@ class Job:
     def _is_due(self, number: int) -> bool:
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
-    def _evaluate(self, vector: Privatised[Vector], examples: Sequence[Example]) -> Scores:
-        with self._pool.borrow(self.recipe) as worker:
-            return evaluate(worker, examples, vector)
-
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
         """What is written of a round; the scores are taken here."""
         outcome, vector = self.strategy.outcome, self.optimizer.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         if self._is_due(number):
-            shown = dict(self._evaluate(vector, self.examples).as_dict())
-            if self.tuning:
-                shown["tuning_loss"] = self._evaluate(vector, self.tuning).eval_loss
+            with self._pool.borrow(self.recipe) as worker:
+                shown = dict(scores(worker, vector, self.examples, self.tuning))
         duration = time.monotonic() - started
         return {
             "round": number,

@@ -71,9 +71,3 @@ class FolderStore(InMemoryObjectStore):
         with self.lock_store:
             self.store[object_id].ref_count -= 1
             self.delete(object_id)
-
-    def is_available(self, object_id: str) -> bool:
-        """Whether the content of an object is there."""
-        with self.lock_store:
-            entry = self.store.get(object_id)
-            return entry is not None and entry.is_available

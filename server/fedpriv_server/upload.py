@@ -17,8 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_object_body, get_obj
 
 from fedpriv.errors import ProtocolError
 from fedpriv_server.shape import RECORDS, Place, Room, check, outline
-
-LARGE = 64 << 10  # bytes from which an object is a file
+from fedpriv_server.store import LARGE
 
 
 class Upload:
