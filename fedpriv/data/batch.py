@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpriv.data.encode import NO_LOSS, Example
 
-STEP = 32
+STEP = 8  # of short records; longer ones are padded by an eighth at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Batch:
 
 
 def padded_length(length: int, max_length: int) -> int:
-    """The next multiple of 32, at most `max_length`.
+    """The next of 8, 16, …, 128, 144, …, 256, 288, …, at most `max_length`.
 
     Not the longest of a batch: a row's shape, and so its rounding, must not depend on who
     else was sampled.
@@ -53,7 +53,8 @@ def padded_length(length: int, max_length: int) -> int:
     """
     if not 1 <= length <= max_length:
         raise ValueError(f"Expected 1 <= length={length} <= max_length={max_length}.")
-    return min(-(-length // STEP) * STEP, max_length)
+    step = max(STEP, 2 ** (length.bit_length() - 4))
+    return min(-(-length // step) * step, max_length)
 
 
 def buckets(examples: Sequence[Example], max_length: int) -> dict[int, list[int]]:

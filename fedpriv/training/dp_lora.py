@@ -47,21 +47,20 @@ class DpLora:
         gradients = worker.gradients
         grid = grid_of(numerics, clip_norm, gradients.size)
         total = zeros(gradients.size, grid, worker.device)
-        held = [unit for unit in units if unit]  # a unit without records contributes 0
-        held.sort(key=lambda unit: max(len(example.input_ids) for example in unit))
         size = 1 if grid else worker.recipe.compute.microbatch
-        start = 0
-        while start < len(held):
-            part = held[start : start + size]
-            try:
-                rows = self._unit_rows(worker, part, size)
-                total += clip_to_grid(rows, grid) if grid else clip_and_sum(rows, clip_norm)
-            except Exception as error:  # whatever fails, the sample stays the same
-                if len(part) > 1:
-                    size = max(1, len(part) // 2)
-                    continue
-                log.warning("A unit failed and contributes 0: %s", type(error).__name__)
-            start += len(part)
+        for held in _by_length(units, worker.recipe.model.max_length):
+            start = 0
+            while start < len(held):
+                part = held[start : start + size]
+                try:
+                    rows = self._unit_rows(worker, part, size)
+                    total += clip_to_grid(rows, grid) if grid else clip_and_sum(rows, clip_norm)
+                except Exception as error:  # whatever fails, the sample stays the same
+                    if len(part) > 1:
+                        size = max(1, len(part) // 2)
+                        continue
+                    log.warning("A unit failed and contributes 0: %s", type(error).__name__)
+                start += len(part)
         return ClippedSum(gradients.natural(total), clip_norm, grid)
 
     def _unit_rows(self, worker: Worker, units: Sequence[Unit], size: int) -> Tensor:
@@ -86,6 +85,18 @@ class DpLora:
                 result.index_add_(0, owners, rows * share.to(rows)[owners].unsqueeze(1))
         assert result is not None
         return result
+
+
+def _by_length(units: Sequence[Unit], max_length: int) -> list[list[Unit]]:
+    """Units that hold records, grouped by the padded length of their longest one."""
+    from fedpriv.data.batch import padded_length
+
+    groups: dict[int, list[Unit]] = {}
+    for unit in units:
+        if unit:
+            longest = max(len(example.input_ids) for example in unit)
+            groups.setdefault(padded_length(longest, max_length), []).append(unit)
+    return [groups[length] for length in sorted(groups)]
 
 
 def _chunks(members: list[int], size: int) -> list[list[int]]:

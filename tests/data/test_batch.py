@@ -23,8 +23,8 @@ def test_padded_length_is_monotone_and_sufficient(a: int, b: int, max_length: in
     shorter, longer = sorted((min(a, max_length), min(b, max_length)))
     padded = padded_length(shorter, max_length)
     assert shorter <= padded <= padded_length(longer, max_length) <= max_length
-    assert padded % 32 == 0 or padded == max_length
-    assert padded - shorter < 32
+    assert padded % 8 == 0 or padded == max_length
+    assert padded - shorter < max(8, shorter / 8)
 
 
 @pytest.mark.parametrize("length", [0, -1, 65])
