@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -127,9 +127,21 @@ class EvaluationSection(Section):
     data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
     every: int = Field(1, ge=1, description="rounds between two evaluations")
     limit: int | None = Field(None, ge=1, description="use only the first so many records")
+    tuning: Path | None = Field(None, description="further records, to choose settings by")
     tuning_share: float = Field(
-        0.0, ge=0, lt=1, description="of the records, set apart to choose settings by"
+        0.0, ge=0, lt=1, description="of data, set apart to choose settings by; without tuning only"
     )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.tuning is not None and self.tuning_share:
+            raise ValueError("tuning and tuning_share exclude each other: name a file or a share")
+        return self
+
+    def files(self) -> dict[str, Path]:
+        """The files of evaluation records, by key."""
+        found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
+        return {key: path for key, path in found.items() if path is not None}
 
 
 class ComputeSection(Section):

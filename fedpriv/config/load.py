@@ -178,7 +178,12 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
         )
         for site in job.sites
     )
-    evaluation = job.evaluation.model_copy(update={"data": folder / job.evaluation.data})
+    evaluation = job.evaluation.model_copy(
+        update={
+            key.removeprefix("evaluation."): folder / path
+            for key, path in job.evaluation.files().items()
+        }
+    )
     server = job.server
     if server is not None:
         server = server.model_copy(update={"pki": folder / server.pki})

@@ -53,7 +53,7 @@ def padded_length(length: int, max_length: int) -> int:
     """
     if not 1 <= length <= max_length:
         raise ValueError(f"Expected 1 <= length={length} <= max_length={max_length}.")
-    step = max(STEP, 2 ** (length.bit_length() - 4))
+    step = max(STEP, (1 << length.bit_length()) // 16)
     return min(-(-length // step) * step, max_length)
 
 

@@ -47,8 +47,8 @@ def compare(
 ) -> None:
     """Methods side by side on public data, each with settings chosen for it.
 
-    Settings are chosen on one half of the evaluation records and reported on the other. The same
-    command goes on where it was stopped.
+    Settings are chosen on other evaluation records than those that are reported: evaluation.tuning,
+    or one half. The same command goes on where it was stopped.
     """
     console = Console(stderr=as_json)
     with console.status("Loading") if console.is_terminal else nullcontext():

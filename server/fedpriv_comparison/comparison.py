@@ -15,7 +15,7 @@ from fedpriv_comparison.trial import Result, Trial, run
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
 
 TUNING_SEED = 0  # the seeds that are reported are 1, 2, …
-TUNING_SHARE = "evaluation.tuning_share=0.5"
+TUNING_SHARE = 0.5  # of the evaluation records, where the file names none to choose settings by
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,11 @@ class Comparison:
         """The job of one run."""
         method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
         own = [*method, *variant.settings, *settings, f"job.seed={seed}"]
-        return load_job(self.source, [TUNING_SHARE, *self.overrides, *own])
+        job = load_job(self.source, [*self.overrides, *own])
+        if job.evaluation.tuning is not None or job.evaluation.tuning_share:
+            return job
+        evaluation = job.evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
+        return job.model_copy(update={"evaluation": evaluation})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
         """One run."""

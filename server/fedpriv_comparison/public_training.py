@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.job import MAX_CLIP, JobConfig
-from fedpriv.data import DataSpec, Example, Population, load_examples, load_population
+from fedpriv.data import DataSpec, Example, Population, load_population
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.entropy import InsecureEntropy
@@ -20,7 +20,7 @@ from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
-from fedpriv_server.evaluation import scores
+from fedpriv_server.evaluation import evaluation_records, scores
 
 
 def train(
@@ -94,13 +94,5 @@ def load(
             populations[site.name] = load_population(
                 site.data, spec, tokenizer, cache_dir=cache, key=f"sites.{site.name}.data"
             )
-        reported, tuning = load_examples(
-            config.evaluation.data,
-            spec,
-            tokenizer,
-            cache_dir=cache,
-            key="evaluation.data",
-            limit=config.evaluation.limit,
-            tuning_share=config.evaluation.tuning_share,
-        )
+        reported, tuning = evaluation_records(config, tokenizer, cache)
     return populations, reported, tuning

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from scipy.stats import rankdata
 
+from fedpriv.config.job import JobConfig
+from fedpriv.data import DataSpec, Example, load_examples
 from fedpriv.data.batch import buckets
-from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, require_privatised
 from fedpriv.training.loss import correct_tokens, token_losses
 from fedpriv.training.worker import Worker
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 BATCH = 32
 
@@ -35,6 +41,36 @@ class Scores:
     def as_dict(self) -> dict[str, float]:
         """The scores there are, by name."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def evaluation_records(
+    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
+) -> tuple[list[Example], list[Example]]:
+    """The examples to report on, and those to choose settings by: of another file, or a share.
+
+    Raises:
+        DataError: as `load_examples`.
+    """
+    wanted = config.evaluation
+    spec = DataSpec.of(
+        config.data.columns,
+        config.model,
+        max_records_per_unit=config.privacy.max_records_per_unit,
+    )
+    parts = [
+        load_examples(
+            path,
+            spec,
+            tokenizer,
+            cache_dir=cache_dir,
+            key=key,
+            limit=wanted.limit,
+            tuning_share=wanted.tuning_share,
+        )
+        for key, path in wanted.files().items()
+    ]
+    reported, apart = parts[0]
+    return reported, parts[1][0] if len(parts) > 1 else apart
 
 
 @torch.inference_mode()

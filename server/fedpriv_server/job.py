@@ -15,7 +15,6 @@ from flwr.serverapp import Grid
 
 from fedpriv import registry
 from fedpriv.config.job import JobConfig, seconds
-from fedpriv.data import DataSpec, load_examples
 from fedpriv.errors import RoundError
 from fedpriv.models.base import EMBEDDED
 from fedpriv.privacy.privatised import public
@@ -23,7 +22,7 @@ from fedpriv.protocol import Proposal
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.evaluation import Scores, evaluate, scores
+from fedpriv_server.evaluation import Scores, evaluate, evaluation_records, scores
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import as_arrays
 
@@ -80,18 +79,8 @@ class Job:
                 vector=worker.vector.digest,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
-                self.examples, self.tuning = load_examples(
-                    config.evaluation.data,
-                    DataSpec.of(
-                        config.data.columns,
-                        config.model,
-                        max_records_per_unit=config.privacy.max_records_per_unit,
-                    ),
-                    worker.base.tokenizer,
-                    cache_dir=Path(cache),
-                    key="evaluation.data",
-                    limit=config.evaluation.limit,
-                    tuning_share=config.evaluation.tuning_share,
+                self.examples, self.tuning = evaluation_records(
+                    config, worker.base.tokenizer, Path(cache)
                 )
         optimizer = VectorOptimizer(config.optimizer, initial)
         checkpoint = run.checkpoint()

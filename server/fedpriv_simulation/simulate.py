@@ -192,13 +192,9 @@ def _check_files(config: JobConfig, source: Path) -> None:
                 key=f"sites.{section.name}.data",
                 value=str(section.data),
             )
-    if not config.evaluation.data.exists():
-        raise ConfigError(
-            "no such file or folder",
-            file=source,
-            key="evaluation.data",
-            value=str(config.evaluation.data),
-        )
+    for key, path in config.evaluation.files().items():
+        if not path.exists():
+            raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
 
 
 @contextlib.contextmanager

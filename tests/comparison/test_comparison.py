@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv.training import private_step
 from fedpriv.training.worker import WorkerPool
@@ -102,6 +103,26 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
     losses = [loss for _, loss in row.tuned if loss is not None and math.isfinite(loss)]
     assert row.settings == next(s for s, loss in row.tuned if loss == min(losses))
     assert len(row.results) == 2
+
+
+def test_settings_are_chosen_on_the_records_that_the_file_names(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=1)
+    halves = compare(comparison(file, "lora"), tmp_path / "halves")
+    other = tmp_path / "tuning.jsonl"
+    config = comparison(file, "lora").config(parse_variants(["lora"], [])[0], (), 1)
+    other.write_bytes(config.evaluation.data.read_bytes())
+    overrides = (f"evaluation.tuning={other}",)
+    asked = Comparison(file, overrides, tuple(parse_variants(["lora"], [])), 1)
+    ((row),) = compare(asked, tmp_path / "whole")
+    last = row.results[0].last
+    assert last("tuning_loss") == last("eval_loss") != halves[0].results[0].last("eval_loss")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        load_job(file, [*overrides, "evaluation.tuning_share=0.5"])
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        simulate(load_job(file, ["evaluation.tuning=none.jsonl"]), tmp_path / "run", source=file)
+    assert caught.value.key == "evaluation.tuning"
 
 
 def test_a_kept_run_is_not_run_again_and_another_setting_is(
