@@ -40,6 +40,9 @@ def compare(
     out: Annotated[Path, typer.Option(help="Where results are kept and found again.")] = Path(
         "comparison"
     ),
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Runs at once; each has its share of the cores.")
+    ] = 1,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
     ] = None,
@@ -55,6 +58,7 @@ def compare(
         from fedpriv_comparison import comparison as running
         from fedpriv_comparison import figures, present
         from fedpriv_comparison.estimate import estimate
+        from fedpriv_comparison.runner import Runner, open_folder
         from fedpriv_comparison.variants import parse_variants
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     names = [name.strip() for name in methods.split(",") if name.strip()]
@@ -62,7 +66,7 @@ def compare(
     held = _baseline(names, baseline)
     asked = running.Comparison(file, tuple(set_ or ()), tuple(variants), seeds)
     folder = _folder(out)
-    console.print(estimate(asked, folder), highlight=False)
+    console.print(estimate(asked, folder / "runs", parallel), highlight=False)
 
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -83,8 +87,8 @@ def compare(
             console.print(f"{trial.key} seed {trial.seed}: {said}", highlight=False, soft_wrap=True)
 
     try:
-        with bar:
-            rows = running.compare(asked, folder / "runs", done=done)
+        with open_folder(folder / "runs"), bar:
+            rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.", highlight=False)
         raise

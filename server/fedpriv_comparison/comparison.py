@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.training.worker import WorkerPool
-from fedpriv_comparison.trial import Result, Trial, run
+from fedpriv_comparison.runner import Runner
+from fedpriv_comparison.trial import Result, Trial
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
 
 TUNING_SEED = 0  # the seeds that are reported are 1, 2, …
@@ -105,45 +105,36 @@ class Row:
         return edges
 
 
-def compare(
-    comparison: Comparison,
-    folder: Path,
-    *,
-    done: Callable[[Trial, Result], None] = lambda trial, result: None,
-) -> list[Row]:
+def compare(comparison: Comparison, runner: Runner) -> list[Row]:
     """Run what has not been run yet, and give all results.
-
-    Args:
-        folder: where each run's result is kept; what is there already is not run again.
-        done: told of every run.
 
     Raises:
         KeyboardInterrupt: with all finished runs kept.
     """
-    pool = WorkerPool(1)
-
-    def result_of(trial: Trial) -> Result:
-        result = run(trial, folder, pool)
-        done(trial, result)
-        return result
-
-    tuned: dict[Variant, tuple[tuple[Settings, float | None], ...]] = {}
-    for variant in comparison.variants:
-        tuned[variant] = tuple(
-            (
-                settings,
-                result_of(comparison.trial(variant, settings, TUNING_SEED)).last("tuning_loss"),
-            )
-            for settings in (variant.grid if len(variant.grid) > 1 else ())
-        )
+    tried = [
+        (variant, settings, trial)
+        for variant in comparison.variants
+        for settings, trial in comparison.choices(variant)
+    ]
+    tuned: dict[Variant, list[tuple[Settings, float | None]]] = {
+        variant: [] for variant in comparison.variants
+    }
+    found = runner.results([trial for _, _, trial in tried])
+    for (variant, settings, _), result in zip(tried, found, strict=True):
+        tuned[variant].append((settings, result.last("tuning_loss")))
     chosen = {variant: _best(variant, tuned[variant]) for variant in comparison.variants}
+    wanted = [
+        (variant, comparison.trial(variant, settings, seed))
+        for seed in range(1, comparison.seeds + 1)  # the outer loop: a seed has its own model
+        for variant, settings in chosen.items()
+        if settings is not None
+    ]
     results: dict[Variant, list[Result]] = {variant: [] for variant in comparison.variants}
-    for seed in range(1, comparison.seeds + 1):  # the outer loop: a seed has a model of its own
-        for variant, settings in chosen.items():
-            if settings is not None:
-                results[variant].append(result_of(comparison.trial(variant, settings, seed)))
+    found = runner.results([trial for _, trial in wanted])
+    for (variant, _), result in zip(wanted, found, strict=True):
+        results[variant].append(result)
     return [
-        Row(variant, tuned[variant], chosen[variant], tuple(results[variant]))
+        Row(variant, tuple(tuned[variant]), chosen[variant], tuple(results[variant]))
         for variant in comparison.variants
     ]
 

@@ -1,9 +1,15 @@
-"""How long a comparison will take, before it begins: one private step and one evaluation, timed."""
+"""How long a comparison will take, before it begins: a part of a step and of a look, timed."""
 
 from __future__ import annotations
 
+import os
+import random
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from fedpriv.config.job import JobConfig
 from fedpriv.training.dp_lora import DpLora
@@ -12,40 +18,59 @@ from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained
 from fedpriv_server.evaluation import evaluate
 
-UNITS = 32  # that are timed
+ENOUGH = 2.0  # seconds
 
 
-def estimate(comparison: Comparison, folder: Path) -> str:
+def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     """A sentence for whoever waits."""
-    kept = len(list((folder / "runs").glob("*.json")))
-    left = max(0, comparison.runs - kept)
+    runs = comparison.runs
+    left = max(0, runs - len(list(folder.glob("*.json"))))
     if not left:
-        return f"All {comparison.runs} runs are there already."
-    variant = comparison.variants[-1]
-    run = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
-    return f"{left} runs of {comparison.runs} are left, about {_duration(left * run)}."
+        return f"All {runs} runs are there already."
+    trained = [variant for variant in comparison.variants if variant.method != "base"]
+    if not trained:
+        return f"{left} of {runs} runs to do, without training."
+    variant = trained[-1]
+    threads = torch.get_num_threads()
+    if parallel > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
+    one = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
+    torch.set_num_threads(threads)
+    count = runs - comparison.seeds * (len(comparison.variants) - len(trained))
+    return f"{left} of {runs} runs to do, about {_duration(one * count * left / runs / parallel)}."
 
 
 def seconds_of_a_run(config: JobConfig) -> float:
     """Of one run with these settings on this machine, roughly."""
     started = time.monotonic()
     worker = Worker(ModelRecipe(config.model, config.lora, config.job.seed, config.compute))
-    _ = worker.gradients
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]
-    part = units[:UNITS]
-    started = time.monotonic()
-    DpLora().clipped_sum(worker, part, worker.initial, config.privacy.clip_norm)
-    step = (time.monotonic() - started) / max(1, len(part))
-    shown = [*reported, *tuning][:UNITS]
-    started = time.monotonic()
-    evaluate(worker, shown, untrained(worker))
-    look = (time.monotonic() - started) / max(1, len(shown))
+    shown = [*reported, *tuning]
+
+    def step(part: Sequence[Any]) -> None:
+        DpLora().clipped_sum(worker, part, worker.initial, config.privacy.clip_norm)
+
+    def look(part: Sequence[Any]) -> None:
+        evaluate(worker, part, untrained(worker))
+
+    batch = config.privacy.sample_rate * len(units)
     rounds = config.job.rounds
     looks = -(-rounds // config.evaluation.every) + 1
-    batch = config.privacy.sample_rate * len(units)
-    return fixed + rounds * batch * step + looks * look * (len(reported) + len(tuning))
+    return fixed + rounds * batch * _each(step, units) + looks * len(shown) * _each(look, shown)
+
+
+def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:
+    """Seconds for one item: of a growing part of them, until it took long enough to tell."""
+    drawn = random.Random(0).sample(items, len(items))
+    count, taken = 1, 0.0
+    while taken < ENOUGH and count < len(items):
+        count = min(4 * count, len(items))
+        started = time.monotonic()
+        work(drawn[:count])
+        taken = time.monotonic() - started
+    return taken / count
 
 
 def _duration(seconds: float) -> str:

@@ -72,6 +72,14 @@ class Result:
         return None if found is None else float(found)
 
 
+def kept(trial: Trial, folder: Path) -> Result | None:
+    """The result of a trial that has been run."""
+    path = _path(trial, folder)
+    if not path.exists():
+        return None
+    return Result(**json.loads(path.read_text(encoding="utf-8"))["result"])
+
+
 def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     """The result of a trial: from its file, or by running it.
 
@@ -80,11 +88,11 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     Args:
         folder: where results are kept.
     """
-    path = folder / f"{trial.key}.json"
-    if path.exists():
-        return Result(**json.loads(path.read_text(encoding="utf-8"))["result"])
+    before = kept(trial, folder)
+    if before is not None:
+        return before
     started = time.monotonic()
-    work = folder / "work"
+    work = folder / "work" / trial.key
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
@@ -97,8 +105,15 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     result = Result(**{**vars(result), "seconds": round(time.monotonic() - started, 2)})
     about = {"method": trial.method, "place": trial.place, "seed": trial.seed}
     settings = trial.config.model_dump(mode="json")
-    write_json(path, {**about, "config": settings, "version": __version__, "result": vars(result)})
+    write_json(
+        _path(trial, folder),
+        {**about, "config": settings, "version": __version__, "result": vars(result)},
+    )
     return result
+
+
+def _path(trial: Trial, folder: Path) -> Path:
+    return folder / f"{trial.key}.json"
 
 
 def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:

@@ -15,13 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, RunningError
 from fedpriv.training import private_step
 from fedpriv.training.worker import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.figures import figures
 from fedpriv_comparison.present import chart, markdown
+from fedpriv_comparison.runner import Runner, open_folder
+from fedpriv_comparison.trial import Trial
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_simulation.simulate import simulate
 
@@ -37,7 +39,7 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
     clipped = "lora-clipped:clip_norm=0.01"
     names = ("base", "lora", clipped, "dp-lora", "dp-lora-pooled", "dp-lora-local")
     asked = comparison(federation(rounds=2), *names)
-    rows = compare(asked, tmp_path / "runs")
+    rows = compare(asked, Runner(tmp_path / "runs"))
     starts = {row.variant.name: row.results[0].rounds[0]["eval_loss"] for row in rows}
     assert set(starts) == set(names)
     assert len(set(starts.values())) == 1
@@ -59,7 +61,7 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
 
 def test_a_run_is_that_of_simulate(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=2), "dp-lora")
-    ((row),) = compare(asked, tmp_path / "runs")
+    ((row),) = compare(asked, Runner(tmp_path / "runs"))
     config = asked.config(row.variant, (), 1)
     alone = simulate(config, tmp_path / "alone", source=tmp_path, insecure_seed=1)
     assert row.results[0].last("eval_loss") == alone.rounds[-1]["eval_loss"]
@@ -79,15 +81,14 @@ def test_samples_are_those_of_the_private_run(
 
     monkeypatch.setattr(private_step, "poisson_sample", watched)
     monkeypatch.setattr(public_training, "poisson_sample", watched)
-    compare(comparison(federation(rounds=2), "dp-lora", "lora-clipped"), tmp_path / "runs")
+    compare(comparison(federation(rounds=2), "dp-lora", "lora-clipped"), Runner(tmp_path / "runs"))
     assert len(drawn) == 8
     assert drawn[:4] == drawn[4:]
 
 
 def test_clipping_what_is_short_changes_nothing(federation: Make, tmp_path: Path) -> None:
-    rows = compare(
-        comparison(federation(rounds=2), "lora", "lora-clipped:clip_norm=1000"), tmp_path / "runs"
-    )
+    asked = comparison(federation(rounds=2), "lora", "lora-clipped:clip_norm=1000")
+    rows = compare(asked, Runner(tmp_path / "runs"))
     lora, clipped = (row.results[0].last("eval_loss") for row in rows)
     assert lora == pytest.approx(clipped, rel=1e-6)
 
@@ -98,7 +99,9 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
     asked = comparison(federation(rounds=2), "dp-lora", grids=("lr=1e-4,1e-2,3.0",), seeds=2)
     assert asked.runs == 5
     done: list[int] = []
-    ((row),) = compare(asked, tmp_path / "runs", done=lambda trial, result: done.append(trial.seed))
+    ((row),) = compare(
+        asked, Runner(tmp_path / "runs", done=lambda trial, result: done.append(trial.seed))
+    )
     assert done == [0, 0, 0, 1, 2]
     losses = [loss for _, loss in row.tuned if loss is not None and math.isfinite(loss)]
     assert row.settings == next(s for s, loss in row.tuned if loss == min(losses))
@@ -109,13 +112,13 @@ def test_settings_are_chosen_on_the_records_that_the_file_names(
     federation: Make, tmp_path: Path
 ) -> None:
     file = federation(rounds=1)
-    halves = compare(comparison(file, "lora"), tmp_path / "halves")
+    halves = compare(comparison(file, "lora"), Runner(tmp_path / "halves"))
     other = tmp_path / "tuning.jsonl"
     config = comparison(file, "lora").config(parse_variants(["lora"], [])[0], (), 1)
     other.write_bytes(config.evaluation.data.read_bytes())
     overrides = (f"evaluation.tuning={other}",)
     asked = Comparison(file, overrides, tuple(parse_variants(["lora"], [])), 1)
-    ((row),) = compare(asked, tmp_path / "whole")
+    ((row),) = compare(asked, Runner(tmp_path / "whole"))
     last = row.results[0].last
     assert last("tuning_loss") == last("eval_loss") != halves[0].results[0].last("eval_loss")
     with pytest.raises(ConfigError, match="exclude each other"):
@@ -129,11 +132,54 @@ def test_a_kept_run_is_not_run_again_and_another_setting_is(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, folder = federation(rounds=1), tmp_path / "runs"
-    first = compare(comparison(file, "lora"), folder)
+    first = compare(comparison(file, "lora"), Runner(folder))
     monkeypatch.setattr(trial, "_run", lambda *_: pytest.fail("it is kept"))
-    assert compare(comparison(file, "lora"), folder) == first
+    assert compare(comparison(file, "lora"), Runner(folder)) == first
     with pytest.raises(pytest.fail.Exception):
-        compare(comparison(file, "lora:lr=0.5"), folder)
+        compare(comparison(file, "lora:lr=0.5"), Runner(folder))
+
+
+def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None:
+    asked = comparison(federation(rounds=1), "dp-lora", "lora", grids=("dp-lora:lr=1e-3,1e-2",))
+    done: list[str] = []
+    runner = Runner(tmp_path / "two", parallel=2, done=lambda trial, _: done.append(trial.key))
+    rows = compare(asked, runner)
+    alone = compare(asked, Runner(tmp_path / "one"))
+    assert len(done) == asked.runs == 4
+    for row, other in zip(rows, alone, strict=True):
+        assert row.tuned == other.tuned
+        [mine], [theirs] = row.results, other.results
+        assert (mine.rounds, mine.epsilon) == (theirs.rounds, theirs.epsilon)
+
+
+def test_a_process_that_dies_is_shown_and_tried_again(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = comparison(federation(rounds=1), "lora", "base")
+    start = Runner._start
+
+    def killed(self: Runner, one: Trial) -> Any:
+        process = start(self, one)
+        if one.method == "lora":
+            process.kill()
+        return process
+
+    monkeypatch.setattr(Runner, "_start", killed)
+    rows = compare(asked, Runner(tmp_path / "runs", parallel=2))
+    assert "ended: -9" in rows[0].results[0].error
+    assert rows[1].results[0].error == ""
+    monkeypatch.undo()
+    assert compare(asked, Runner(tmp_path / "runs"))[0].results[0].error == ""
+
+
+def test_one_comparison_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
+    left = tmp_path / "runs" / "work" / "left"
+    with open_folder(tmp_path / "runs"):
+        left.mkdir(parents=True)
+        with pytest.raises(RunningError), open_folder(tmp_path / "runs"):
+            pass
+    with open_folder(tmp_path / "runs"):
+        assert not left.exists()
 
 
 def test_a_run_that_fails_is_shown_and_the_others_are_run(
@@ -144,7 +190,7 @@ def test_a_run_that_fails_is_shown_and_the_others_are_run(
 
     monkeypatch.setattr(trial, "simulate", broken)
     asked = comparison(federation(rounds=1), "lora", "dp-lora", grids=("lr=1e-3,1e-2",))
-    rows = compare(asked, tmp_path / "runs")
+    rows = compare(asked, Runner(tmp_path / "runs"))
     assert rows[1].settings is None
     found = figures(asked, rows, "lora")
     assert len(found[1].failed) == 2
@@ -192,7 +238,7 @@ def test_the_command_says_how_long_and_goes_on(
     out = tmp_path / "out"
     first = CliRunner().invoke(app, [*arguments, "--out", str(out)])
     assert first.exit_code == 0, first.output
-    assert re.search(r"2 runs of 2 are left, about \d+ (s|min)", first.output)
+    assert re.search(r"2 of 2 runs to do, about \d+ (s|min)", first.output)
     assert {path.name for path in out.iterdir()} == {
         "runs", "compare.json", "compare.md", "compare.svg",
     }  # fmt: skip
