@@ -1,4 +1,4 @@
-"""Make the diabetes federation: four sites of patients and a held-out set.
+"""Make the diabetes federation: four sites of patients, a held-out set, and one to choose by.
 
     python examples/prepare_diabetes.py --data DIR
 
@@ -30,7 +30,7 @@ SITES = {
     "cardiology": "Cardiology",
 }
 DIED_OR_HOSPICE = {"11", "13", "14", "19", "20", "21"}
-HELD_OUT_SHARE = 0.1
+APART = {"held-out": (0.0, 0.1), "tuning": (0.1, 0.15)}  # shares of the patients
 
 
 def rank(patient: int, purpose: str) -> float:
@@ -80,20 +80,24 @@ def main() -> None:
                 )
 
     arguments.out.mkdir(parents=True, exist_ok=True)
-    held_out: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    apart: dict[str, dict[int, list[dict[str, Any]]]] = {name: defaultdict(list) for name in APART}
     for site, specialty in SITES.items():
         patients = stays[specialty]
         kept = []
         for patient in sorted(patients, key=lambda number: rank(number, "site")):
-            if rank(patient, "held out") < HELD_OUT_SHARE:
-                held_out[patient] += patients[patient]
+            place = rank(patient, "held out")
+            for name, (low, high) in APART.items():
+                if low <= place < high:
+                    apart[name][patient] += patients[patient]
+                    break
             else:
                 kept.append(patient)
         rows = [row for patient in kept[: arguments.per_site] for row in patients[patient]]
         write(arguments.out / f"{site}.jsonl", rows)
     # In hashed order, so that the first rows of the file are a fair sample of it.
-    order = sorted(held_out, key=lambda number: rank(number, "order"))
-    write(arguments.out / "held-out.jsonl", [row for patient in order for row in held_out[patient]])
+    for name, found in apart.items():
+        order = sorted(found, key=lambda number: rank(number, "order"))
+        write(arguments.out / f"{name}.jsonl", [row for patient in order for row in found[patient]])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Make the E2E federation: four sites of restaurant descriptions and a held-out set.
+"""Make the E2E federation: four sites of restaurant descriptions, two sets apart from them.
 
     python examples/prepare_e2e.py --data DIR
 
@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 
 SITES = ("north", "east", "south", "west")
-HELD_OUT = 200
+HELD_OUT, TUNING = 200, 100
 
 Row = dict[str, str]
 
@@ -62,7 +62,11 @@ def main() -> None:
     for index, site in enumerate(SITES):
         rows = [row for row in training if rank(row["mr"]) % len(SITES) == index]
         write(arguments.out / f"{site}.jsonl", rows[: arguments.per_site])
-    write(arguments.out / "held-out.jsonl", development[:HELD_OUT])
+    held_out = development[:HELD_OUT]
+    reported = {row["mr"] for row in held_out}
+    others = [row for row in development if row["mr"] not in reported]
+    write(arguments.out / "held-out.jsonl", held_out)
+    write(arguments.out / "tuning.jsonl", others[:TUNING])
 
 
 if __name__ == "__main__":
