@@ -193,6 +193,7 @@ def test_plan_prints_json() -> None:
     assert figures["expected_batch"] == 5
     assert [row["records"] for row in figures["group"]] == [4]
     assert {"one_more_round", "replace_one_epsilon", "accountant", "curve"} <= figures.keys()
+    assert [row["parameters"] for row in figures["defaults"]][-1] is None
     sigma = str(figures["noise_multiplier"])
     checked = fedpriv("plan", *PLAN, "--noise-multiplier", sigma, "--json")
     assert json.loads(checked.stdout)["epsilon"] == figures["epsilon"]
@@ -213,6 +214,7 @@ def test_plan_in_a_pipe_is_plain_text_of_any_width(
     assert "1e-05 the default" in words
     assert re.search(r"400 █+ 2\.99\d < plan", words)
     assert re.search(r"600 ░+ 3\.\d", words)
+    assert re.search(r"up to \d+ M learning rate 0\.\d+, clip norm", words)
     for sentence in ("One more round costs", "secret Poisson", "for replacing one unit", "for 5."):
         assert sentence in words
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,14 +46,14 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
     """The proposal of a JSON file, or the one that a federation file would lead to.
 
     A federation file does not say the digest of its model; it is taken to be the one that this
-    site allows.
+    site allows, and what it calls it is not looked up.
 
     Raises:
         ConfigError: the file can't be read.
         ProtocolError: it is JSON, and no proposal.
     """
     if path.suffix != ".json":
-        config = load_job(path)
+        config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
         return Proposal.of(
             config, job_id=config.job.name, base=settings.limits.base_digest, vector=_ANY
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -47,6 +48,7 @@ def plan(
 
     With all five, check whether the plan keeps to ε.
     """
+    from fedpriv.config.defaults import rows_for
     from fedpriv.privacy.planning import DEFAULT_RECORDS, solve
 
     planned = solve(
@@ -59,6 +61,7 @@ def plan(
         size=size,
     )
     figures = planned.figures(records or DEFAULT_RECORDS)
+    figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
@@ -77,6 +80,9 @@ def show(figures: dict[str, Any], console: Console) -> None:
         console.print(line, soft_wrap=True)
     for sentence in _sentences(figures):
         console.print("\n" + sentence)
+    console.print("\nDefaults of a federation file at this ε, by size of the model", style="bold")
+    for row in figures["defaults"]:
+        console.print(_default(row))
 
 
 def _value(key: str, figures: dict[str, Any]) -> str:
@@ -130,6 +136,15 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
     ]
+
+
+def _default(row: dict[str, Any]) -> str:
+    largest = row["parameters"]
+    size = "larger" if largest is None else f"up to {largest / 1e6:g} M"
+    return (
+        f"{size:10}  learning rate {row['lr']:g}, clip norm {row['clip_norm']:g}, sample rate"
+        f" {row['sample_rate']:g}, rank {row['r']}, alpha {row['alpha']:g} ({row['basis']})"
+    )
 
 
 def _upper(value: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fedpriv.config.defaults import with_defaults
 from fedpriv.config.job import JobConfig, Section
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError
@@ -22,7 +23,7 @@ File = TypeVar("File", bound=Section)
 
 
 def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConfig:
-    """The job of a federation file, with its paths made absolute.
+    """The job of a federation file, with absolute paths and the defaults for its model.
 
     Args:
         path: the TOML file; None is the embedded federation of four sites.
@@ -33,7 +34,8 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
         ConfigError: names the file, the key, the value and what to do.
     """
     path = EMBEDDED if path is None else path
-    return _absolute(_load(JobConfig, path, overrides), path.resolve().parent)
+    job = _absolute(_load(JobConfig, path, overrides), path.resolve().parent)
+    return with_defaults(job, path)
 
 
 def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:

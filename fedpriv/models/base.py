@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.digest import base_digest, find_base
+from fedpriv.models.stored import source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-EMBEDDED = Path(__file__).parent.parent / "assets" / "base"
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,6 @@ def digest_of(name: str) -> str:
     except (OSError, ValueError, KeyError) as error:
         raise _not_loaded(settings, error) from None
     return base_digest(stored, tokenizer)
-
-
-def source_of(name: str) -> str:
-    """The folder or hub name that a model's name stands for."""
-    return str(EMBEDDED) if name == "embedded" else name
 
 
 def _longest(model: PreTrainedModel) -> int:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedpriv import registry
 from fedpriv.config.job import JobConfig, seconds
 from fedpriv.errors import RoundError
-from fedpriv.models.base import EMBEDDED
+from fedpriv.models.stored import EMBEDDED
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import Proposal
 from fedpriv.training.optimizer import VectorOptimizer

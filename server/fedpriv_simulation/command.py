@@ -127,6 +127,11 @@ def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
         f"{len(config.sites)} sites, {config.job.rounds} rounds of {config.job.method}, at most"
         f" ε = {privacy.epsilon:g} per site at δ = {privacy.delta:g}; run directory {out}"
     )
+    lines += (
+        f"\nrank {config.lora.r}, clip norm {privacy.clip_norm:g}, sample rate"
+        f" {privacy.sample_rate:g}, learning rate {config.optimizer.lr:g} by"
+        f" {config.optimizer.name}"
+    )
     return lines if insecure_seed is None else f"[bold red]NOT PRIVATE[/] (seeded noise)\n{lines}"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from fedpriv.config import load_job
 from fedpriv.config.job import seconds
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError
+from fedpriv.models.stored import EMBEDDED as STORED
 
 
 def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
@@ -96,7 +98,7 @@ def test_overrides_reach_tables_and_sites() -> None:
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
-    (tmp_path / "tiny").mkdir()
+    shutil.copytree(STORED, tmp_path / "tiny")
     file.write_text(
         '[job]\nrounds = 3\n[model]\nname = "tiny"\n[evaluation]\ndata = "e.jsonl"\n'
         '[[sites]]\nname = "a"\nsize = 30\ndata = "a.jsonl"\nledger = "l.db"\n'

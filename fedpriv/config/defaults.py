@@ -1,0 +1,110 @@
+"""Settings that a federation file leaves out: what did best for a model of that size.
+
+Source: the tables of docs/results.md, each with its command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.errors import ConfigError
+from fedpriv.models.stored import parameters_of
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """A row of the table.
+
+    Attributes:
+        parameters: of the base model, at most; None has no limit.
+        epsilon: of the job, at least; the first row of a size serves all below, too.
+        lr: of adamw.
+        basis: what it rests on.
+    """
+
+    parameters: float | None
+    epsilon: float
+    clip_norm: float
+    sample_rate: float
+    r: int
+    alpha: float
+    lr: float
+    basis: str
+
+
+_MTSAMPLES = "clinical notes, four sites"
+_SST2 = "SST-2, a sentence encoder"
+TABLE = (  # ascending in size, and for each size in ε
+    Defaults(10e6, 4.0, 1.0, 0.2, 4, 8.0, 2e-2, _MTSAMPLES),
+    Defaults(None, 4.0, 10.0, 0.05, 16, 16.0, 5e-3, _SST2),
+)
+# Where each setting stands in a federation file.
+KEYS = {
+    "clip_norm": "privacy",
+    "sample_rate": "privacy",
+    "r": "lora",
+    "alpha": "lora",
+    "lr": "optimizer",
+}
+
+
+def rows_for(epsilon: float) -> list[Defaults]:
+    """The rows for a job of that ε, one for each size of a model, ascending."""
+    found: dict[float | None, Defaults] = {}
+    for row in TABLE:
+        if row.parameters not in found or row.epsilon <= epsilon:
+            found[row.parameters] = row
+    return list(found.values())
+
+
+def defaults_for(parameters: float, epsilon: float) -> Defaults:
+    """The row for a base model of so many parameters and a job of that ε."""
+    rows = rows_for(epsilon)
+    return next(row for row in rows if row.parameters is None or parameters <= row.parameters)
+
+
+def with_defaults(job: JobConfig, file: Path) -> JobConfig:
+    """The job with every setting of the table that its file left out.
+
+    Args:
+        file: named in errors.
+
+    Raises:
+        ConfigError: the model's size can't be told, or the rate is for another optimiser.
+    """
+    missing = [key for key, table in KEYS.items() if key not in _given(job, table)]
+    if not missing:
+        return job
+    if "lr" in missing and job.optimizer.name == "sgd":
+        raise ConfigError(
+            "is missing",
+            file=file,
+            key="optimizer.lr",
+            fix="The table of defaults has rates of adamw only: write one down.",
+        )
+    parameters = parameters_of(job.model.name)
+    if parameters is None:
+        names = ", ".join(f"{KEYS[key]}.{key}" for key in missing)
+        raise ConfigError(
+            "is neither here nor at the hub, and without its size there are no defaults",
+            file=file,
+            key="model.name",
+            value=job.model.name,
+            fix=f"Correct it, or write down {names}.",
+        )
+    row = asdict(defaults_for(parameters, job.privacy.epsilon))
+    sections = {}
+    for table in {KEYS[key] for key in missing}:
+        left_out = {key: row[key] for key in missing if KEYS[key] == table}
+        sections[table] = getattr(job, table).model_copy(update=left_out)
+    return job.model_copy(update=sections)
+
+
+def _given(job: JobConfig, table: str) -> set[str]:
+    given: set[str] = getattr(job, table).model_fields_set
+    return given

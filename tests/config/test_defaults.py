@@ -1,0 +1,124 @@
+"""What a federation file leaves out comes from the table, for its model and its ε."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.config import defaults, load_job
+from fedpriv.config.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
+from fedpriv.config.job import LoraSection, OptimizerSection, PrivacySection
+from fedpriv.errors import ConfigError
+
+Make = Callable[..., Any]
+FILE = """
+[job]
+rounds = 2
+[model]
+name = "{name}"
+[evaluation]
+data = "held-out.jsonl"
+[[sites]]
+name = "a"
+data = "a.jsonl"
+size = 24
+epsilon = 9.0
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        path = tmp_path / "federation.toml"
+        path.write_text(FILE.format(name=name))
+        return path
+
+    return make
+
+
+def settings_of(job: Any) -> dict[str, float]:
+    return {key: getattr(getattr(job, table), key) for key, table in KEYS.items()}
+
+
+def test_the_table_is_in_order_and_covers_every_model() -> None:
+    sizes = [row.parameters for row in TABLE]
+    assert sizes[-1] is None and None not in sizes[: sizes.index(None)]
+    assert sizes == sorted(sizes, key=lambda size: float("inf") if size is None else size)
+    for before, after in pairwise(TABLE):
+        assert before.parameters != after.parameters or before.epsilon < after.epsilon
+
+
+@given(st.floats(1, 1e12), st.floats(1e-3, 1e3))
+def test_the_row_is_of_the_least_size_and_the_largest_epsilon_that_fit(
+    parameters: float, epsilon: float
+) -> None:
+    row = defaults_for(parameters, epsilon)
+    assert row.parameters is None or parameters <= row.parameters
+    smaller = {
+        r.parameters for r in TABLE if r.parameters is not None and r.parameters >= parameters
+    }
+    assert row.parameters == min(smaller, default=None)
+    same = [r.epsilon for r in TABLE if r.parameters == row.parameters]
+    assert row.epsilon == max((e for e in same if e <= epsilon), default=min(same))
+    assert row in rows_for(epsilon)
+
+
+def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
+    file: Callable[[str], Path], model_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny, large = (
+        Defaults(size, 1.0, clip, rate, r, 3.0, lr, "made up")
+        for size, clip, rate, r, lr in ((1e6, 0.5, 0.3, 2, 0.25), (None, 2.0, 0.4, 6, 0.125))
+    )
+    monkeypatch.setattr(defaults, "TABLE", (tiny, large))
+    path = file(str(model_folder("llama")))
+    assert settings_of(load_job(path)) == {
+        "clip_norm": 0.5, "sample_rate": 0.3, "r": 2, "alpha": 3.0, "lr": 0.25,
+    }  # fmt: skip
+    written = load_job(path, ["optimizer.lr=0.7", "lora.r=5"])
+    assert settings_of(written) == settings_of(load_job(path)) | {"lr": 0.7, "r": 5}
+    assert settings_of(load_job(file("embedded")))["lr"] == 0.125
+
+
+def test_without_its_model_there_are_no_defaults(
+    file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "parameters_of", lambda name: None)
+    with pytest.raises(ConfigError, match="neither here nor at the hub") as caught:
+        load_job(file("clinic/none"), ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=1"])
+    assert (caught.value.file, caught.value.key) == (tmp_path / "federation.toml", "model.name")
+    assert caught.value.fix == "Correct it, or write down privacy.sample_rate, optimizer.lr."
+    values = {"privacy.clip_norm": 1, "privacy.sample_rate": 0.1, "optimizer.lr": 0.1}
+    values |= {"lora.r": 2, "lora.alpha": 2}
+    load_job(file("clinic/none"), [f"{key}={value}" for key, value in values.items()])
+
+
+def test_a_rate_of_adamw_is_none_of_sgd(file: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="adamw") as caught:
+        load_job(file("embedded"), ["optimizer.name=sgd"])
+    assert caught.value.key == "optimizer.lr"
+    assert load_job(file("embedded"), ["optimizer.name=sgd", "optimizer.lr=3"]).optimizer.lr == 3
+
+
+def test_every_setting_of_the_table_is_one_of_a_federation_file() -> None:
+    sections = {"privacy": PrivacySection, "lora": LoraSection, "optimizer": OptimizerSection}
+    for key, table in KEYS.items():
+        assert key in sections[table].model_fields  # type: ignore[attr-defined]
+        for row in TABLE:
+            sections[table].model_validate({key: getattr(row, key)})  # type: ignore[attr-defined]
+
+
+def test_reading_a_file_loads_no_torch() -> None:
+    code = (
+        "import sys; from fedpriv.config import load_job; load_job(); print('torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "False\n"
