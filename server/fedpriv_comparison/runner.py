@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -17,6 +18,7 @@ from fedpriv.process import only_process
 from fedpriv.training.worker import WorkerPool
 from fedpriv_comparison.trial import Result, Trial, kept, run
 
+PATIENCE = 10.0  # seconds that a process gets to end by itself
 Listener = Callable[[Trial, Result], None]
 
 
@@ -76,6 +78,9 @@ class Runner:
                     self._done(trial, found[trial.key])
         finally:
             for process, _ in running.values():
+                process.terminate()
+            for process, _ in running.values():
+                process.join(PATIENCE)
                 process.kill()
                 process.join()
         return found
@@ -105,7 +110,8 @@ def open_folder(folder: Path) -> Iterator[None]:
 def _run_apart(trial: Trial, folder: Path, threads: int) -> None:
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, by SIGTERM
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     run(trial, folder, WorkerPool(1))
