@@ -19,17 +19,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 T = TypeVar("T")
-PALETTE = 6  # --series-0 … --series-5 of the page
+COLOURS = {  # role: on a light page, on a dark one
+    "ink": ("#22262b", "#dde1e4"),
+    "quiet": ("#6a6f76", "#98a0a8"),
+    "rule": ("#e2dfd6", "#2d3338"),
+    "accent": ("#17616e", "#6fc3cd"),
+    "series-0": ("#b4581a", "#e59a5f"),
+    "series-1": ("#3a6ea5", "#7fb2e5"),
+    "series-2": ("#4b7f3a", "#93c47d"),
+    "series-3": ("#8a4f9e", "#c79bd8"),
+    "series-4": ("#9a7a10", "#d9bd5a"),
+    "series-5": ("#b23a5e", "#e58aa3"),
+}
+PALETTE = sum(role.startswith("series-") for role in COLOURS)
 LABEL_HEIGHT = 15  # px between two labels at the right edge
 TEXT = 12.0  # px
 MARKS = 80  # crosses drawn in a chart; more would hide the lines
-ROLES = {
-    "ink": "#000011",
-    "quiet": "#000012",
-    "rule": "#000013",
-    "accent": "#000014",
-    **{f"series-{i}": f"#0000{0x20 + i:02x}" for i in range(PALETTE)},
-}
+ROLES = {role: f"#0000{0x10 + index:02x}" for index, role in enumerate(COLOURS)}  # placeholders
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ class Line:
     width: float = 1.8
     dashed: bool = False
     marks: Sequence[tuple[float, float]] = ()
+
+
+def css_colours(*, dark: bool = False) -> str:
+    """The roles as CSS variables."""
+    return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
 
 
 def thin(points: Sequence[T], at_most: int) -> list[T]:

@@ -80,6 +80,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def _context(directory: RunDirectory) -> dict[str, Any]:
+    from fedpriv.report.charts import css_colours
     from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
@@ -107,6 +108,7 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "assumptions": _assumptions(reports),
         "rules": RULES,
         "charts": charts(directory),
+        "css_colours": css_colours,
         "thinned": len(rounds) > POINTS,
         "named_lines": NAMED_LINES,
         "any_missed": any(site.missed for site in sites),

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from fedpriv import __version__
-from fedpriv.report.charts import PALETTE, Line, line_chart
+from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import Figures, Reached, Spread
 
@@ -21,11 +21,6 @@ MEANING = (
     " there would save. up: sent by all sites in a run. s: seconds of a run."
     " * the best setting is at the end of its grid: better ones may lie beyond."
 )
-LIGHT = {
-    "ink": "#22262b", "quiet": "#6a6f76", "rule": "#e2dfd6", "accent": "#17616e",
-    "series-0": "#b4581a", "series-1": "#3a6ea5", "series-2": "#4b7f3a", "series-3": "#8a4f9e",
-    "series-4": "#9a7a10", "series-5": "#b23a5e",
-}  # fmt: skip
 
 
 def cells(figures: Figures) -> list[str]:
@@ -138,8 +133,8 @@ def chart(rows: Sequence[Row]) -> str:
     svg = line_chart(
         "compare", lines, width=880, height=360, from_zero=False, description="Loss by round"
     )
-    style = ";".join(f"--{role}:{colour}" for role, colour in LIGHT.items())
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{style};background:#fff" '
+    style = f"{css_colours()} background: #fff"
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{style}" '
     return svg.replace("<svg ", opening, 1) + "\n"
 
 
