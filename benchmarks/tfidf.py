@@ -48,13 +48,17 @@ def main() -> None:
 
         def read(path: Any, key: str, unit: str = "record") -> list[dict[str, Any]]:
             columns = config.data.columns
-            return list(read_records(path, columns, unit=unit, cache_dir=Path(folder), key=key))
+            found = read_records(path, columns, unit=unit, cache_dir=Path(folder), key=key)
+            return list(found)
 
         train = []
         for site in config.sites:
             records = read(site.data, f"sites.{site.name}.data", unit)
             train += list(first_of_each(records)) if unit != "record" else records
-        parts = {key: read(path, key) for key, path in config.evaluation.files().items()}
+        if config.evaluation.tuning is None:
+            parser.error("evaluation.tuning: name records to choose by, with --set")
+        limit = config.evaluation.limit
+        parts = {key: read(path, key)[:limit] for key, path in config.evaluation.files().items()}
 
     def labels(records: list[dict[str, Any]]) -> list[int]:
         return [config.model.labels.index(str(record["label"])) for record in records]
@@ -74,7 +78,7 @@ def main() -> None:
                 row[f"{key} AUC"] = roc_auc_score(truth, chances[:, 1])
         found.append(row)
         print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    chosen = min(found, key=lambda row: row.get("evaluation.tuning loss", float("inf")))
+    chosen = min(found, key=lambda row: row["evaluation.tuning loss"])
     print(f"\nchosen: C = {chosen['C']:g} of {len(train)} training records")
     if arguments.json:
         arguments.json.write_text(json.dumps({"chosen": chosen, "tried": found}, indent=2) + "\n")

@@ -91,13 +91,15 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
     if parameters is None:
         names = ", ".join(f"{KEYS[key]}.{key}" for key in missing)
         raise ConfigError(
-            "is neither here nor at the hub, and without its size there are no defaults",
+            "has no safetensors here or at the hub, and without its size there are no defaults",
             file=file,
             key="model.name",
             value=job.model.name,
             fix=f"Correct it, or write down {names}.",
         )
     row = asdict(defaults_for(parameters, job.privacy.epsilon))
+    if "r" not in missing:  # the scale of the update, alpha / r, is what was measured
+        row["alpha"] *= job.lora.r / row["r"]
     sections = {}
     for table in {KEYS[key] for key in missing}:
         left_out = {key: row[key] for key in missing if KEYS[key] == table}

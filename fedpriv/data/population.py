@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ def load_examples(
 
 def _drawn(rows: int, share: float) -> list[int]:
     """Numbers, from 1, of a share of the rows: public ones, drawn by a generator of their own."""
-    return random.Random(rows).sample(range(1, rows + 1), round(share * rows))
+    return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -28,14 +28,15 @@ def parameters_of(name: str) -> int | None:
     from safetensors import SafetensorError
 
     source = source_of(name)
+    is_folder = Path(source).is_dir()
     try:
-        if Path(source).is_dir():
-            return _count(Path(source))
-        return _count(Path(snapshot_download(source, local_files_only=True)))
-    except LocalEntryNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, SafetensorError, HFValidationError):
+        folder = source if is_folder else snapshot_download(source, local_files_only=True)
+        return _count(Path(folder))
+    except HFValidationError:
         return None
+    except (LocalEntryNotFoundError, OSError, ValueError, KeyError, SafetensorError):
+        if is_folder:
+            return None
     try:
         return sum(get_safetensors_metadata(source).parameter_count.values())
     except Exception:  # a network, its proxies and the hub raise what they like

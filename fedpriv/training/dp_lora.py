@@ -59,6 +59,7 @@ class DpLora:
                     if len(part) > 1:
                         size = max(1, len(part) // 2)
                         continue
+                    worker.failures[type(error).__name__] += 1
                     log.warning("A unit failed and contributes 0: %s", type(error).__name__)
                 start += len(part)
         return ClippedSum(gradients.natural(total), clip_norm, grid)

@@ -73,6 +73,7 @@ def private_step(
         if total.value.shape != (parameters.size,):
             raise AccountingError(f"Expected a sum of {parameters.size} values.")
     except Exception as error:
+        worker.failures[type(error).__name__] += 1
         # No answer at all would tell something of the sample; noise around 0 does not.
         log.error("A step failed and releases noise only: %s", type(error).__name__)
         grid = grid_of(plan.numerics, plan.clip_norm, parameters.size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Worker:
         model: the PEFT model.
         vector: the flat view of what is trained; whoever borrows a worker leaves its own values.
         initial: the values before any training, (P,), by the recipe's seed.
+        failures: errors that steps went on after, by name: units that counted as 0, steps of
+            noise alone. Private: it depends on the records, and stays in this process.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -54,6 +57,7 @@ class Worker:
         self.model.to(self.device)
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
+        self.failures: Counter[str] = Counter()
         self._gradients: PerSampleGradients | None = None
 
     @property

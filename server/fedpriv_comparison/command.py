@@ -7,15 +7,18 @@ import logging
 import shlex
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.process import stop_on_terminate
 
 
 def compare(
@@ -64,9 +67,9 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     variants = parse_variants(names, grid or [])
     held = _baseline(names, baseline)
-    asked = running.Comparison(file, tuple(set_ or ()), tuple(variants), seeds)
+    asked = running.Comparison.of(file, set_ or [], variants, seeds)
     folder = _folder(out)
-    console.print(estimate(asked, folder / "runs", parallel), highlight=False)
+    stop_on_terminate()
 
     bar = Progress(
         TextColumn("[bold]{task.description}"),
@@ -78,17 +81,20 @@ def compare(
         transient=True,
     )
     task = bar.add_task("Runs", total=asked.runs)
+    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
     def done(trial: Any, result: Any) -> None:
         bar.advance(task)
         if not console.is_terminal:
             loss = result.last("eval_loss")
             said = result.error or ("" if loss is None else f"loss {loss:.3f}")
-            console.print(f"{trial.key} seed {trial.seed}: {said}", highlight=False, soft_wrap=True)
+            print_plain(f"{trial.key} seed {trial.seed}: {said}")
 
     try:
-        with open_folder(folder / "runs"), bar:
-            rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
+        with open_folder(folder / "runs"):
+            print_plain(estimate(asked, folder / "runs", parallel))
+            with bar:
+                rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.", highlight=False)
         raise
@@ -97,22 +103,23 @@ def compare(
     title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
     document = present.as_json(asked, found, held, command)
     write_json(folder / "compare.json", document)
-    write_atomic(folder / "compare.md", present.markdown(found, title, command))
+    write_atomic(folder / "compare.md", present.markdown(found, seeds, title, command))
     write_atomic(folder / "compare.svg", present.chart(rows))
     if as_json:
         print(json.dumps(document, indent=2))
         return
-    console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
-    for table in present.tables(found):
+    console.print(f"{escape(title)}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
+    for table in present.tables(found, seeds):
         console.print(table)
     for line in present.failures(found):
-        console.print(f"failed  {line}", style="yellow", highlight=False, soft_wrap=True)
-    console.print(f"{present.MEANING}\n{folder / 'compare.md'}", highlight=False, soft_wrap=True)
+        print_plain(f"failed  {line}", style="yellow")
+    print_plain(f"{present.MEANING}\n{folder / 'compare.md'}")
 
 
 def _baseline(names: list[str], wanted: str | None) -> str:
     if wanted is None:
-        return "dp-lora" if "dp-lora" in names else names[-1]
+        trained = [name for name in names if name != "base"]
+        return "dp-lora" if "dp-lora" in names else (trained or names)[-1]
     if wanted not in names:
         raise ConfigError(
             "is not compared", key="--baseline", value=wanted, fix=f"Use one of {', '.join(names)}."
@@ -123,7 +130,9 @@ def _baseline(names: list[str], wanted: str | None) -> str:
 def _folder(out: Path) -> Path:
     """The folder of a comparison, new or begun."""
     known = {"runs", "compare.json", "compare.md", "compare.svg"}
-    if out.exists() and (not out.is_dir() or any(path.name not in known for path in out.iterdir())):
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    others = {name for name in names - known if not name.startswith(".")}
+    if out.exists() and (not out.is_dir() or others):
         raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
     out.mkdir(parents=True, exist_ok=True)
     return out

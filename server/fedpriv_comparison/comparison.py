@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
+from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner
-from fedpriv_comparison.trial import Result, Trial
+from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
 
 TUNING_SEED = 0  # the seeds that are reported are 1, 2, …
@@ -20,60 +21,100 @@ TUNING_SHARE = 0.5  # of the evaluation records, where the file names none to ch
 
 @dataclass(frozen=True)
 class Comparison:
-    """What shall be run.
+    """What shall be run, as the federation file and the records were when it was made.
 
     Attributes:
-        source: the federation file; None is the embedded one.
-        overrides: KEY=VALUE for all runs.
+        configs: the job of each variant with each of its settings.
+        inputs: digests of what the jobs read.
         seeds: how many runs of each variant are reported.
     """
 
-    source: Path | None
-    overrides: tuple[str, ...]
     variants: tuple[Variant, ...]
+    configs: Mapping[tuple[Variant, Settings], JobConfig]
+    inputs: Mapping[str, str]
     seeds: int
 
-    def __post_init__(self) -> None:
-        """Raises:
-        ConfigError: a run of it can't be, or would be charged to private records.
+    @classmethod
+    def of(
+        cls, source: Path | None, overrides: Sequence[str], variants: Sequence[Variant], seeds: int
+    ) -> Comparison:
+        """A comparison on a federation file.
+
+        Args:
+            source: None is the embedded one.
+            overrides: KEY=VALUE for all runs.
+
+        Raises:
+            ConfigError: a run of it can't be, or would be charged to private records.
         """
-        for variant in self.variants:
+        configs = {}
+        inputs = Inputs()
+        for variant in variants:
             for settings in variant.grid:
-                if not self.config(variant, settings, 1).job.data_is_public:
-                    raise ConfigError(
-                        "every run would be charged to the records, and paired noise protects"
-                        " nobody",
-                        file=self.source,
-                        key="job.data_is_public",
-                        value=False,
-                        fix="Compare on public records that are like yours.",
-                    )
+                config = _job(source, overrides, variant, settings)
+                inputs.add(config)
+                configs[variant, settings] = config
+        return cls(tuple(variants), configs, inputs.digests, seeds)
 
     def config(self, variant: Variant, settings: Settings, seed: int) -> JobConfig:
         """The job of one run."""
-        method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
-        own = [*method, *variant.settings, *settings, f"job.seed={seed}"]
-        job = load_job(self.source, [*self.overrides, *own])
-        if job.evaluation.tuning is not None or job.evaluation.tuning_share:
-            return job
-        evaluation = job.evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
-        return job.model_copy(update={"evaluation": evaluation})
+        config = self.configs[variant, settings]
+        return config.model_copy(update={"job": config.job.model_copy(update={"seed": seed})})
 
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
         """One run."""
-        return Trial(variant.method, variant.place, self.config(variant, settings, seed), seed)
+        config = self.config(variant, settings, seed)
+        return Trial(variant.method, variant.place, config, seed, self.inputs)
 
-    def choices(self, variant: Variant) -> list[tuple[Settings, Trial]]:
-        """The runs by which a variant's settings are chosen: none where there is no choice."""
+    def choices(self, variant: Variant) -> list[Trial]:
+        """The runs by which a variant's settings are chosen, none where there is no choice."""
         if len(variant.grid) == 1:
             return []
-        return [(item, self.trial(variant, item, TUNING_SEED)) for item in variant.grid]
+        return [self.trial(variant, settings, TUNING_SEED) for settings in variant.grid]
+
+    def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
+        """The runs with the chosen settings."""
+        return [self.trial(variant, settings, seed) for seed in range(1, self.seeds + 1)]
 
     @property
     def runs(self) -> int:
         """How many runs it takes in all."""
-        chosen = sum(len(item.grid) for item in self.variants if len(item.grid) > 1)
-        return chosen + self.seeds * len(self.variants)
+        return sum(len(self.choices(variant)) + self.seeds for variant in self.variants)
+
+    def left(self, folder: Path) -> dict[Variant, int]:
+        """How many runs of each variant are not kept in a folder."""
+        counts = {}
+        for variant in self.variants:
+            tuned = [kept(trial, folder) for trial in self.choices(variant)]
+            missing = sum(result is None for result in tuned)
+            settings = _best(variant, [_score(result) for result in tuned])
+            if missing or settings is None:
+                counts[variant] = missing + self.seeds
+            else:
+                trials = self.reported(variant, settings)
+                counts[variant] = sum(kept(trial, folder) is None for trial in trials)
+        return counts
+
+
+def _job(
+    source: Path | None, overrides: Sequence[str], variant: Variant, settings: Settings
+) -> JobConfig:
+    method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
+    job = load_job(source, [*overrides, *method, *variant.settings, *settings])
+    if not job.job.data_is_public:
+        raise ConfigError(
+            "every run would be charged to the records, and paired noise protects nobody",
+            file=source,
+            key="job.data_is_public",
+            value=False,
+            fix="Compare on public records that are like yours.",
+        )
+    evaluation = job.evaluation
+    if evaluation.tuning is None and not evaluation.tuning_share:
+        evaluation = evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
+    # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
+    sites = [site.model_copy(update={"ledger": None, "witness": None}) for site in job.sites]
+    return job.model_copy(update={"evaluation": evaluation, "sites": tuple(sites)})
 
 
 @dataclass(frozen=True)
@@ -81,13 +122,13 @@ class Row:
     """What a variant came to.
 
     Attributes:
-        tuned: each of its settings with its loss on the tuning records, None where it failed.
-        settings: the chosen ones; None if every choice failed.
+        tuned: the run of each of its settings on the tuning seed; none where there is no choice.
+        settings: the chosen ones; None if no choice came to a loss.
         results: of the chosen settings, by seed.
     """
 
     variant: Variant
-    tuned: tuple[tuple[Settings, float | None], ...]
+    tuned: tuple[tuple[Settings, Result], ...]
     settings: Settings | None
     results: tuple[Result, ...]
 
@@ -111,40 +152,52 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
     Raises:
         KeyboardInterrupt: with all finished runs kept.
     """
-    tried = [
-        (variant, settings, trial)
-        for variant in comparison.variants
-        for settings, trial in comparison.choices(variant)
-    ]
-    tuned: dict[Variant, list[tuple[Settings, float | None]]] = {
-        variant: [] for variant in comparison.variants
+    variants = comparison.variants
+    tuned = _by_variant(runner, {variant: comparison.choices(variant) for variant in variants})
+    chosen = {
+        variant: _best(variant, [_score(result) for result in tuned[variant]])
+        for variant in variants
     }
-    found = runner.results([trial for _, _, trial in tried])
-    for (variant, settings, _), result in zip(tried, found, strict=True):
-        tuned[variant].append((settings, result.last("tuning_loss")))
-    chosen = {variant: _best(variant, tuned[variant]) for variant in comparison.variants}
-    wanted = [
-        (variant, comparison.trial(variant, settings, seed))
-        for seed in range(1, comparison.seeds + 1)  # the outer loop: a seed has its own model
+    wanted = {
+        variant: [] if settings is None else comparison.reported(variant, settings)
         for variant, settings in chosen.items()
-        if settings is not None
-    ]
-    results: dict[Variant, list[Result]] = {variant: [] for variant in comparison.variants}
-    found = runner.results([trial for _, trial in wanted])
-    for (variant, _), result in zip(wanted, found, strict=True):
-        results[variant].append(result)
+    }
+    results = _by_variant(runner, wanted)
     return [
-        Row(variant, tuple(tuned[variant]), chosen[variant], tuple(results[variant]))
-        for variant in comparison.variants
+        Row(
+            variant,
+            tuple(zip(variant.grid, tuned[variant], strict=True)) if tuned[variant] else (),
+            chosen[variant],
+            tuple(results[variant]),
+        )
+        for variant in variants
     ]
 
 
-def _best(variant: Variant, tuned: Sequence[tuple[Settings, float | None]]) -> Settings | None:
-    if not tuned:
+def _by_variant(
+    runner: Runner, trials: Mapping[Variant, Sequence[Trial]]
+) -> dict[Variant, list[Result]]:
+    """Run trials, those with one seed together: they have one model."""
+    pairs = [(variant, trial) for variant, found in trials.items() for trial in found]
+    pairs.sort(key=lambda pair: pair[1].seed)  # stable
+    results: dict[Variant, list[Result]] = {variant: [] for variant in trials}
+    found = runner.results([trial for _, trial in pairs])
+    for (variant, _), result in zip(pairs, found, strict=True):
+        results[variant].append(result)
+    return results
+
+
+def _score(result: Result | None) -> float | None:
+    """What settings are chosen by; None of a run that failed or diverged."""
+    loss = None if result is None else result.last("tuning_loss")
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def _best(variant: Variant, losses: Sequence[float | None]) -> Settings | None:
+    if not losses:
         return variant.grid[0]
-    usable = [
-        (loss, settings) for settings, loss in tuned if loss is not None and math.isfinite(loss)
-    ]
+    pairs = zip(losses, variant.grid, strict=True)
+    usable = [(loss, settings) for loss, settings in pairs if loss is not None]
     return min(usable)[1] if usable else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -12,38 +11,44 @@ from typing import Any
 import torch
 
 from fedpriv.config.job import JobConfig
+from fedpriv.errors import FedprivError
 from fedpriv.training.dp_lora import DpLora
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.training.worker import Worker
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.public_training import load, untrained
+from fedpriv_comparison.public_training import load, recipe_of, untrained
+from fedpriv_comparison.runner import threads_of
 from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
 
 
 def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
-    """A sentence for whoever waits."""
-    runs = comparison.runs
-    left = max(0, runs - len(list(folder.glob("*.json"))))
-    if not left:
+    """A sentence for whoever waits: by a step of one variant that trains."""
+    left = comparison.left(folder)
+    runs, count = comparison.runs, sum(left.values())
+    if not count:
         return f"All {runs} runs are there already."
-    trained = [variant for variant in comparison.variants if variant.method != "base"]
-    if not trained:
-        return f"{left} of {runs} runs to do, without training."
-    variant = trained[-1]
     threads = torch.get_num_threads()
-    if parallel > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // parallel))
-    one = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
-    torch.set_num_threads(threads)
-    count = runs - comparison.seeds * (len(comparison.variants) - len(trained))
-    return f"{left} of {runs} runs to do, about {_duration(one * count * left / runs / parallel)}."
+    torch.set_num_threads(threads_of(parallel))
+    try:
+        # A pooled or local run takes the steps of all sites, too.
+        variant = next((v for v in reversed(left) if left[v] and v.method != "base"), None)
+        seconds = 0.0
+        if variant is not None:
+            one = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
+            trained = sum(n for variant, n in left.items() if variant.method != "base")
+            seconds = one * trained / parallel
+    except FedprivError as error:
+        return f"{count} of {runs} runs to do; how long it takes can't be told: {error}"
+    finally:
+        torch.set_num_threads(threads)
+    return f"{count} of {runs} runs to do, about {_duration(seconds)}."
 
 
 def seconds_of_a_run(config: JobConfig) -> float:
     """Of one run with these settings on this machine, roughly."""
     started = time.monotonic()
-    worker = Worker(ModelRecipe(config.model, config.lora, config.job.seed, config.compute))
+    worker = Worker(recipe_of(config))
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]

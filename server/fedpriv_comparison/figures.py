@@ -38,7 +38,8 @@ class Reached:
     """How soon a variant had the loss that the baseline has after `rounds`.
 
     Attributes:
-        steps: mean over the seeds that got there, linearly interpolated between evaluations.
+        steps: mean over the seeds, linearly interpolated between evaluations; None unless every
+            seed got there.
         seeds: how many of them did, `of` how many.
         saved: share of the baseline's rounds that were not needed; negative if it took longer.
         epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy.
@@ -57,14 +58,19 @@ class Figures:
     """A row of the table.
 
     Attributes:
+        runs: how many the means are over, of those that were wanted.
         scores: after the last round.
         difference: of the losses of equal seeds, this variant's less the baseline's.
         failed: errors of runs, the tuning ones too.
+        tuned: loss on the tuning records of each setting; None where the run failed.
     """
 
     name: str
     settings: tuple[str, ...]
     at_the_edge: list[str]
+    runs: int
+    rounds: int
+    delta: float
     scores: dict[str, Spread]
     difference: Spread | None
     half: Reached | None
@@ -104,14 +110,20 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         mine.rounds[-1]["eval_loss"] - theirs.rounds[-1]["eval_loss"] for mine, theirs in pairs
     ]
     failed = [result.error for result in row.results if result.error]
-    failed += [f"{', '.join(settings)}: failed" for settings, loss in row.tuned if loss is None]
+    failed += [f"{', '.join(s)}: {result.error}" for s, result in row.tuned if result.error]
+    if row.settings is None and not failed:
+        failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
-    rounds = config.job.rounds
-    is_other = row is not base and row.variant.method != "base"
+    rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).job.rounds
+    # Neither the base model nor what is held against it takes rounds to get anywhere.
+    is_other = row is not base and "base" not in (row.variant.method, base.variant.method)
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),
         at_the_edge=row.at_the_edge,
+        runs=len(good),
+        rounds=config.job.rounds,
+        delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
         half=_reached(pairs, max(1, rounds // 2), config) if is_other else None,
@@ -121,7 +133,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
         seconds=statistics.fmean(r.seconds for r in good) if good else 0.0,
         failed=failed,
-        tuned=list(row.tuned),
+        tuned=[(settings, result.last("tuning_loss")) for settings, result in row.tuned],
     )
 
 
@@ -140,8 +152,8 @@ def _reached(
     sigma = pairs[0][0].noise_multiplier
     saved = None
     if mean is not None and sigma is not None:
-        whole, needed = (_epsilon(config, sigma, n) for n in (config.job.rounds, math.ceil(mean)))
-        saved = whole - needed
+        needed = [_epsilon(config, sigma, math.ceil(count)) for count in steps]
+        saved = _epsilon(config, sigma, config.job.rounds) - statistics.fmean(needed)
     return Reached(
         rounds,
         mean,
@@ -160,11 +172,13 @@ def _epsilon(config: JobConfig, noise_multiplier: float, steps: int) -> float:
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:
-    """The loss after a round, linearly interpolated between evaluations."""
+    """The loss after a round, linearly interpolated between evaluations; None if not finite."""
     for before, after in pairwise(rounds):
-        if before["round"] <= number <= after["round"]:
+        if number == after["round"]:
+            return _finite(after["eval_loss"])
+        if before["round"] <= number < after["round"]:
             share = (number - before["round"]) / (after["round"] - before["round"])
-            return float(before["eval_loss"] + share * (after["eval_loss"] - before["eval_loss"]))
+            return _finite(before["eval_loss"] + share * (after["eval_loss"] - before["eval_loss"]))
     return None
 
 
@@ -173,7 +187,13 @@ def steps_to(rounds: Sequence[dict[str, Any]], level: float) -> float | None:
     for before, after in pairwise(rounds):
         if before["eval_loss"] <= level:
             return float(before["round"])
+        if after["eval_loss"] <= level and not math.isfinite(before["eval_loss"]):
+            return float(after["round"])
         if after["eval_loss"] <= level:
             share = (before["eval_loss"] - level) / (before["eval_loss"] - after["eval_loss"])
             return float(before["round"] + share * (after["round"] - before["round"]))
     return None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from fedpriv import __version__
 from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
@@ -18,22 +20,23 @@ MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
     " seeds. Δ: of the losses of equal seeds, against the baseline. ½T, T: rounds to the loss that"
     " the baseline has after half, and all, of its rounds, and the share saved. Δε: what stopping"
-    " there would save. up: sent by all sites in a run. s: seconds of a run."
+    " there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
     " * the best setting is at the end of its grid: better ones may lie beyond."
 )
 
 
-def cells(figures: Figures) -> list[str]:
+def cells(figures: Figures, seeds: int) -> list[str]:
     """A row of the table, as text."""
     scores = figures.scores
     if not scores:
         first = figures.failed[0] if figures.failed else "not run"
         return [figures.name, f"failed: {first}"] + [""] * (len(COLUMNS) - 2)
     full = figures.full
+    missing = f" ({figures.runs} of {seeds} runs)" if figures.runs < seeds else ""
     return [
         figures.name,
         _settings(figures),
-        _spread(scores.get("eval_loss"), ".3f"),
+        _spread(scores.get("eval_loss"), ".3f") + missing,
         _spread(figures.difference, "+.3f"),
         _spread(scores.get("eval_accuracy"), ".1%"),
         _spread(scores.get("eval_auc"), ".3f"),
@@ -46,15 +49,15 @@ def cells(figures: Figures) -> list[str]:
     ]
 
 
-def tables(rows: Sequence[Figures]) -> list[Table]:
+def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
     """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
-    texts = [cells(row) for row in rows]
+    texts = [cells(row, seeds) for row in rows]
     found = []
     for title, part in (("How good", range(1, 6)), ("How soon, at what cost", range(6, 12))):
         shown = _shown(texts, part)
         made = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
         for text in texts:
-            made.add_row(*(text[i] for i in shown))
+            made.add_row(*(Text(text[i]) for i in shown))
         found.append(made)
     return found
 
@@ -69,9 +72,9 @@ def failures(rows: Sequence[Figures]) -> list[str]:
     return [f"{row.name}: {error}" for row in rows for error in row.failed]
 
 
-def markdown(rows: Sequence[Figures], title: str, command: str) -> str:
+def markdown(rows: Sequence[Figures], seeds: int, title: str, command: str) -> str:
     """The same table with what is needed to make it again."""
-    texts = [cells(row) for row in rows]
+    texts = [cells(row, seeds) for row in rows]
     shown = _shown(texts, range(1, len(COLUMNS)))
     lines = [f"# {title}", ""]
     lines.append("| " + " | ".join(COLUMNS[i] for i in shown) + " |")
@@ -88,7 +91,7 @@ def markdown(rows: Sequence[Figures], title: str, command: str) -> str:
         lines += ["", "Loss on the tuning records, one seed that is not reported:", ""]
         for row in tuned:
             tried = "; ".join(
-                f"{', '.join(settings)}: {'failed' if loss is None else f'{loss:.3f}'}"
+                f"{', '.join(map(_short, settings))}: {'failed' if loss is None else f'{loss:.3f}'}"
                 for settings, loss in row.tuned
             )
             lines.append(f"- {row.name}: {tried}")
@@ -108,8 +111,18 @@ def as_json(
         "command": command,
         "baseline": baseline,
         "seeds": comparison.seeds,
-        "rows": [row.as_dict() for row in rows],
+        "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
+        "rows": _plain([row.as_dict() for row in rows]),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON has: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def chart(rows: Sequence[Row]) -> str:
@@ -145,11 +158,17 @@ def _last_round(rows: Sequence[Row]) -> float:
 
 def _settings(figures: Figures) -> str:
     edges = set(figures.at_the_edge)
-    texts = []
-    for setting in figures.settings:
-        key, _, value = setting.partition("=")
-        texts.append(f"{key.rpartition('.')[2]} {value}{'*' if key in edges else ''}")
-    return ", ".join(texts)
+    texts = [
+        _short(setting) + ("*" if setting.partition("=")[0] in edges else "")
+        for setting in figures.settings
+    ]
+    lost = sum(loss is None for _, loss in figures.tuned)
+    return ", ".join(texts) + (f" ({lost} of {len(figures.tuned)} failed)" if lost else "")
+
+
+def _short(setting: str) -> str:
+    key, _, value = setting.partition("=")
+    return f"{key.rpartition('.')[2]} {value}"
 
 
 def _spread(spread: Spread | None, form: str) -> str:

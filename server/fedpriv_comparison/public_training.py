@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,19 @@ from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_server.evaluation import evaluation_records, scores
 
 
+def recipe_of(config: JobConfig) -> ModelRecipe:
+    """The model of a job."""
+    return ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
+
+
 def train(
     config: JobConfig, seed: int, *, rounds: int, clip: bool, pool: WorkerPool
-) -> list[dict[str, Any]]:
-    """The first rounds of a federation without noise; gives the scores by round, from 0 on.
+) -> tuple[list[dict[str, Any]], float]:
+    """The first rounds of a federation without noise: scores by round, from 0 on, and seconds.
 
-    The samples are those of the private run with the same seed. One step a round adds up over
-    sites, so it is the same whether the records are pooled or not.
+    The samples are those of the private run with the same seed. Every record counts the same, at
+    whatever site it is: one step a round adds up over sites, pooled or not. (In a private run, a
+    site that noises more than others counts less.)
 
     Args:
         clip: clip each unit as the private run does; else only what is longer than MAX_CLIP.
@@ -42,8 +49,7 @@ def train(
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
-    recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
-    with pool.borrow(recipe) as worker:
+    with pool.borrow(recipe_of(config)) as worker:
         populations, reported, tuning = load(config, worker)
         optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)
@@ -54,6 +60,7 @@ def train(
             rows.append({"round": number, **found})
 
         look(0)
+        started = time.monotonic()
         for number in range(1, rounds + 1):
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
@@ -67,7 +74,8 @@ def train(
             optimizer.step(public((total / expected).astype(np.float32)), lr=rate)
             if number % config.evaluation.every == 0 or number == rounds:
                 look(number)
-    return rows
+        seconds = time.monotonic() - started
+    return rows, round(seconds, 2)
 
 
 def untrained(worker: Worker) -> Privatised[Vector]:

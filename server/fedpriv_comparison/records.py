@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.load import config_error
 from fedpriv.data.read import UNIT, read_records
 
 
@@ -18,7 +21,7 @@ def alone(config: JobConfig, name: str) -> JobConfig:
 def pooled(config: JobConfig, folder: Path) -> JobConfig:
     """The federation of one party that holds what all sites hold, in a file of `folder`.
 
-    Units with one id at several sites are one unit here.
+    Units with one id at several sites are one unit here, and the least ε of a site is that of all.
     """
     path, privacy = folder / "pooled.jsonl", config.privacy
     with path.open("w", encoding="utf-8") as stream:
@@ -44,5 +47,14 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
 
 
 def _with_sites(config: JobConfig, sites: tuple[SiteSection, ...]) -> JobConfig:
+    """The same job with other sites, checked as a file is.
+
+    Raises:
+        ConfigError: what was right for the sites is not for these.
+    """
     job = config.job.model_copy(update={"min_sites": 1})
-    return config.model_copy(update={"job": job, "sites": sites})
+    changed = config.model_copy(update={"job": job, "sites": sites})
+    try:
+        return JobConfig.model_validate(changed.model_dump())
+    except ValidationError as error:
+        raise config_error(error, Path(sites[0].name), JobConfig) from None

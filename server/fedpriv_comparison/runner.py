@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from fedpriv.process import only_process
 from fedpriv.training.worker import WorkerPool
-from fedpriv_comparison.trial import Result, Trial, kept, run
+from fedpriv_comparison.trial import Result, Trial, kept, run, told
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 Listener = Callable[[Trial, Result], None]
@@ -44,14 +45,16 @@ class Runner:
         Raises:
             KeyboardInterrupt: with all finished runs kept.
         """
+        keys = [trial.key for trial in trials]
+        wanted = dict(zip(keys, trials, strict=True))  # what is asked for twice is run once
         if self._parallel == 1:
             found = {}
-            for trial in trials:
-                found[trial.key] = run(trial, self._folder, self._pool)
-                self._done(trial, found[trial.key])
+            for key, trial in wanted.items():
+                found[key] = run(trial, self._folder, self._pool)
+                self._done(trial, found[key])
         else:
-            found = self._at_once(trials)
-        return [found[trial.key] for trial in trials]
+            found = self._at_once(list(wanted.values()))
+        return [found[key] for key in keys]
 
     def _at_once(self, trials: Sequence[Trial]) -> dict[str, Result]:
         found: dict[str, Result] = {}
@@ -72,9 +75,9 @@ class Runner:
                     assert isinstance(sentinel, int)
                     process, trial = running.pop(sentinel)
                     process.join()
-                    # A process that dies is no result: the next time it is tried again.
-                    gone = Result([], error=f"The process of this run ended: {process.exitcode}.")
-                    found[trial.key] = kept(trial, self._folder) or gone
+                    found[trial.key] = told(trial, self._folder) or Result(
+                        [], error=f"The process of this run ended: {process.exitcode}."
+                    )
                     self._done(trial, found[trial.key])
         finally:
             for process, _ in running.values():
@@ -86,12 +89,23 @@ class Runner:
         return found
 
     def _start(self, trial: Trial) -> BaseProcess:
-        threads = max(1, (os.cpu_count() or 1) // self._parallel)
         process = multiprocessing.get_context("spawn").Process(
-            target=_run_apart, args=(trial, self._folder, threads), daemon=True
+            target=_run_apart, args=(trial, self._folder, threads_of(self._parallel)), daemon=True
         )
-        process.start()
+        # Ctrl-C goes to all processes of a terminal; what is ignored here, the new one ignores.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         return process
+
+
+def threads_of(parallel: int) -> int:
+    """The share of this process's cores that one of several runs has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, cores // parallel)
 
 
 @contextmanager
@@ -107,11 +121,19 @@ def open_folder(folder: Path) -> Iterator[None]:
         yield
 
 
+def _end_with_the_parent() -> None:
+    """However that ends: nobody would wait for this run, and another may want its folder."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _run_apart(trial: Trial, folder: Path, threads: int) -> None:
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process, by SIGTERM
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
     run(trial, folder, WorkerPool(1))

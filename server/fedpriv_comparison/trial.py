@@ -6,23 +6,23 @@ import hashlib
 import json
 import logging
 import shutil
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import digest
-from fedpriv.files import write_json
+from fedpriv.errors import RunError
+from fedpriv.files import canonical_json, write_json
 from fedpriv.training.worker import WorkerPool
-from fedpriv_comparison.public_training import train
+from fedpriv_comparison.public_training import recipe_of, train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
-Row = dict[str, Any]
+Scores = dict[str, Any]  # of one evaluated round, and its number
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,21 @@ class Trial:
     Attributes:
         config: with all settings applied; its seed too.
         seed: of samples and noise.
+        inputs: digests of what the configuration names.
     """
 
     method: str
     place: Place
     config: JobConfig
     seed: int
+    inputs: Mapping[str, str]
 
     @property
     def key(self) -> str:
-        """Names the run by all that decides its result."""
-        said = json.dumps([self.method, self.place, digest(self.config), self.seed, __version__])
-        return f"{self.method}-{self.place}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        """Names the run by all that decides its result: files and models by what they hold."""
+        settings = _by_content(self.config.model_dump(mode="json"), self.inputs)
+        said = canonical_json([self.method, self.place, settings, self.seed, __version__])
+        return f"{self.method}-{self.place}-{hashlib.sha256(said).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Result:
         epsilon: of the worst-off site over the whole job; None without privacy.
         noise_multiplier: σ of that site.
         bytes_up: by all sites in all rounds.
-        seconds: wall time.
+        seconds: wall time of the rounds with their evaluation, without loading.
         error: why there is no result; "" if there is one.
     """
 
-    rounds: list[Row]
+    rounds: list[Scores]
     epsilon: float | None = None
     noise_multiplier: float | None = None
     bytes_up: int = 0
@@ -73,17 +76,34 @@ class Result:
 
 
 def kept(trial: Trial, folder: Path) -> Result | None:
-    """The result of a trial that has been run."""
+    """The result of a trial that need not be run again: one that did not fail.
+
+    Raises:
+        RunError: its file can't be read.
+    """
+    result = told(trial, folder)
+    return None if result is None or result.error else result
+
+
+def told(trial: Trial, folder: Path) -> Result | None:
+    """The result of a trial that has been run.
+
+    Raises:
+        RunError: its file can't be read.
+    """
     path = _path(trial, folder)
     if not path.exists():
         return None
-    return Result(**json.loads(path.read_text(encoding="utf-8"))["result"])
+    try:
+        return Result(**json.loads(path.read_text(encoding="utf-8"))["result"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(f"{path}: holds no result. Remove it, to run it again.") from None
 
 
 def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     """The result of a trial: from its file, or by running it.
 
-    A run that fails is a result too, and is not tried again. A run that is interrupted is not.
+    A run that fails has a result that says why; it is tried again when it is asked for again.
 
     Args:
         folder: where results are kept.
@@ -91,7 +111,7 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     before = kept(trial, folder)
     if before is not None:
         return before
-    started = time.monotonic()
+    _path(trial, folder).unlink(missing_ok=True)
     work = folder / "work" / trial.key
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -102,13 +122,15 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         result = Result([], error=f"{type(error).__name__}: {error}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    result = Result(**{**vars(result), "seconds": round(time.monotonic() - started, 2)})
-    about = {"method": trial.method, "place": trial.place, "seed": trial.seed}
-    settings = trial.config.model_dump(mode="json")
-    write_json(
-        _path(trial, folder),
-        {**about, "config": settings, "version": __version__, "result": vars(result)},
-    )
+    made = {
+        "method": trial.method,
+        "place": trial.place,
+        "seed": trial.seed,
+        "config": trial.config.model_dump(mode="json"),
+        "inputs": dict(trial.inputs),
+        "version": __version__,
+    }
+    write_json(_path(trial, folder), {**made, "result": vars(result)})
     return result
 
 
@@ -118,10 +140,13 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:
     config = trial.config
+    with pool.borrow(recipe_of(config)) as worker:
+        worker.failures.clear()
     if trial.method in PUBLIC:
         steps = 0 if trial.method == "base" else config.job.rounds
         clip = trial.method == "lora-clipped"
-        return Result(train(config, trial.seed, rounds=steps, clip=clip, pool=pool))
+        rounds, seconds = train(config, trial.seed, rounds=steps, clip=clip, pool=pool)
+        return _checked(Result(rounds, seconds=seconds), config, pool)
     match trial.place:
         case "federated":
             configs = [config]
@@ -140,26 +165,57 @@ def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:
         worst.epsilon,
         worst.noise_multiplier,
         sum(part.bytes_up for part in parts),
+        sum(part.seconds for part in parts),
     )
 
 
 def _simulated(config: JobConfig, seed: int, folder: Path, pool: WorkerPool) -> Result:
     outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
+    for row in outcome.rounds:
+        for site in config.sites:
+            status = row["sites"].get(site.name, {}).get("status", "did not answer")
+            if status != "ok":
+                raise RunError(f"Round {row['round']}: {site.name}: {status}.")
     scored = [row for row in outcome.rounds if row["eval_loss"] is not None]
     keys = ("round", "eval_loss", "eval_accuracy", "eval_auc", "tuning_loss")
-    rounds: list[Row] = [{"round": 0, **outcome.baseline.as_dict()}]
+    rounds: list[Scores] = [{"round": 0, **outcome.baseline.as_dict()}]
     rounds += [{key: row[key] for key in keys if row.get(key) is not None} for row in scored]
     reports = outcome.budgets.values()
     worst = max(reports, key=lambda report: report.epsilon_spent)
-    return Result(
+    result = Result(
         rounds,
         worst.epsilon_spent,
         worst.events[0].noise_multiplier if worst.events else None,
         sum(row["bytes_up"] for row in outcome.rounds),
+        round(sum(row["seconds"] for row in outcome.rounds), 2),
     )
+    return _checked(result, config, pool)
 
 
-def _mean(curves: list[list[Row]]) -> list[Row]:
+def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
+    """The result, if no step went on after an error: a site has to, a comparison must not.
+
+    Raises:
+        RunError: units were left out, or steps released noise alone.
+    """
+    with pool.borrow(recipe_of(config)) as worker:
+        failures = dict(worker.failures)
+        worker.failures.clear()
+    if failures:
+        told = ", ".join(f"{count} × {name}" for name, count in sorted(failures.items()))
+        raise RunError(f"Units or steps failed and counted as 0: {told}.")
+    return result
+
+
+def _by_content(value: Any, inputs: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _by_content(item, inputs) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_by_content(item, inputs) for item in value]
+    return inputs.get(value, value) if isinstance(value, str) else value
+
+
+def _mean(curves: list[list[Scores]]) -> list[Scores]:
     """The mean of each score, round by round; every site counts the same."""
     means = []
     for rows in zip(*curves, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,8 +24,21 @@ SHORT = {
     "optimizer": "optimizer.name",
     "schedule": "optimizer.schedule",
 }
+# What would change on what, or on which terms, a row is measured. The second kind may differ from
+# row to row, for everyone to see, but is nothing to choose by a loss.
+SAME = (
+    "data.",
+    "evaluation.",
+    "sites",
+    "job.data_is_public",
+    "job.engine",
+    "job.method",
+    "job.seed",
+)
+TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
 Grid = Mapping[str, Sequence[str]]  # key → values to try
+_COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,9 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     found = []
     for name in names:
         method, place, settings = _parse_name(name)
+        for key in special.get(name, {}):
+            if not _matters(method, key):
+                raise ConfigError(f"changes nothing for {method}", key="--grid", value=key)
         fixed = {setting.partition("=")[0] for setting in settings}
         wanted = {
             key: values
@@ -92,6 +109,7 @@ def _parse_name(name: str) -> tuple[str, Place, Settings]:
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
+        _check(_long(setting), SAME, "--methods")
     return method, place, tuple(_long(setting) for setting in settings)
 
 
@@ -103,7 +121,7 @@ def _parse_grids(
     for grid in grids:
         owner, _, rest = grid.rpartition(":")
         key, equals, text = _long(rest).partition("=")
-        values = [value.strip() for value in text.split(",") if value.strip()]
+        values = [value.strip() for value in _COMMA.split(text) if value.strip()]
         if not equals or not values:
             raise ConfigError(
                 "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
@@ -115,8 +133,20 @@ def _parse_grids(
                 value=grid,
                 fix=f"Use one of {', '.join(names)}.",
             )
-        (special.setdefault(owner, {}) if owner else general)[key] = values
+        _check(key, SAME + TERMS, "--grid")
+        own = special.setdefault(owner, {}) if owner else general
+        own[key] = list(dict.fromkeys([*own.get(key, []), *values]))
     return general, special
+
+
+def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
+    if setting.startswith(refused):
+        raise ConfigError(
+            "would compare what is not alike",
+            key=option,
+            value=setting,
+            fix="For all rows alike, use --set.",
+        )
 
 
 def _matters(method: str, key: str) -> bool:

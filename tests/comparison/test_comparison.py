@@ -6,6 +6,11 @@ import json
 import logging
 import math
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
-from fedpriv.errors import ConfigError, RunningError
+from fedpriv.errors import ConfigError, RunError, RunningError
 from fedpriv.training import private_step
+from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare
@@ -31,7 +37,7 @@ Make = Callable[..., Any]
 
 
 def comparison(file: Path, *names: str, grids: tuple[str, ...] = (), seeds: int = 1) -> Comparison:
-    return Comparison(file, (), tuple(parse_variants(names, grids)), seeds)
+    return Comparison.of(file, (), parse_variants(names, grids), seeds)
 
 
 def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> None:
@@ -51,7 +57,7 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
     assert [row.results[0].epsilon for row in rows[:3]] == [None] * 3
 
     found = figures(asked, rows, "dp-lora")
-    text = markdown(found, "title", "fedpriv compare …")
+    text = markdown(found, 1, "title", "fedpriv compare …")
     assert text.count("\n| ") == 1 + len(names)
     assert "NOT PRIVATE" in text
     svg = chart(rows)
@@ -103,8 +109,9 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
         asked, Runner(tmp_path / "runs", done=lambda trial, result: done.append(trial.seed))
     )
     assert done == [0, 0, 0, 1, 2]
-    losses = [loss for _, loss in row.tuned if loss is not None and math.isfinite(loss)]
-    assert row.settings == next(s for s, loss in row.tuned if loss == min(losses))
+    losses = {settings: result.last("tuning_loss") for settings, result in row.tuned}
+    finite = {s: loss for s, loss in losses.items() if loss is not None and math.isfinite(loss)}
+    assert row.settings == min(finite, key=lambda settings: finite[settings])
     assert len(row.results) == 2
 
 
@@ -114,10 +121,10 @@ def test_settings_are_chosen_on_the_records_that_the_file_names(
     file = federation(rounds=1)
     halves = compare(comparison(file, "lora"), Runner(tmp_path / "halves"))
     other = tmp_path / "tuning.jsonl"
-    config = comparison(file, "lora").config(parse_variants(["lora"], [])[0], (), 1)
+    config = load_job(file)
     other.write_bytes(config.evaluation.data.read_bytes())
     overrides = (f"evaluation.tuning={other}",)
-    asked = Comparison(file, overrides, tuple(parse_variants(["lora"], [])), 1)
+    asked = Comparison.of(file, overrides, parse_variants(["lora"], []), 1)
     ((row),) = compare(asked, Runner(tmp_path / "whole"))
     last = row.results[0].last
     assert last("tuning_loss") == last("eval_loss") != halves[0].results[0].last("eval_loss")
@@ -139,6 +146,38 @@ def test_a_kept_run_is_not_run_again_and_another_setting_is(
         compare(comparison(file, "lora:lr=0.5"), Runner(folder))
 
 
+def test_a_run_is_known_by_what_its_files_hold(federation: Make, tmp_path: Path) -> None:
+    def key() -> str:
+        asked = comparison(file, "dp-lora")
+        return asked.trial(asked.variants[0], (), 1).key
+
+    file = federation(rounds=1)
+    config = load_job(file)
+    before = key()
+    for path in (config.evaluation.data, config.sites[0].data):
+        assert isinstance(path, Path)
+        text = path.read_text()
+        path.write_text(text + text.splitlines()[0] + "\n")
+        assert key() != before
+        path.write_text(text)
+        assert key() == before
+    weights = Path(config.model.name) / "model.safetensors"
+    held = weights.read_bytes()
+    weights.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
+    assert key() != before
+    weights.write_bytes(held)
+    elsewhere = shutil.copytree(file.parent, tmp_path / "elsewhere")
+    file = elsewhere / file.name
+    assert key() == before
+
+
+def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:
+    file = federation(rounds=2)
+    asked = comparison(file, "dp-lora")
+    file.write_text("")
+    assert asked.config(asked.variants[0], (), 1).job.rounds == 2
+
+
 def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "dp-lora", "lora", grids=("dp-lora:lr=1e-3,1e-2",))
     done: list[str] = []
@@ -147,9 +186,10 @@ def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None
     alone = compare(asked, Runner(tmp_path / "one"))
     assert len(done) == asked.runs == 4
     for row, other in zip(rows, alone, strict=True):
-        assert row.tuned == other.tuned
-        [mine], [theirs] = row.results, other.results
-        assert (mine.rounds, mine.epsilon) == (theirs.rounds, theirs.epsilon)
+        pairs = zip(row.results, other.results, strict=True)
+        tuned = zip(row.tuned, other.tuned, strict=True)
+        for mine, theirs in [*pairs, *((one[1], two[1]) for one, two in tuned)]:
+            assert (mine.rounds, mine.epsilon) == (theirs.rounds, theirs.epsilon)
 
 
 def test_a_process_that_dies_is_shown_and_tried_again(
@@ -170,6 +210,43 @@ def test_a_process_that_dies_is_shown_and_tried_again(
     assert rows[1].results[0].error == ""
     monkeypatch.undo()
     assert compare(asked, Runner(tmp_path / "runs"))[0].results[0].error == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks /proc for children")
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_run_outlives_its_command(
+    federation: Make, tmp_path: Path, sign: signal.Signals
+) -> None:
+    program = str(Path(sys.executable).parent / "fedpriv")
+    words = [program, "compare", str(federation(rounds=20)), "--methods", "lora,lora:lr=0.5"]
+    words += ["--seeds", "1", "--parallel", "2", "--out", str(tmp_path / "out")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        task = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        work = tmp_path / "out" / "runs" / "work"
+        wait_until(lambda: work.exists() and len(list(work.iterdir())) == 2)
+        children = [Path(f"/proc/{pid}/stat") for pid in task.read_text().split()]
+        command.send_signal(sign)
+        assert command.wait(timeout=60) != 0
+        assert command.stderr is not None and "Traceback" not in command.stderr.read()
+    assert len(children) >= 2
+    wait_until(lambda: all(is_gone(child) for child in children))
+    with open_folder(tmp_path / "out" / "runs"):
+        assert not work.exists()
+
+
+def is_gone(stat: Path) -> bool:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_one_comparison_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
@@ -193,9 +270,79 @@ def test_a_run_that_fails_is_shown_and_the_others_are_run(
     rows = compare(asked, Runner(tmp_path / "runs"))
     assert rows[1].settings is None
     found = figures(asked, rows, "lora")
-    assert len(found[1].failed) == 2
+    assert found[1].failed == [
+        f"optimizer.lr={lr}: MemoryError: too large" for lr in ("1e-3", "1e-2")
+    ]
+    assert asked.left(tmp_path / "runs") == {rows[0].variant: 0, rows[1].variant: 3}
     assert "eval_loss" in found[0].scores
-    assert "failed" in markdown(found, "title", "command")
+    assert "failed" in markdown(found, 1, "title", "command")
+
+
+def test_a_failure_that_a_site_goes_on_after_fails_the_run(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site releases noise in its place; a table of such runs would say that the method is bad."""
+    file, real = federation(rounds=2), DpLora._unit_rows
+    units = 0
+
+    def once(self: Any, *arguments: Any) -> Any:
+        nonlocal units
+        units += 1
+        if units in (2, 3, 4, 5, 6, 7, 8):
+            raise MemoryError
+        return real(self, *arguments)
+
+    for method in ("dp-lora", "lora"):
+        units = 0
+        monkeypatch.setattr(DpLora, "_unit_rows", once)
+        asked = comparison(file, method)
+        [row] = compare(asked, runner := Runner(tmp_path / "runs"))
+        assert "failed and counted as 0: " in row.results[0].error
+        assert "MemoryError" in row.results[0].error
+        monkeypatch.undo()
+        [row] = compare(asked, runner)
+        assert row.results[0].error == ""
+
+
+def test_a_site_that_does_not_answer_fails_the_run(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = trial.simulate
+
+    def absent(*arguments: Any, **options: Any) -> Any:
+        outcome = real(*arguments, **options)
+        outcome.rounds[1]["sites"].popitem()
+        return outcome
+
+    monkeypatch.setattr(trial, "simulate", absent)
+    [row] = compare(comparison(federation(rounds=2), "dp-lora"), Runner(tmp_path / "runs"))
+    assert re.search(r"Round 2: [\w-]+: did not answer", row.results[0].error)
+
+
+def test_what_is_asked_for_twice_is_run_once(federation: Make, tmp_path: Path) -> None:
+    asked = comparison(federation(rounds=1), "lora:lr=1e-2", "lora:lr=0.01")
+    done: list[str] = []
+    runner = Runner(tmp_path / "runs", parallel=2, done=lambda trial, _: done.append(trial.key))
+    rows = compare(asked, runner)
+    assert len(done) == 1
+    assert rows[0].results == rows[1].results
+
+
+def test_a_result_that_is_none_is_named(federation: Make, tmp_path: Path) -> None:
+    asked = comparison(federation(rounds=1), "base")
+    compare(asked, Runner(tmp_path))
+    [path] = tmp_path.glob("*.json")
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(RunError, match=f"{path.name}: holds no result"):
+        compare(asked, Runner(tmp_path))
+
+
+def test_a_lasting_ledger_is_not_touched(federation: Make) -> None:
+    file = federation(rounds=1)
+    ledger = ["sites.0.ledger='a.db'", "sites.0.witness='w'"]
+    asked = Comparison.of(file, ledger, parse_variants(["dp-lora"], []), 1)
+    site = asked.config(asked.variants[0], (), 1).sites[0]
+    assert (site.ledger, site.witness) == (None, None)
 
 
 def test_private_records_are_not_compared(federation: Make) -> None:

@@ -27,6 +27,16 @@ def test_between_two_evaluations_is_a_line() -> None:
     assert steps_to(found, 2.0) is None
 
 
+def test_what_diverged_reaches_nothing_and_is_no_level() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert loss_at(curve(3.0, nan, 2.0), 1) is None
+    assert loss_at(curve(3.0, inf, 2.0), 1.5) is None
+    assert loss_at(curve(3.0, inf, 2.0), 2) == 2.0
+    assert steps_to(curve(inf, inf, 2.0), 2.5) == 2.0
+    assert steps_to(curve(3.0, nan, 2.0), 2.5) == 2.0
+    assert steps_to(curve(3.0, nan, nan), 2.5) is None
+
+
 def test_the_first_time_counts() -> None:
     assert steps_to(curve(4.0, 2.0, 5.0, 1.0), 3.0) == 0.5
 
@@ -40,6 +50,8 @@ def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: flo
     steps = steps_to(found, level + 1e-9)
     assert steps is not None
     assert steps <= number + 1e-6
+    assert steps_to(found, losses[-1]) is not None
+    assert loss_at(found, len(losses) - 1) == losses[-1]
 
 
 def test_one_seed_has_no_deviation() -> None:

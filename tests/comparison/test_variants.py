@@ -29,6 +29,17 @@ def test_each_has_a_grid_of_what_matters_to_it() -> None:
     assert fixed.grid == (("privacy.clip_norm=5",), ("privacy.clip_norm=6",))
 
 
+def test_grids_of_one_key_add_up_and_a_list_is_one_value() -> None:
+    (found,) = parse_variants(
+        ["dp-lora:privacy.epsilon=1"], ["lr=1,2", "lr=2,3", "lora.target_modules=['q','k'],auto"]
+    )
+    assert [settings[0][-1] for settings in found.grid] == ["1", "1", "2", "2", "3", "3"]
+    assert {settings[1] for settings in found.grid} == {
+        "lora.target_modules=['q','k']",
+        "lora.target_modules=auto",
+    }
+
+
 @pytest.mark.parametrize(
     ("names", "grids", "words"),
     [
@@ -41,6 +52,13 @@ def test_each_has_a_grid_of_what_matters_to_it() -> None:
         (["dp-lora"], ["lr=,"], "empty grid"),
         (["dp-lora"], ["lr"], "empty grid"),
         (["dp-lora"], ["lora:lr=1"], "not compared"),
+        (["base", "lora"], ["base:lr=1"], "changes nothing"),
+        (["lora"], ["lora:clip_norm=1,2"], "changes nothing"),
+        (["dp-lora"], ["privacy.epsilon=1,8"], "not alike"),
+        (["dp-lora"], ["evaluation.limit=1,8"], "not alike"),
+        (["dp-lora:evaluation.limit=8"], [], "not alike"),
+        (["dp-lora:sites.a.data=b.jsonl"], [], "not alike"),
+        (["dp-lora:job.seed=8"], [], "not alike"),
     ],
 )
 def test_what_means_nothing_is_refused_by_name(

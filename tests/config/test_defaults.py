@@ -84,7 +84,7 @@ def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
         "clip_norm": 0.5, "sample_rate": 0.3, "r": 2, "alpha": 3.0, "lr": 0.25,
     }  # fmt: skip
     written = load_job(path, ["optimizer.lr=0.7", "lora.r=5"])
-    assert settings_of(written) == settings_of(load_job(path)) | {"lr": 0.7, "r": 5}
+    assert settings_of(written) == settings_of(load_job(path)) | {"lr": 0.7, "r": 5, "alpha": 7.5}
     assert settings_of(load_job(file("embedded")))["lr"] == 0.125
 
 
@@ -92,7 +92,7 @@ def test_without_its_model_there_are_no_defaults(
     file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(defaults, "parameters_of", lambda name: None)
-    with pytest.raises(ConfigError, match="neither here nor at the hub") as caught:
+    with pytest.raises(ConfigError, match="no safetensors here or at the hub") as caught:
         load_job(file("clinic/none"), ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=1"])
     assert (caught.value.file, caught.value.key) == (tmp_path / "federation.toml", "model.name")
     assert caught.value.fix == "Correct it, or write down privacy.sample_rate, optimizer.lr."

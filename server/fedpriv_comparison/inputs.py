@@ -1,0 +1,50 @@
+"""What a run reads besides its settings, by content: so that a result is known by what made it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
+from fedpriv.models.base import digest_of
+
+
+class Inputs:
+    """Digests of files, folders and base models, each computed once.
+
+    Attributes:
+        digests: what is named in a federation file → its digest.
+    """
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+
+    def add(self, config: JobConfig) -> None:
+        """Everything that a job reads.
+
+        Raises:
+            ConfigError: a file can't be read.
+            ModelError: there is no such base.
+        """
+        sources = {f"sites.{site.name}.data": site.data for site in config.sites}
+        for key, source in {**sources, **config.evaluation.files()}.items():
+            if not isinstance(source, Path) or str(source) in self.digests:
+                continue
+            try:
+                self.digests[str(source)] = _digest(source)
+            except OSError as error:
+                problem = f"can't be read: {error.strerror}"
+                raise ConfigError(problem, key=key, value=str(source)) from None
+        if config.model.name not in self.digests:
+            self.digests[config.model.name] = digest_of(config.model.name)
+
+
+def _digest(path: Path) -> str:
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    total = hashlib.sha256()
+    for file in files:
+        total.update(f"{file.relative_to(path)}\0".encode())
+        with file.open("rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return "sha256:" + total.hexdigest()
