@@ -234,7 +234,7 @@ def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
     assert sorted(reported + tuning) == [3, 3, 8, 8]  # and windows of one text stay together
     assert (reported.count(8), tuning.count(8)) in {(2, 0), (0, 2)}
     assert load_notes(None, 0.5) == (reported, tuning)
-    for limit, share in ((1, 0.0), (4, 0.01)):
+    for limit, share in ((1, 0.0), (2, 0.5)):
         with pytest.raises(DataError, match="nothing to evaluate") as caught:
             load_notes(limit, share)
         assert caught.value.key == "evaluation.data"

@@ -101,7 +101,8 @@ def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     worker = make_worker("llama", microbatch=4)
-    members, parameters = units([1, 1, 1, 1, 1]), parameters_of(worker)
+    members = [(example(seed, 20),) for seed in range(5)]
+    parameters = parameters_of(worker)
     poison = members[2][0].input_ids[1]
     rest = members[:2] + members[3:]
     expected = DpLora().clipped_sum(worker, rest, parameters, CLIP, numerics).value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,7 @@ def plan(numerics: Any = "default", rate: float = 0.5) -> Plan:
 
 
 def release(method: Method, population: int, reservation: Reservation, entropy: Entropy) -> Any:
-    worker: Any = None
+    worker: Any = SimpleNamespace(failures=Counter())
     units: Any = Population(population)
     parameters = np.zeros(SIZE, dtype=np.float32)
     return private_step(method, worker, units, parameters, reservation, entropy).value
