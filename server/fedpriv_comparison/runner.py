@@ -58,19 +58,21 @@ class Runner:
 
     def _at_once(self, trials: Sequence[Trial]) -> dict[str, Result]:
         found: dict[str, Result] = {}
-        waiting = list(reversed(trials))
+        waiting: list[Trial] = []
+        for trial in trials:
+            result = kept(trial, self._folder)
+            if result is None:
+                waiting.insert(0, trial)
+            else:
+                found[trial.key] = result
+                self._done(trial, result)
         running: dict[int, tuple[BaseProcess, Trial]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self._parallel:
                     trial = waiting.pop()
-                    result = kept(trial, self._folder)
-                    if result is None:
-                        process = self._start(trial)
-                        running[process.sentinel] = process, trial
-                    else:
-                        found[trial.key] = result
-                        self._done(trial, result)
+                    process = self._start(trial)
+                    running[process.sentinel] = process, trial
                 for sentinel in wait(list(running)):
                     assert isinstance(sentinel, int)
                     process, trial = running.pop(sentinel)

@@ -183,6 +183,10 @@ def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None
     done: list[str] = []
     runner = Runner(tmp_path / "two", parallel=2, done=lambda trial, _: done.append(trial.key))
     rows = compare(asked, runner)
+    again: list[str] = []  # and what is kept is waited for by nobody
+    runner = Runner(tmp_path / "two", parallel=2, done=lambda trial, _: again.append(trial.key))
+    assert compare(asked, runner) == rows
+    assert sorted(again) == sorted(done)
     alone = compare(asked, Runner(tmp_path / "one"))
     assert len(done) == asked.runs == 4
     for row, other in zip(rows, alone, strict=True):
