@@ -73,7 +73,7 @@ def test_of_what_only_the_hub_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert parameters_of("clinic/base") is None
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no tensors"])
+@pytest.mark.parametrize("content", [None, b"", b"no tensors", b"\x02" + bytes(7) + b"[]"])
 def test_of_what_can_not_be_read(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "model.safetensors").write_bytes(content)
