@@ -79,7 +79,8 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
     Raises:
         ConfigError: the model's size can't be told, or the rate is for another optimiser.
     """
-    missing = [key for key, table in KEYS.items() if key not in _given(job, table)]
+    given = {table: getattr(job, table).model_fields_set for table in KEYS.values()}
+    missing = [key for key, table in KEYS.items() if key not in given[table]]
     if not missing:
         return job
     if "lr" in missing and job.optimizer.name == "sgd":
@@ -107,8 +108,3 @@ def with_defaults(job: JobConfig, file: Path) -> JobConfig:
         left_out = {key: row[key] for key in missing if KEYS[key] == table}
         sections[table] = getattr(job, table).model_copy(update=left_out)
     return job.model_copy(update=sections)
-
-
-def _given(job: JobConfig, table: str) -> set[str]:
-    given: set[str] = getattr(job, table).model_fields_set
-    return given

@@ -201,6 +201,12 @@ class JobConfig(Section):
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
 
+    def files(self) -> dict[str, Path]:
+        """The files and folders of records, by key; what the hub holds is none of them."""
+        sites = {f"sites.{site.name}.data": site.data for site in self.sites}
+        found = {key: path for key, path in sites.items() if isinstance(path, Path)}
+        return {**found, **self.evaluation.files()}
+
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
         names = [site.name for site in self.sites]

@@ -24,31 +24,36 @@ def parameters_of(name: str) -> int | None:
     Returns:
         None where it can't be told.
     """
-    from huggingface_hub import get_safetensors_metadata, snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
     source = source_of(name)
-    is_folder = Path(source).is_dir()
+    if Path(source).is_dir():
+        return _count(Path(source))
+    from huggingface_hub import get_safetensors_metadata, snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
     try:
-        folder = source if is_folder else snapshot_download(source, local_files_only=True)
-        return _count(Path(folder))
+        count = _count(Path(snapshot_download(source, local_files_only=True)))
     except HFValidationError:
         return None
-    except (LocalEntryNotFoundError, OSError, ValueError, KeyError, TypeError, AttributeError):
-        if is_folder:
-            return None
+    except OSError:  # it is not here
+        count = None
+    if count is not None:
+        return count
     try:
         return sum(get_safetensors_metadata(source).parameter_count.values())
     except Exception:  # a network, its proxies and the hub raise what they like
         return None
 
 
-def _count(folder: Path) -> int:
+def _count(folder: Path) -> int | None:
+    """None where the files are not there, or not what they should be."""
     index = folder / INDEX
     names = {"model.safetensors"}
-    if index.exists():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return sum(_count_file(folder / name) for name in sorted(names))
+    try:
+        if index.exists():
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return sum(_count_file(folder / name) for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _count_file(path: Path) -> int:

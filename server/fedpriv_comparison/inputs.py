@@ -27,15 +27,14 @@ class Inputs:
             ConfigError: a file can't be read.
             ModelError: there is no such base.
         """
-        sources = {f"sites.{site.name}.data": site.data for site in config.sites}
-        for key, source in {**sources, **config.evaluation.files()}.items():
-            if not isinstance(source, Path) or str(source) in self.digests:
+        for key, path in config.files().items():
+            if str(path) in self.digests:
                 continue
             try:
-                self.digests[str(source)] = _digest(source)
+                self.digests[str(path)] = _digest(path)
             except OSError as error:
                 problem = f"can't be read: {error.strerror}"
-                raise ConfigError(problem, key=key, value=str(source)) from None
+                raise ConfigError(problem, key=key, value=str(path)) from None
         if config.model.name not in self.digests:
             self.digests[config.model.name] = digest_of(config.model.name)
 

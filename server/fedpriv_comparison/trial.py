@@ -202,8 +202,8 @@ def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
         failures = dict(worker.failures)
         worker.failures.clear()
     if failures:
-        told = ", ".join(f"{count} × {name}" for name, count in sorted(failures.items()))
-        raise RunError(f"Units or steps failed and counted as 0: {told}.")
+        kinds = ", ".join(f"{count} × {name}" for name, count in sorted(failures.items()))
+        raise RunError(f"Units or steps failed and counted as 0: {kinds}.")
     return result
 
 

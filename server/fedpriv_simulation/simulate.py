@@ -184,15 +184,7 @@ def _site(
 
 def _check_files(config: JobConfig, source: Path) -> None:
     """Refuse files that are not there before a model is loaded."""
-    for section in config.sites:
-        if isinstance(section.data, Path) and not section.data.exists():
-            raise ConfigError(
-                "no such file or folder",
-                file=source,
-                key=f"sites.{section.name}.data",
-                value=str(section.data),
-            )
-    for key, path in config.evaluation.files().items():
+    for key, path in config.files().items():
         if not path.exists():
             raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
 
