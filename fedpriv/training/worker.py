@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import Base, load_base
 from fedpriv.models.lora import attach_lora
@@ -35,6 +35,11 @@ class ModelRecipe:
     lora: LoraSection
     seed: int
     compute: ComputeSection
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ModelRecipe:
+        """The model of a federation file."""
+        return cls(config.model, config.lora, config.job.seed, config.compute)
 
 
 class Worker:

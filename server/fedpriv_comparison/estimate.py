@@ -13,9 +13,9 @@ import torch
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import FedprivError
 from fedpriv.training.dp_lora import DpLora
-from fedpriv.training.worker import Worker
+from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.public_training import load, recipe_of, untrained
+from fedpriv_comparison.public_training import load, untrained
 from fedpriv_comparison.runner import threads_of
 from fedpriv_server.evaluation import evaluate
 
@@ -48,7 +48,7 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
 def seconds_of_a_run(config: JobConfig) -> float:
     """Of one run with these settings on this machine, roughly."""
     started = time.monotonic()
-    worker = Worker(recipe_of(config))
+    worker = Worker(ModelRecipe.of(config))
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]

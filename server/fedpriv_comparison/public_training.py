@@ -24,11 +24,6 @@ from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_server.evaluation import evaluation_records, scores
 
 
-def recipe_of(config: JobConfig) -> ModelRecipe:
-    """The model of a job."""
-    return ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
-
-
 def train(
     config: JobConfig, seed: int, *, rounds: int, clip: bool, pool: WorkerPool
 ) -> tuple[list[dict[str, Any]], float]:
@@ -49,7 +44,7 @@ def train(
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(ModelRecipe.of(config)) as worker:
         populations, reported, tuning = load(config, worker)
         optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         expected = config.privacy.sample_rate * sum(site.size or 0 for site in config.sites)

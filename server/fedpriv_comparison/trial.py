@@ -15,8 +15,8 @@ from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, write_json
-from fedpriv.training.worker import WorkerPool
-from fedpriv_comparison.public_training import recipe_of, train
+from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
 from fedpriv_simulation.simulate import simulate
@@ -140,7 +140,7 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:
     config = trial.config
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(ModelRecipe.of(config)) as worker:
         worker.failures.clear()
     if trial.method in PUBLIC:
         steps = 0 if trial.method == "base" else config.job.rounds
@@ -198,7 +198,7 @@ def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
     Raises:
         RunError: units were left out, or steps released noise alone.
     """
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(ModelRecipe.of(config)) as worker:
         failures = dict(worker.failures)
         worker.failures.clear()
     if failures:

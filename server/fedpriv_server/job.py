@@ -60,7 +60,7 @@ class Job:
         site_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
-        self.recipe = ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
+        self.recipe = ModelRecipe.of(config)
         strategy_class = registry.strategy(config.job.method)
         registry.site_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
