@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.product import FrozenLinear, linear
 
 # Layers whose output for one record depends on the other records of the batch.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
@@ -74,6 +74,8 @@ class PerSampleGradients:
         for name, module in model.named_modules():
             trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
             if not trained:
+                if type(module) is nn.Linear:
+                    self._speed_up(module)
                 continue
             if type(module) is not nn.Linear or "weight" not in trained:
                 raise NotPrivateError(
@@ -106,6 +108,14 @@ class PerSampleGradients:
                 x, module.weight, module.bias, self._record, block
             )
             return recorded
+
+        module.forward = forward  # type: ignore[method-assign, assignment]
+        self._patched.append(module)
+
+    def _speed_up(self, module: nn.Linear) -> None:
+        def forward(x: Tensor) -> Tensor:
+            result: Tensor = FrozenLinear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
+            return result
 
         module.forward = forward  # type: ignore[method-assign, assignment]
         self._patched.append(module)
@@ -212,14 +222,14 @@ class _RecordingLinear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.record, ctx.block = record, block
-        return F.linear(x, weight, bias)
+        return linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
         (g,) = outputs
         x, weight = ctx.saved_tensors
         ctx.record(ctx.block, x, g)
-        return (g @ weight if ctx.needs_input_grad[0] else None), None, None, None, None
+        return (linear(g, weight.t()) if ctx.needs_input_grad[0] else None), None, None, None, None
 
 
 def _rope_types(settings: Any) -> Iterator[str]:
