@@ -123,6 +123,25 @@ class OptimizerSection(Section):
     )
 
 
+class DenoiseSection(Section):
+    where: Literal["off", "server"] = Field(
+        "off", description="server: on the sum of all sites, once a round"
+    )
+    kappa: float | Literal["auto"] = Field(
+        1.02,
+        description="how far above the noise a singular value counts; auto: by shape",
+    )
+    norm: Literal["kept", "shrunk"] = Field(
+        "kept", description="length of a denoised matrix: as before, or what is left of it"
+    )
+    low_pass: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="pole of a filter over rounds; 0: no filter",
+    )
+
+
 class EvaluationSection(Section):
     data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
     every: int = Field(1, ge=1, description="rounds between two evaluations")
@@ -196,6 +215,7 @@ class JobConfig(Section):
     lora: LoraSection = LoraSection()
     privacy: PrivacySection = PrivacySection()
     optimizer: OptimizerSection = OptimizerSection()
+    denoise: DenoiseSection = DenoiseSection()
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()
     server: ServerSection | None = None
@@ -222,6 +242,11 @@ class JobConfig(Section):
             raise ValueError(
                 f"data.columns: task {self.model.task!r} needs {shapes},"
                 f" not {' + '.join(sorted(self.data.columns))}"
+            )
+        if self.denoise.where != "off" and self.optimizer.name == "dp-adambc":
+            raise ValueError(
+                "denoise.where: dp-adambc takes known noise out of its second moment, and what"
+                " denoising leaves of it is not known; use adamw or sgd"
             )
         self._fits_the_engine()
         for site in self.sites:

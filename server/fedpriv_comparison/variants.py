@@ -23,6 +23,9 @@ SHORT = {
     "sample_rate": "privacy.sample_rate",
     "optimizer": "optimizer.name",
     "schedule": "optimizer.schedule",
+    "denoise": "denoise.where",
+    "kappa": "denoise.kappa",
+    "low_pass": "denoise.low_pass",
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
 # row to row, for everyone to see, but is nothing to choose by a loss.
@@ -151,7 +154,7 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
 
 def _matters(method: str, key: str) -> bool:
     """Whether a setting changes anything for a method: what does not is not tried."""
-    if method == "base":
+    if method == "base" or (method in PUBLIC and key.startswith("denoise.")):
         return False
     return not (method == "lora" and key == "privacy.clip_norm")
 

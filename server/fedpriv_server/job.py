@@ -19,7 +19,7 @@ from fedpriv.errors import RoundError
 from fedpriv.models.stored import EMBEDDED
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import Proposal
-from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.update import Update
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import Scores, evaluate, evaluation_records, scores
@@ -65,7 +65,7 @@ class Job:
         registry.site_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             _ = worker.gradients  # refuses what can't be trained privately
-            initial = public(worker.initial)
+            initial, shapes = public(worker.initial), worker.vector.shapes
             self.model_facts = {
                 "name": config.model.name,
                 "task": config.model.task,
@@ -82,16 +82,16 @@ class Job:
                 self.examples, self.tuning = evaluation_records(
                     config, worker.base.tokenizer, Path(cache)
                 )
-        optimizer = VectorOptimizer(config.optimizer, initial)
+        update = Update(config.optimizer, config.denoise, initial, shapes)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self.rounds = run.rounds(self._done)
         if checkpoint is not None:
-            optimizer.restore(checkpoint.tensors)
-        self.optimizer = optimizer
+            update.restore(checkpoint.tensors)
+        self.update = update
         self.strategy = strategy_class(
             self.proposal,
-            optimizer,
+            update,
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),
@@ -133,7 +133,7 @@ class Job:
                 self._round(number, grid, gather)
                 metrics = self._metrics(number, started)
                 checkpoint = Checkpoint(
-                    run.info["job_id"], number, self.optimizer.state(), dict(self.strategy.heads)
+                    run.info["job_id"], number, self.update.state(), dict(self.strategy.heads)
                 )
                 run.save(metrics, checkpoint)
                 self.rounds.append(metrics)
@@ -162,7 +162,7 @@ class Job:
         while True:
             try:
                 strategy.propose(grid)  # to who came since
-                arrays = as_arrays(self.optimizer.vector)
+                arrays = as_arrays(self.update.vector)
                 asked = strategy.configure_train(number, arrays, ConfigRecord(), grid)
                 replies = grid.send_and_receive(asked, timeout=timeout)
                 del arrays, asked  # a vector's worth of memory, while replies are added up
@@ -176,7 +176,7 @@ class Job:
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
         """What is written of a round; the scores are taken here."""
-        outcome, vector = self.strategy.outcome, self.optimizer.vector
+        outcome, vector = self.strategy.outcome, self.update.vector
         shown: dict[str, Any] = {"eval_loss": None, "eval_accuracy": None}
         if self._is_due(number):
             with self._pool.borrow(self.recipe) as worker:
@@ -187,6 +187,7 @@ class Job:
             **shown,
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
+            "denoised": outcome.denoised,
             "seconds": round(duration, 3),
             "sites": {name: asdict(site) for name, site in outcome.sites.items()},
         }
@@ -198,7 +199,7 @@ class Job:
         """
         folder = self.run.path / "adapter"
         with self._pool.borrow(self.recipe) as worker:
-            worker.vector.write(self.optimizer.vector.value)
+            worker.vector.write(self.update.vector.value)
             settings = worker.model.peft_config["default"]
             if self.config.model.name == "embedded":
                 settings.base_model_name_or_path = "base"

@@ -15,8 +15,8 @@ from fedpriv.errors import PausedError, ProtocolError, RoundError, StepFailedErr
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
-from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.schedule import learning_rate
+from fedpriv.training.update import Update
 from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
@@ -47,15 +47,20 @@ class SiteRound:
 
 @dataclass
 class RoundOutcome:
-    """What became of one round."""
+    """What became of one round.
+
+    Attributes:
+        denoised: matrices of the gradient that were, and all there are; None without denoising.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0
+    denoised: tuple[int, int] | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
 class DpLoraStrategy(Strategy):
-    """Asks every site for one privatised gradient sum a round and holds the optimiser.
+    """Asks every site for one privatised gradient sum a round and holds the update.
 
     The arrays that go round are one flat vector, the trained parameters. Sites are asked for
     their terms once, when they are first there; those that refuse are left out.
@@ -74,7 +79,7 @@ class DpLoraStrategy(Strategy):
     def __init__(
         self,
         proposal: Proposal,
-        optimizer: VectorOptimizer,
+        update: Update,
         *,
         min_sites: int,
         timeout: float,
@@ -83,7 +88,7 @@ class DpLoraStrategy(Strategy):
         heads: Mapping[str, Head] | None = None,
     ) -> None:
         self.proposal = proposal
-        self.optimizer = optimizer
+        self.update = update
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
@@ -222,7 +227,7 @@ class DpLoraStrategy(Strategy):
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        outcome, mean = self.outcome, WeightedMean(self.optimizer.size)
+        outcome, mean = self.outcome, WeightedMean(self.update.size)
         asked, hopeless = set(nodes.values()), len(self.refused)
         for node, offer in self.offers.items():
             status = "no reply" if node in asked else "absent"
@@ -256,8 +261,9 @@ class DpLoraStrategy(Strategy):
             )
         metrics = MetricRecord({"sites": mean.sites})
         noise = mean.noise_variance
-        rate = learning_rate(self.optimizer.settings, server_round, self.proposal.steps)
-        moved = self.optimizer.step(mean.take(), lr=rate, noise_variance=noise)
+        rate = learning_rate(self.update.optimizer, server_round, self.proposal.steps)
+        moved = self.update.step(mean.take(), lr=rate, noise_variance=noise)
+        outcome.denoised = self.update.on
         return as_arrays(moved), metrics
 
     def _add(
@@ -273,7 +279,7 @@ class DpLoraStrategy(Strategy):
         arrays = reply.content.array_records.get("arrays")
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
-        blocks = as_blocks(arrays, self.optimizer.size, self.proposal.wire)
+        blocks = as_blocks(arrays, self.update.size, self.proposal.wire)
         privacy = self.proposal.privacy
         units = privacy.sample_rate * offer.declared_size
         try:

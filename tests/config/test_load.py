@@ -43,7 +43,11 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("model.labels=['a','b']", "model", "labels belong"),
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
-        ("denoise.where=server", "denoise", "unknown key"),
+        ("denoise.where=client", "denoise.where", "'off' or 'server'"),
+        ("denoise.kappa=0.9", "denoise.kappa", "at least 1, or auto"),
+        ("denoise.kappa=often", "denoise.kappa", "at least 1, or auto"),
+        ("denoise.low_pass=1", "denoise.low_pass", "less than 1"),
+        ("synthetic.size=200", "synthetic", "unknown key"),
     ],
 )
 def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: str) -> None:
@@ -52,6 +56,12 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
     assert words in str(error)
     assert str(error.file).endswith("federation.toml")
     assert str(error.file) in str(error)
+
+
+def test_noise_of_unknown_size_is_not_taken_out() -> None:
+    with pytest.raises(ConfigError, match="dp-adambc") as caught:
+        load_job(None, ["denoise.where=server", "optimizer.name=dp-adambc"])
+    assert caught.value.key == "denoise.where"
 
 
 def test_a_value_is_shown() -> None:

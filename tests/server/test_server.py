@@ -196,7 +196,7 @@ def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.n
         answer = setting.sites[1].step  # the real answer, with another vector
         reply = client_app(setting.sites[1])(message, None)  # type: ignore[arg-type]
         assert answer is not None
-        bad = np.resize(vector, setting.job.optimizer.size) if vector.size == 1 else vector
+        bad = np.resize(vector, setting.job.update.size) if vector.size == 1 else vector
         reply.content["arrays"] = ArrayRecord({"000000": Array(bad)})
         return reply
 
@@ -206,19 +206,19 @@ def test_a_bad_update_is_not_used(federation: Make, tmp_path: Path, vector: np.n
         setting.job.execute(grid, rows.append)
     setting.close()
     assert rows[0]["sites"]["site-1"]["status"] == "unusable"
-    assert np.isfinite(setting.job.optimizer.vector.value).all()
+    assert np.isfinite(setting.job.update.vector.value).all()
 
 
 def test_too_few_replies_change_nothing_and_can_be_resumed(
     federation: Make, tmp_path: Path
 ) -> None:
     setting = Setting(federation(rounds=2), tmp_path / "run")
-    before = setting.job.optimizer.vector
+    before = setting.job.update.vector
     setting.apps[3] = broken_app(crash, setting.apps[3])
     with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="1 usable replies"):
         setting.job.execute(grid, lambda row: None)
     setting.close()
-    assert np.array_equal(before.value, setting.job.optimizer.vector.value)
+    assert np.array_equal(before.value, setting.job.update.vector.value)
     assert setting.run.info["status"] == "interrupted"
 
 
@@ -239,9 +239,9 @@ def test_the_strategy_runs_under_flowers_own_loop(federation: Make, tmp_path: Pa
     setting = Setting(federation(rounds=2), tmp_path / "run")
     with InlineGrid(setting.apps, 1) as grid:
         result = setting.job.strategy.start(
-            grid, as_arrays(setting.job.optimizer.vector), num_rounds=2
+            grid, as_arrays(setting.job.update.vector), num_rounds=2
         )
-    assert np.array_equal(result.arrays["000000"].numpy(), setting.job.optimizer.vector.value)
+    assert np.array_equal(result.arrays["000000"].numpy(), setting.job.update.vector.value)
     for site in setting.sites:
         assert site.ledger.slots(setting.job.proposal.job_id) == [(0, True), (1, True)]
     setting.close()

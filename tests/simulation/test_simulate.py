@@ -513,14 +513,14 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
             [offer] = job.strategy.offers.values()
             answers = [offer.model_dump()]
             for number in (1, 2):
-                arrays = as_arrays(public(np.zeros(job.optimizer.size, dtype=np.float32)))
+                arrays = as_arrays(public(np.zeros(job.update.size, dtype=np.float32)))
                 messages = job.strategy.configure_train(number, arrays, {}, grid)
                 [reply] = grid.send_and_receive(messages, timeout=60)
                 content = reply.content
                 assert set(content) == {"fedpriv", "arrays"}
                 assert set(content["fedpriv"]) == {"body"}
                 assert set(content["arrays"]) == {"000000"}
-                assert content["arrays"]["000000"].shape == (job.optimizer.size,)
+                assert content["arrays"]["000000"].shape == (job.update.size,)
                 answers.append(json.loads(content["fedpriv"]["body"]))
         site.close()
         theirs = {"site", "dataset_id", "ledger_head"}  # names and hashes of released values

@@ -11,11 +11,17 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
+from fedpriv.config.job import (
+    DenoiseSection,
+    LoraSection,
+    ModelSection,
+    OptimizerSection,
+    PrivacySection,
+)
 from fedpriv.errors import BudgetError, FedprivError, PausedError, RoundError
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
-from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.update import Update
 from fedpriv_strategies.dp_lora import DpLoraStrategy
 from fedpriv_strategies.messages import as_arrays
 
@@ -94,11 +100,13 @@ class Silent:
 
 
 def strategy(**options: Any) -> DpLoraStrategy:
-    start = public(np.zeros(SIZE, dtype=np.float32))
     settings: dict[str, Any] = {"min_sites": 1, "timeout": 60.0, "sites": 2}
-    return DpLoraStrategy(
-        PROPOSAL, VectorOptimizer(OptimizerSection(), start), **(settings | options)
-    )
+    return DpLoraStrategy(PROPOSAL, update(OptimizerSection()), **(settings | options))
+
+
+def update(settings: OptimizerSection) -> Update:
+    start = public(np.zeros(SIZE, dtype=np.float32))
+    return Update(settings, DenoiseSection(), start, [(SIZE,)])
 
 
 @pytest.mark.parametrize(
@@ -189,13 +197,13 @@ def test_a_round_may_heal_while_enough_could_still_answer(answer: Any, heals: bo
     made = strategy(sites=2, min_sites=2)
     grid = Answering({7: offer("a"), 8: offer("b")})
     made.propose(grid)
-    before = made.optimizer.vector.value.copy()
+    before = made.update.vector.value.copy()
     grid.answers = {7: step(0), 8: answer}
-    asked = made.configure_train(1, as_arrays(made.optimizer.vector), ConfigRecord(), grid)
+    asked = made.configure_train(1, as_arrays(made.update.vector), ConfigRecord(), grid)
     with pytest.raises(RoundError) as caught:
         made.aggregate_train(1, grid.send_and_receive(asked))
     assert caught.value.may_heal is heals
-    assert np.array_equal(made.optimizer.vector.value, before)
+    assert np.array_equal(made.update.vector.value, before)
 
 
 def test_a_site_that_is_away_is_not_asked() -> None:
@@ -203,7 +211,7 @@ def test_a_site_that_is_away_is_not_asked() -> None:
     grid = Answering({7: offer("a"), 8: offer("b")})
     made.propose(grid)
     grid.answers = {7: step(0)}
-    asked = list(made.configure_train(1, as_arrays(made.optimizer.vector), ConfigRecord(), grid))
+    asked = list(made.configure_train(1, as_arrays(made.update.vector), ConfigRecord(), grid))
     assert [message.metadata.dst_node_id for message in asked] == [7]
     made.aggregate_train(1, grid.send_and_receive(asked))
     states = {name: site.status for name, site in made.outcome.sites.items()}
@@ -214,20 +222,20 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = OptimizerSection(lr=0.5, schedule="linear")
-    optimizer = VectorOptimizer(settings, public(np.zeros(SIZE, dtype=np.float32)))
-    made = DpLoraStrategy(PROPOSAL, optimizer, min_sites=1, timeout=60.0, sites=2)
+    own = update(settings)
+    made = DpLoraStrategy(PROPOSAL, own, min_sites=1, timeout=60.0, sites=2)
     grid = Answering({7: offer("a"), 8: offer("b")})
     made.propose(grid)
     grid.answers = {7: step(0)}
-    asked = made.configure_train(1, as_arrays(optimizer.vector), ConfigRecord(), grid)
+    asked = made.configure_train(1, as_arrays(own.vector), ConfigRecord(), grid)
     seen: dict[str, float] = {}
-    real = optimizer.step
+    real = own.step
 
     def watched(gradient: Any, **options: float) -> Any:
         seen.update(options)
         return real(gradient, **options)
 
-    monkeypatch.setattr(optimizer, "step", watched)
+    monkeypatch.setattr(own, "step", watched)
     made.aggregate_train(1, grid.send_and_receive(asked))
     assert seen["lr"] == 0.5  # the first of a falling line
     terms, privacy = made.offers[7], PROPOSAL.privacy
