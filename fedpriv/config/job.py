@@ -128,18 +128,19 @@ class DenoiseSection(Section):
         "off", description="server: on the sum of all sites, once a round"
     )
     kappa: float | Literal["auto"] = Field(
-        1.02,
-        description="how far above the noise a singular value counts; auto: by shape",
+        1.02, description="how far above the noise a singular value counts; auto: by shape"
     )
     norm: Literal["kept", "shrunk"] = Field(
         "kept", description="length of a denoised matrix: as before, or what is left of it"
     )
-    low_pass: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="pole of a filter over rounds; 0: no filter",
-    )
+    low_pass: float = Field(0.0, ge=0, lt=1, description="pole of a filter over rounds; 0: none")
+
+    @field_validator("kappa", mode="before")
+    @classmethod
+    def _above_the_noise(cls, value: object) -> object:
+        if value != "auto" and not (isinstance(value, int | float) and value >= 1):
+            raise ValueError("expected a number of at least 1, or auto")
+        return value
 
 
 class EvaluationSection(Section):
