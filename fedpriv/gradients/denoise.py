@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.job import DenoiseSection
-from fedpriv.gradients.edge import edge_margin, noise_edge
+from fedpriv.gradients.edge import chance_above, edge_margin, noise_edge
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, post_process
 
@@ -38,12 +38,10 @@ class Denoised:
     Attributes:
         vector: (P,).
         on: matrices that had a singular value above the edge.
-        matrices: all there are.
     """
 
     vector: Vector
     on: int
-    matrices: int
 
 
 class Denoiser:
@@ -55,6 +53,11 @@ class Denoiser:
 
     Args:
         shapes: of the layers, in the order of the vector.
+
+    Attributes:
+        size: P.
+        matrices: how many there are.
+        by_chance: how many would be denoised, on average, were there nothing but noise.
 
     Privacy:
         Post-processing of a released value: costs nothing. σ must be that of its noise, which is
@@ -72,6 +75,10 @@ class Denoiser:
                 self._groups.setdefault((min(shape), max(shape)), []).append(matrix)
                 self.matrices += 1
             self.size += prod(shape)
+        self.by_chance = sum(
+            len(group) * chance_above(m, n, _kappa(m, n, settings))
+            for (m, n), group in self._groups.items()
+        )
 
     def __call__(self, gradient: Privatised[Vector], deviation: float) -> Privatised[Denoised]:
         """The gradient without some of its noise.
@@ -99,7 +106,7 @@ class Denoiser:
             for matrix, part in zip(group, denoised, strict=True):
                 matrix.lying(result).copy_(part)
             on += above
-        return Denoised(result.numpy(), on, self.matrices)
+        return Denoised(result.numpy(), on)
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,7 @@ def denoise_matrices(
     """
     _, m, n = batch.shape
     variance = deviation**2
-    kappa = edge_margin(m, n) if settings.kappa == "auto" else settings.kappa
-    edge = kappa * deviation * noise_edge(m, n)
+    edge = _kappa(m, n, settings) * deviation * noise_edge(m, n)
     # Sums of squares in float32, of like size; their eigenvalues in float64, as they are small.
     squares, vectors = torch.linalg.eigh(torch.bmm(batch, batch.transpose(1, 2)).double())
     spread = (squares - variance * (m + n)).square() - 4 * variance**2 * m * n
@@ -149,3 +155,7 @@ def denoise_matrices(
     factors = (vectors[found] * shrink[found].unsqueeze(1)) @ vectors[found].transpose(1, 2)
     result[found] = torch.bmm(factors.to(batch.dtype), batch[found])
     return result, int(found.sum())
+
+
+def _kappa(m: int, n: int, settings: DenoiseSection) -> float:
+    return edge_margin(m, n) if settings.kappa == "auto" else settings.kappa

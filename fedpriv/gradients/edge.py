@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh_tridiagonal
@@ -22,16 +23,27 @@ def noise_edge(rows: int, columns: int) -> float:
     return math.sqrt(rows) + math.sqrt(columns)
 
 
-@lru_cache(maxsize=256)
 def edge_margin(rows: int, columns: int) -> float:
-    """κ that the largest singular value of unit noise exceeds, over `noise_edge`, once in 100.
-
-    By 10,000 draws with a fixed seed, in time that does not depend on the longer side: the singular
-    values of an m × n Gaussian matrix are distributed as those of an m × m bidiagonal one
-    with χ-distributed entries.
+    """κ that the largest singular value of noise exceeds, over `noise_edge`, once in 100.
 
     Returns:
         At least 1.
+    """
+    return max(1.0, float(np.quantile(_largest(rows, columns), QUANTILE)))
+
+
+def chance_above(rows: int, columns: int, kappa: float) -> float:
+    """How likely the largest singular value of noise is above κ times `noise_edge`."""
+    return float(np.mean(_largest(rows, columns) > kappa))
+
+
+@lru_cache(maxsize=256)
+def _largest(rows: int, columns: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """10,000 draws of the largest singular value of unit noise, over `noise_edge`.
+
+    With a fixed seed, and in time that does not depend on the longer side: the singular values
+    of an m × n Gaussian matrix are distributed as those of an m × m bidiagonal one with
+    χ-distributed entries.
 
     Privacy:
         Of the shape alone.
@@ -52,5 +64,4 @@ def edge_margin(rows: int, columns: int) -> float:
         float(eigh_tridiagonal(d, e, eigvals_only=True, select="i", select_range=last)[0])
         for d, e in zip(main, side, strict=True)
     ]
-    found = math.sqrt(float(np.quantile(squares, QUANTILE)))
-    return max(1.0, found / noise_edge(rows, columns))
+    return np.sqrt(squares) / noise_edge(rows, columns)

@@ -97,6 +97,7 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "bytes_up": sum(row.bytes_up for row in rounds),
         "bytes_down": sum(row.bytes_down for row in rounds),
         "seconds": math.fsum(row.seconds for row in rounds),
+        "denoised": _denoised(rounds),
         "totals": budget.totals(reports),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),
@@ -113,6 +114,16 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "named_lines": NAMED_LINES,
         "any_missed": any(site.missed for site in sites),
     }
+
+
+def _denoised(rounds: Sequence[Round]) -> tuple[float, float] | None:
+    """Share of all matrices that were denoised, and that would have been by chance."""
+    found = [row.denoised for row in rounds if row.denoised is not None]
+    matrices = sum(row.matrices for row in found)
+    if not matrices:
+        return None
+    on, chance = sum(row.on for row in found), math.fsum(row.by_chance for row in found)
+    return on / matrices, chance / matrices
 
 
 def _site_view(report: BudgetReport, rounds: Sequence[Round]) -> SiteView:

@@ -73,12 +73,21 @@ class SiteRound(Part):
     noise_multiplier: float | None = None
 
 
+class DenoisedRound(Part):
+    """Matrices of a round's gradient in which a signal was found, of how many; by chance too."""
+
+    on: int = Field(ge=0)
+    matrices: int = Field(ge=0)
+    by_chance: float = Field(ge=0)
+
+
 class Round(Evaluation):
     round: int = Field(ge=1)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     seconds: float = Field(ge=0)
     sites: dict[str, SiteRound]
+    denoised: DenoisedRound | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedpriv.config.job import DenoiseSection, OptimizerSection
@@ -15,13 +16,28 @@ if TYPE_CHECKING:
 _FILTER = "low_pass."  # of the names in a checkpoint
 
 
+@dataclass(frozen=True)
+class Found:
+    """Matrices of a gradient in which a signal was found.
+
+    Attributes:
+        on: how many.
+        matrices: of how many.
+        by_chance: how many it would be on average, were there nothing but noise.
+    """
+
+    on: int
+    matrices: int
+    by_chance: float
+
+
 class Update:
     """What becomes of the released gradients of a job.
 
     Attributes:
         optimizer: its settings.
         size: P.
-        on: matrices that the last step denoised, and all there are; None where nothing denoises.
+        denoised: what the denoiser found in the last step; None without one.
 
     Raises:
         RawValueError: `initial` is raw.
@@ -44,7 +60,7 @@ class Update:
         self._optimizer = VectorOptimizer(optimizer, initial)
         self._filter = LowPass(denoise.low_pass) if denoise.low_pass else None
         self._denoiser = Denoiser(shapes, denoise) if denoise.where != "off" else None
-        self.on: tuple[int, int] | None = None
+        self.denoised: Found | None = None
         self.size = self._optimizer.size
 
     @property
@@ -67,7 +83,8 @@ class Update:
             gradient, noise_variance = self._filter(gradient, noise_variance)
         if self._denoiser is not None:
             found = self._denoiser(gradient, noise_variance**0.5)
-            self.on = (found.value.on, found.value.matrices)
+            denoiser = self._denoiser
+            self.denoised = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
             gradient = post_process(lambda denoised: denoised.vector, found)
         return self._optimizer.step(gradient, lr=lr, noise_variance=noise_variance)
 

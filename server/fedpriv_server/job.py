@@ -187,7 +187,7 @@ class Job:
             **shown,
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
-            "denoised": outcome.denoised,
+            "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
             "seconds": round(duration, 3),
             "sites": {name: asdict(site) for name, site in outcome.sites.items()},
         }

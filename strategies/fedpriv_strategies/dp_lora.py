@@ -16,7 +16,7 @@ from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.schedule import learning_rate
-from fedpriv.training.update import Update
+from fedpriv.training.update import Found, Update
 from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
@@ -50,12 +50,12 @@ class RoundOutcome:
     """What became of one round.
 
     Attributes:
-        denoised: matrices of the gradient that were, and all there are; None without denoising.
+        denoised: what was found in the gradient; None without denoising.
     """
 
     bytes_up: int = 0
     bytes_down: int = 0
-    denoised: tuple[int, int] | None = None
+    denoised: Found | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
@@ -263,7 +263,7 @@ class DpLoraStrategy(Strategy):
         noise = mean.noise_variance
         rate = learning_rate(self.update.optimizer, server_round, self.proposal.steps)
         moved = self.update.step(mean.take(), lr=rate, noise_variance=noise)
-        outcome.denoised = self.update.on
+        outcome.denoised = self.update.denoised
         return as_arrays(moved), metrics
 
     def _add(

@@ -106,7 +106,7 @@ def test_matrices_of_a_vector_are_denoised_each_by_itself() -> None:
     vector = np.concatenate([layer.ravel() for layer in layers]).astype(np.float32)
     made = Denoiser(shapes, DenoiseSection(where="server"))
     found = made(received(vector), 1.0).value
-    assert (found.on, found.matrices, made.size) == (5, 5, vector.size)
+    assert (found.on, made.matrices, made.size) == (5, 5, vector.size)
     start = 0
     for shape, layer in zip(shapes, layers, strict=True):
         part = found.vector[start : start + layer.size].reshape(shape)
@@ -237,6 +237,16 @@ def test_noise_is_above_the_margin_of_its_shape_once_in_a_hundred(shape: tuple[i
     share = float((torch.linalg.matrix_norm(draws, 2) > edge).float().mean())
     assert 0.006 < share < 0.014
     assert edge_margin(*shape) == edge_margin(*reversed(shape))
+
+
+def test_what_is_found_by_chance_is_foretold() -> None:
+    shapes = [(4, 256), (256, 4), (16, 384)]
+    made = Denoiser(shapes, DenoiseSection(where="server"))
+    generator = np.random.default_rng(0)
+    drawn = generator.standard_normal((600, made.size)).astype(np.float32)
+    seen = [made(received(noise), 1.0).value.on for noise in drawn]
+    assert np.mean(seen) == pytest.approx(made.by_chance, abs=4 * np.std(seen) / math.sqrt(600))
+    assert 0.02 < made.by_chance < 0.2
 
 
 def test_the_margin_of_a_shape_is_used_where_kappa_is_auto() -> None:

@@ -13,7 +13,7 @@ from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.low_pass import LowPass
 from fedpriv.privacy.privatised import Privatised, public, received
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.update import Update
+from fedpriv.training.update import Found, Update
 
 SHAPES = [(4, 50), (50, 4), (3,)]
 SIZE = 403
@@ -41,7 +41,7 @@ def test_without_anything_it_is_the_optimiser() -> None:
     for gradient in gradients(3):
         wanted, found = plain.step(gradient, **STEP), made.step(gradient, **STEP)
         assert np.array_equal(wanted.value, found.value)
-    assert made.on is None
+    assert made.denoised is None
     assert made.state().value.keys() == plain.state().value.keys()
 
 
@@ -56,7 +56,7 @@ def test_it_filters_then_denoises_with_what_noise_is_left_and_then_moves() -> No
         denoised = denoiser(filtered, noise**0.5).value
         wanted = plain.step(received(denoised.vector), **STEP)
         assert np.array_equal(found.value, wanted.value)
-        assert made.on == (denoised.on, 2) == (2, 2)
+        assert made.denoised == Found(denoised.on, 2, denoiser.by_chance) and denoised.on == 2
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
