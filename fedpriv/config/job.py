@@ -124,8 +124,8 @@ class OptimizerSection(Section):
 
 
 class DenoiseSection(Section):
-    where: Literal["off", "server"] = Field(
-        "off", description="server: on the sum of all sites, once a round"
+    where: Literal["off", "server", "gate"] = Field(
+        "off", description="server: on the sum of all sites; gate: in rounds where that is better"
     )
     kappa: float | Literal["auto"] = Field(
         1.02, description="how far above the noise a singular value counts; auto: by shape"
@@ -141,6 +141,18 @@ class DenoiseSection(Section):
         if value != "auto" and not (isinstance(value, int | float) and value >= 1):
             raise ValueError("expected a number of at least 1, or auto")
         return value
+
+
+class GateSection(Section):
+    """Moves to choose from in each round, by the loss on records that are not private."""
+
+    data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
+    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (1.0,), min_length=1, description="multiples of the learning rate to choose from"
+    )
+    share: float = Field(
+        0.1, gt=0, le=1, description="of a round's work that choosing may add, by count of records"
+    )
 
 
 class EvaluationSection(Section):
@@ -217,6 +229,7 @@ class JobConfig(Section):
     privacy: PrivacySection = PrivacySection()
     optimizer: OptimizerSection = OptimizerSection()
     denoise: DenoiseSection = DenoiseSection()
+    gate: GateSection | None = None
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()
     server: ServerSection | None = None
@@ -226,7 +239,8 @@ class JobConfig(Section):
         """The files and folders of records, by key; what the hub holds is none of them."""
         sites = {f"sites.{site.name}.data": site.data for site in self.sites}
         found = {key: path for key, path in sites.items() if isinstance(path, Path)}
-        return {**found, **self.evaluation.files()}
+        gate = {} if self.gate is None else {"gate.data": self.gate.data}
+        return {**found, **self.evaluation.files(), **gate}
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
@@ -249,6 +263,7 @@ class JobConfig(Section):
                 "denoise.where: dp-adambc takes known noise out of its second moment, and what"
                 " denoising leaves of it is not known; use adamw or sgd"
             )
+        self._has_a_choice()
         self._fits_the_engine()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
@@ -258,6 +273,23 @@ class JobConfig(Section):
                     " publishing a whole unit"
                 )
         return self
+
+    def _has_a_choice(self) -> None:
+        """A gate has moves to choose from, by other records than those that are reported."""
+        gated = self.denoise.where == "gate"
+        if self.gate is None:
+            if gated:
+                raise ValueError("gate: is missing; denoise.where 'gate' chooses by its records")
+            return
+        if not gated and len(set(self.gate.rates)) < 2:
+            raise ValueError(
+                "gate: has nothing to choose from; set denoise.where to 'gate', or name several"
+                " rates"
+            )
+        if self.gate.data in self.evaluation.files().values():
+            raise ValueError(
+                "gate.data: would choose by the records that are reported; name another file"
+            )
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""

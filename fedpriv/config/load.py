@@ -35,6 +35,7 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
     """
     path = EMBEDDED if path is None else path
     job = _absolute(_load(JobConfig, path, overrides), path.resolve().parent)
+    _check_public(job, path)
     return with_defaults(job, path)
 
 
@@ -186,13 +187,39 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
             for key, path in job.evaluation.files().items()
         }
     )
-    server = job.server
+    gate, server = job.gate, job.server
+    if gate is not None:
+        gate = gate.model_copy(update={"data": folder / gate.data})
     if server is not None:
         server = server.model_copy(update={"pki": folder / server.pki})
     model = job.model.model_copy(update={"name": model_name(folder, job.model.name)})
     return job.model_copy(
-        update={"sites": sites, "evaluation": evaluation, "model": model, "server": server}
+        update={
+            "sites": sites,
+            "evaluation": evaluation,
+            "gate": gate,
+            "model": model,
+            "server": server,
+        }
     )
+
+
+def _check_public(job: JobConfig, path: Path) -> None:
+    """Refuse to look at the records of a site: their loss would be a release of its own."""
+    if job.job.data_is_public:
+        return
+    files = job.files()
+    private = {file: key for key, file in files.items() if key.startswith("sites.")}
+    for key, file in files.items():
+        if not key.startswith("sites.") and file in private:
+            raise ConfigError(
+                f"is also {private[file]}; a loss on private records would be a release that"
+                " nobody paid for",
+                file=path,
+                key=key,
+                value=file,
+                fix="Name public records, or the coordinator's own.",
+            )
 
 
 def model_name(folder: Path, name: str) -> str:

@@ -98,6 +98,7 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "bytes_down": sum(row.bytes_down for row in rounds),
         "seconds": math.fsum(row.seconds for row in rounds),
         "denoised": _denoised(rounds),
+        "taken": _taken(rounds),
         "totals": budget.totals(reports),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),
@@ -124,6 +125,13 @@ def _denoised(rounds: Sequence[Round]) -> tuple[float, float] | None:
         return None
     on, chance = sum(row.on for row in found), math.fsum(row.by_chance for row in found)
     return on / matrices, chance / matrices
+
+
+def _taken(rounds: Sequence[Round]) -> list[tuple[str, int]]:
+    """The gate's moves, and in how many rounds it took each."""
+    moves = (row.gate for row in rounds if row.gate is not None)
+    names = (move.taken if move.records else f"{move.taken}, unseen" for move in moves)
+    return Counter(names).most_common()
 
 
 def _site_view(report: BudgetReport, rounds: Sequence[Round]) -> SiteView:

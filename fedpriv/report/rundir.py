@@ -81,6 +81,13 @@ class DenoisedRound(Part):
     by_chance: float = Field(ge=0)
 
 
+class Taken(Part):
+    """The move that the gate took in a round, and by how many records; 0 if it could not tell."""
+
+    taken: str
+    records: int = Field(ge=0)
+
+
 class Round(Evaluation):
     round: int = Field(ge=1)
     bytes_up: int = Field(ge=0)
@@ -88,6 +95,7 @@ class Round(Evaluation):
     seconds: float = Field(ge=0)
     sites: dict[str, SiteRound]
     denoised: DenoisedRound | None = None
+    gate: Taken | None = None
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,10 @@ class VectorOptimizer:
         tensors = {f"optimizer.{key}": value for key, value in self._state.items()}
         return {"vector": torch.from_numpy(vector), **tensors}
 
+    def copy(self) -> Privatised[Tensors]:
+        """As `state`, good for ever."""
+        return post_process(_cloned, self.state())
+
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
 
@@ -161,6 +165,10 @@ class VectorOptimizer:
 
 def _split(flat: torch.Tensor) -> list[torch.Tensor]:
     return [flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK)]
+
+
+def _cloned(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _vector(tensors: Tensors) -> Vector:

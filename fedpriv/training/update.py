@@ -1,17 +1,20 @@
-"""From a released gradient to new values: filter it over rounds, denoise it, take a step."""
+"""From a released gradient to new values: filter it over rounds, denoise it, choose a move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import DenoiseSection, OptimizerSection
+from fedpriv.config.job import JobConfig
 from fedpriv.privacy.privatised import Privatised, post_process
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 
 if TYPE_CHECKING:
+    from fedpriv.gradients.denoise import Denoiser
     from fedpriv.models.vector import Vector
+    from fedpriv.training.gate import Choice, Gate
 
 _FILTER = "low_pass."  # of the names in a checkpoint
 
@@ -31,13 +34,33 @@ class Found:
     by_chance: float
 
 
+@dataclass(frozen=True)
+class Aggregate:
+    """What the sites released in a round, as one gradient.
+
+    Attributes:
+        gradient: (P,) float32.
+        noise_variance: of the privacy noise in a coordinate of it; public.
+        units: that the sites together were expected to train on.
+    """
+
+    gradient: Privatised[Vector]
+    noise_variance: float
+    units: float
+
+
 class Update:
     """What becomes of the released gradients of a job.
+
+    Args:
+        shapes: of the layers, in the order of the vector.
+        gate: chooses between moves where there are several.
 
     Attributes:
         optimizer: its settings.
         size: P.
         denoised: what the denoiser found in the last step; None without one.
+        choice: what the gate took in the last step; None without one.
 
     Raises:
         RawValueError: `initial` is raw.
@@ -48,19 +71,24 @@ class Update:
 
     def __init__(
         self,
-        optimizer: OptimizerSection,
-        denoise: DenoiseSection,
+        config: JobConfig,
         initial: Privatised[Vector],
         shapes: Sequence[tuple[int, ...]],
+        gate: Gate | None = None,
     ) -> None:
         from fedpriv.gradients.denoise import Denoiser
         from fedpriv.gradients.low_pass import LowPass
 
-        self.optimizer = optimizer
-        self._optimizer = VectorOptimizer(optimizer, initial)
+        denoise = config.denoise
+        self.optimizer = config.optimizer
+        self._optimizer = VectorOptimizer(config.optimizer, initial)
         self._filter = LowPass(denoise.low_pass) if denoise.low_pass else None
         self._denoiser = Denoiser(shapes, denoise) if denoise.where != "off" else None
+        self._raw_too = denoise.where == "gate"
+        self._rates = (1.0,) if config.gate is None else config.gate.rates
+        self._gate = gate
         self.denoised: Found | None = None
+        self.choice: Choice | None = None
         self.size = self._optimizer.size
 
     @property
@@ -68,25 +96,63 @@ class Update:
         """The current values, float32 (P,)."""
         return self._optimizer.vector
 
-    def step(
-        self, gradient: Privatised[Vector], *, lr: float, noise_variance: float
-    ) -> Privatised[Vector]:
-        """Move along a released gradient (P,), and return the new values.
+    def step(self, released: Aggregate, *, number: int, lr: float) -> Privatised[Vector]:
+        """Move along a released gradient, and return the new values.
 
         Args:
-            noise_variance: of the privacy noise in a coordinate of the gradient; public.
+            number: of the round.
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
         """
+        gradient, variance = released.gradient, released.noise_variance
         if self._filter is not None:
-            gradient, noise_variance = self._filter(gradient, noise_variance)
+            gradient, variance = self._filter(gradient, variance)
+        gradients = {"raw": gradient} if self._raw_too or self._denoiser is None else {}
         if self._denoiser is not None:
-            found = self._denoiser(gradient, noise_variance**0.5)
-            denoiser = self._denoiser
-            self.denoised = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
-            gradient = post_process(lambda denoised: denoised.vector, found)
-        return self._optimizer.step(gradient, lr=lr, noise_variance=noise_variance)
+            gradients["denoised"] = self._denoise(self._denoiser, gradient, variance)
+        moves = {
+            name if rate == 1 else f"{name} × {rate:g}": partial(
+                self._move, slope, rate * lr, variance
+            )
+            for name, slope in gradients.items()
+            for rate in self._rates
+        }
+        if self._gate is None:
+            (move,) = moves.values()
+            return move()
+        return self._best(self._gate, moves, number, released.units)
+
+    def _denoise(
+        self, denoiser: Denoiser, gradient: Privatised[Vector], variance: float
+    ) -> Privatised[Vector]:
+        found = denoiser(gradient, variance**0.5)
+        self.denoised = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
+        return post_process(lambda denoised: denoised.vector, found)
+
+    def _move(self, gradient: Privatised[Vector], lr: float, variance: float) -> Privatised[Vector]:
+        return self._optimizer.step(gradient, lr=lr, noise_variance=variance)
+
+    def _best(
+        self,
+        gate: Gate,
+        moves: Mapping[str, Callable[[], Privatised[Vector]]],
+        number: int,
+        units: float,
+    ) -> Privatised[Vector]:
+        """Every move from the same values and the same state of the optimiser; the best is kept."""
+        before = self._optimizer.copy()
+
+        def from_here(move: Callable[[], Privatised[Vector]]) -> Privatised[Vector]:
+            self._optimizer.restore(before)
+            return move()
+
+        self.choice = gate.choose(
+            {name: partial(from_here, move) for name, move in moves.items()},
+            number=number,
+            units=units,
+        )
+        return from_here(moves[self.choice.taken])
 
     def state(self) -> Privatised[Tensors]:
         """Everything needed to go on later, as named tensors. Good until the next step."""
@@ -107,6 +173,10 @@ class Update:
         self._optimizer.restore(state)
         if self._filter is not None:
             self._filter.restore(post_process(_of_the_filter, state))
+
+
+def _named(name: str, rate: float) -> str:
+    return name if rate == 1 else f"{name} × {rate:g}"
 
 
 def _of_the_filter(tensors: Tensors) -> Tensors:

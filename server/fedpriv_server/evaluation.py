@@ -51,12 +51,7 @@ def evaluation_records(
     Raises:
         DataError: as `load_examples`.
     """
-    wanted = config.evaluation
-    spec = DataSpec.of(
-        config.data.columns,
-        config.model,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    wanted, spec = config.evaluation, _spec(config)
     parts = [
         load_examples(
             path,
@@ -71,6 +66,28 @@ def evaluation_records(
     ]
     reported, apart = parts[0]
     return reported, parts[1][0] if len(parts) > 1 else apart
+
+
+def gate_records(
+    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
+) -> list[Example]:
+    """The examples by which a gate chooses; none without one.
+
+    Raises:
+        DataError: as `load_examples`.
+    """
+    if config.gate is None:
+        return []
+    path, spec = config.gate.data, _spec(config)
+    return load_examples(path, spec, tokenizer, cache_dir=cache_dir, key="gate.data")[0]
+
+
+def _spec(config: JobConfig) -> DataSpec:
+    return DataSpec.of(
+        config.data.columns,
+        config.model,
+        max_records_per_unit=config.privacy.max_records_per_unit,
+    )
 
 
 @torch.inference_mode()

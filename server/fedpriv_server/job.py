@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,23 @@ from flwr.serverapp import Grid
 
 from fedpriv import registry
 from fedpriv.config.job import JobConfig, seconds
+from fedpriv.data import Example
 from fedpriv.errors import RoundError
 from fedpriv.models.stored import EMBEDDED
-from fedpriv.privacy.privatised import public
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.privatised import Privatised, public
 from fedpriv.protocol import Proposal
+from fedpriv.training.gate import Gate
 from fedpriv.training.update import Update
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.evaluation import Scores, evaluate, evaluation_records, scores
+from fedpriv_server.evaluation import (
+    Scores,
+    evaluate,
+    evaluation_records,
+    gate_records,
+    scores,
+)
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import as_arrays
 
@@ -79,10 +88,13 @@ class Job:
                 vector=worker.vector.digest,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
-                self.examples, self.tuning = evaluation_records(
-                    config, worker.base.tokenizer, Path(cache)
-                )
-        update = Update(config.optimizer, config.denoise, initial, shapes)
+                tokenizer = worker.base.tokenizer
+                self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
+                public_records = gate_records(config, tokenizer, Path(cache))
+        gate = None
+        if config.gate is not None:
+            gate = Gate(config.gate, public_records, self._loss, config.job.seed)
+        update = Update(config, initial, shapes, gate)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self.rounds = run.rounds(self._done)
@@ -188,9 +200,14 @@ class Job:
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
             "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
+            "gate": None if outcome.choice is None else asdict(outcome.choice),
             "seconds": round(duration, 3),
             "sites": {name: asdict(site) for name, site in outcome.sites.items()},
         }
+
+    def _loss(self, examples: Sequence[Example], vector: Privatised[Vector]) -> float:
+        with self._pool.borrow(self.recipe) as worker:
+            return evaluate(worker, examples, vector).eval_loss
 
     def save_adapter(self) -> Path:
         """Write the adapter as PEFT reads it; the embedded base goes beside it.

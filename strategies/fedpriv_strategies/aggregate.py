@@ -66,7 +66,7 @@ class WeightedMean:
 
     def _begin(self) -> None:
         self._total: tuple[Privatised[Total], ...] = ()  # or one, from the first site on
-        self._expected = self._noise = 0.0
+        self._expected = self._noise = self.units = 0.0
         self.sites = 0
 
     def add(self, site: SiteSum) -> None:
@@ -98,6 +98,7 @@ class WeightedMean:
 
         self._total = (post_process(plus, site.value, *self._total),)
         self._expected += float(weight) * site.expected_units
+        self.units += site.expected_units
         self._noise += float(weight) * site.clip_norm**2  # aᵢ² (σᵢ C)²
         self.sites += 1
 

@@ -15,8 +15,9 @@ from fedpriv.errors import PausedError, ProtocolError, RoundError, StepFailedErr
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.training.gate import Choice
 from fedpriv.training.schedule import learning_rate
-from fedpriv.training.update import Found, Update
+from fedpriv.training.update import Aggregate, Found, Update
 from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
@@ -51,11 +52,13 @@ class RoundOutcome:
 
     Attributes:
         denoised: what was found in the gradient; None without denoising.
+        choice: which move was taken; None without a gate.
     """
 
     bytes_up: int = 0
     bytes_down: int = 0
     denoised: Found | None = None
+    choice: Choice | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
@@ -260,10 +263,11 @@ class DpLoraStrategy(Strategy):
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
         metrics = MetricRecord({"sites": mean.sites})
-        noise = mean.noise_variance
+        noise, units = mean.noise_variance, mean.units
         rate = learning_rate(self.update.optimizer, server_round, self.proposal.steps)
-        moved = self.update.step(mean.take(), lr=rate, noise_variance=noise)
-        outcome.denoised = self.update.denoised
+        released = Aggregate(mean.take(), noise, units)
+        moved = self.update.step(released, number=server_round, lr=rate)
+        outcome.denoised, outcome.choice = self.update.denoised, self.update.choice
         return as_arrays(moved), metrics
 
     def _add(

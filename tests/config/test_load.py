@@ -43,7 +43,7 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("model.labels=['a','b']", "model", "labels belong"),
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
-        ("denoise.where=client", "denoise.where", "'off' or 'server'"),
+        ("denoise.where=client", "denoise.where", "'off', 'server' or 'gate'"),
         ("denoise.kappa=0.9", "denoise.kappa", "at least 1, or auto"),
         ("denoise.kappa=often", "denoise.kappa", "at least 1, or auto"),
         ("denoise.low_pass=1", "denoise.low_pass", "less than 1"),
@@ -62,6 +62,27 @@ def test_noise_of_unknown_size_is_not_taken_out() -> None:
     with pytest.raises(ConfigError, match="dp-adambc") as caught:
         load_job(None, ["denoise.where=server", "optimizer.name=dp-adambc"])
     assert caught.value.key == "denoise.where"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["denoise.where=gate"], "gate", "is missing"),
+        (["gate.data=x.jsonl"], "gate", "nothing to choose from"),
+        (["gate.data=x.jsonl", "gate.rates=[1, 1]"], "gate", "nothing to choose from"),
+        (["gate.data=x.jsonl", "gate.rates=[0]"], "gate.rates.0", "greater than 0"),
+        (["gate.data=x.jsonl", "gate.share=2", "denoise.where=gate"], "gate.share", "less than"),
+        (["gate.data=held-out.jsonl.gz", "gate.rates=[1, 2]"], "gate.data", "that are reported"),
+        (["gate.data=surgery.jsonl.gz", "gate.rates=[1, 2]"], "gate.data", "nobody paid for"),
+        (["evaluation.data=surgery.jsonl.gz"], "evaluation.data", "nobody paid for"),
+    ],
+)
+def test_a_gate_has_a_choice_and_records_of_its_own(
+    overrides: list[str], key: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_job(None, ["job.data_is_public=false", *overrides])
+    assert caught.value.key == key
 
 
 def test_a_value_is_shown() -> None:

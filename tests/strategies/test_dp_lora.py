@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedpriv.config import load_job
 from fedpriv.config.job import (
-    DenoiseSection,
     LoraSection,
     ModelSection,
     OptimizerSection,
@@ -106,7 +106,8 @@ def strategy(**options: Any) -> DpLoraStrategy:
 
 def update(settings: OptimizerSection) -> Update:
     start = public(np.zeros(SIZE, dtype=np.float32))
-    return Update(settings, DenoiseSection(), start, [(SIZE,)])
+    config = load_job(None).model_copy(update={"optimizer": settings})
+    return Update(config, start, [(SIZE,)])
 
 
 @pytest.mark.parametrize(
@@ -231,9 +232,9 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
     seen: dict[str, float] = {}
     real = own.step
 
-    def watched(gradient: Any, **options: float) -> Any:
-        seen.update(options)
-        return real(gradient, **options)
+    def watched(released: Any, **options: Any) -> Any:
+        seen.update(options, noise_variance=released.noise_variance, units=released.units)
+        return real(released, **options)
 
     monkeypatch.setattr(own, "step", watched)
     made.aggregate_train(1, grid.send_and_receive(asked))
@@ -242,3 +243,5 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
     noise = terms.noise_multiplier * privacy.clip_norm
     units = privacy.sample_rate * terms.declared_size
     assert seen["noise_variance"] == pytest.approx((noise / units) ** 2)
+    assert seen["units"] == pytest.approx(units)
+    assert seen["number"] == 1

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpriv.config.job import DenoiseSection, OptimizerSection
+from fedpriv.config import load_job
+from fedpriv.config.job import DenoiseSection, GateSection, OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.low_pass import LowPass
 from fedpriv.privacy.privatised import Privatised, public, received
+from fedpriv.training.gate import Gate
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.update import Found, Update
+from fedpriv.training.update import Aggregate, Found, Update
 
 SHAPES = [(4, 50), (50, 4), (3,)]
 SIZE = 403
-STEP = {"lr": 0.1, "noise_variance": 1.0}
+STEP = {"lr": 0.1, "noise_variance": 1.0}  # the same, for a plain optimiser
 
 
 def start() -> Privatised[Any]:
     return public(np.zeros(SIZE, dtype=np.float32))
 
 
-def make(name: Any = "adamw", **denoise: Any) -> Update:
-    return Update(OptimizerSection(name=name), DenoiseSection(**denoise), start(), SHAPES)
+def make(
+    name: Any = "adamw", gate: Gate | None = None, rates: Any = None, **denoise: Any
+) -> Update:
+    changes: dict[str, Any] = {
+        "optimizer": OptimizerSection(name=name),
+        "denoise": DenoiseSection(**denoise),
+        "gate": None if gate is None else GateSection(data=Path("x"), rates=rates or (1.0,)),
+    }
+    return Update(load_job(None).model_copy(update=changes), start(), SHAPES, gate)
+
+
+def step(made: Update, gradient: Privatised[Any], number: int = 1) -> Privatised[Any]:
+    return made.step(Aggregate(gradient, 1.0, 1000.0), number=number, lr=0.1)
 
 
 def gradients(count: int) -> list[Privatised[Any]]:
@@ -39,7 +54,7 @@ def gradients(count: int) -> list[Privatised[Any]]:
 def test_without_anything_it_is_the_optimiser() -> None:
     plain, made = VectorOptimizer(OptimizerSection(), start()), make()
     for gradient in gradients(3):
-        wanted, found = plain.step(gradient, **STEP), made.step(gradient, **STEP)
+        wanted, found = plain.step(gradient, **STEP), step(made, gradient)
         assert np.array_equal(wanted.value, found.value)
     assert made.denoised is None
     assert made.state().value.keys() == plain.state().value.keys()
@@ -47,11 +62,11 @@ def test_without_anything_it_is_the_optimiser() -> None:
 
 def test_it_filters_then_denoises_with_what_noise_is_left_and_then_moves() -> None:
     settings = DenoiseSection(where="server", low_pass=0.6)
-    made = Update(OptimizerSection(name="sgd"), settings, start(), SHAPES)
+    made = make("sgd", where="server", low_pass=0.6)
     plain = VectorOptimizer(OptimizerSection(name="sgd"), start())
     low_pass, denoiser = LowPass(0.6), Denoiser(SHAPES, settings)
     for gradient in gradients(4):
-        found = made.step(gradient, **STEP)
+        found = step(made, gradient)
         filtered, noise = low_pass(gradient, 1.0)
         denoised = denoiser(filtered, noise**0.5).value
         wanted = plain.step(received(denoised.vector), **STEP)
@@ -67,12 +82,12 @@ def test_a_state_goes_on_where_it_was(name: str, low_pass: float) -> None:
     second.restore(first.state())  # before any step
     moves = gradients(5)
     for gradient in moves:
-        straight.step(gradient, **STEP)
+        step(straight, gradient)
     for gradient in moves[:3]:
-        first.step(gradient, **STEP)
+        step(first, gradient)
     second.restore(first.state())
     for gradient in moves[3:]:
-        second.step(gradient, **STEP)
+        step(second, gradient)
     assert np.array_equal(second.vector.value, straight.vector.value)
 
 
@@ -80,5 +95,47 @@ def test_a_state_goes_on_where_it_was(name: str, low_pass: float) -> None:
 def test_a_raw_gradient_is_refused_and_changes_nothing(options: dict[str, Any]) -> None:
     made = make(**options)
     with pytest.raises(RawValueError):
-        made.step(np.ones(SIZE, dtype=np.float32), **STEP)  # type: ignore[arg-type]
+        step(made, np.ones(SIZE, dtype=np.float32))  # type: ignore[arg-type]
     assert not made.vector.value.any()
+
+
+def gate(prefer: Callable[[Any], float]) -> Gate:
+    """Judges a move by its values alone."""
+    records: Any = list(range(50))
+    settings = GateSection(data=Path("x"))
+    return Gate(settings, records, lambda _, vector: prefer(vector.value), seed=0)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("taken", ["raw", "denoised"])
+def test_the_move_that_is_taken_is_as_if_there_were_no_other(name: str, taken: str) -> None:
+    """Values and state: what was tried and not taken leaves nothing behind."""
+    seen: list[Any] = []  # raw comes first
+    sign = {"raw": 1, "denoised": -1}[taken]
+
+    def judge(vector: Any) -> float:
+        seen.append(vector)
+        return float(sign * len(seen))
+
+    made = make(name, gate(judge), where="gate")
+    plain = {"raw": make(name), "denoised": make(name, where="server")}
+    (gradient,) = gradients(1)
+    found = step(made, gradient)
+    assert made.choice is not None
+    assert made.choice.losses.keys() == plain.keys()
+    assert made.choice.taken == taken
+    wanted = plain[taken]
+    assert np.array_equal(found.value, step(wanted, gradient).value)
+    state, expected = made.state().value, wanted.state().value
+    assert state.keys() == expected.keys()
+    assert all(bool((state[key] == expected[key]).all()) for key in state)
+
+
+def test_rates_are_moves_of_their_own() -> None:
+    made = make("sgd", gate(lambda v: abs(float(v[0]) + 0.7)), rates=(1.0, 0.5, 2.0))
+    (gradient,) = gradients(1)
+    found = step(made, gradient)
+    assert made.choice is not None
+    assert made.choice.losses.keys() == {"raw", "raw × 0.5", "raw × 2"}
+    assert made.choice.taken == "raw × 2"
+    assert np.allclose(found.value, -0.2 * gradient.value)
