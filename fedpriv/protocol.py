@@ -18,13 +18,16 @@ import hashlib
 from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fedpriv.config.job import (
+    MAX_STEPS,
+    DenoiseSection,
     Digest,
     JobConfig,
     LoraSection,
     ModelSection,
+    OptimizerSection,
     PrivacySection,
     Section,
     Wire,
@@ -61,6 +64,19 @@ class Body(Section):
             raise ProtocolError(f"{cls.__name__}.{field:.100}: {first['msg']:.200}.") from None
 
 
+class LocalSteps(Section):
+    """What a site does by itself in a round, when a round has several private steps.
+
+    Attributes:
+        count: private steps of a round.
+        optimizer: moves along each step's release; its state starts anew in every round.
+    """
+
+    count: int = Field(ge=2, le=1000)
+    optimizer: OptimizerSection
+    denoise: DenoiseSection
+
+
 class Proposal(Body):
     """A job as the server proposes it; see `fedpriv.config.job` for the sections.
 
@@ -70,11 +86,12 @@ class Proposal(Body):
         base_digest: of the base weights.
         vector_digest: of the names and shapes of what is trained.
         wire: how the vectors of the replies travel.
+        local: None where the server moves along every private step.
     """
 
     job_id: JobId
     method: str = Field(max_length=64)
-    steps: int = Field(ge=1, le=100_000)
+    steps: int = Field(ge=1, le=MAX_STEPS)
     seed: int = Field(ge=0)
     fields: tuple[str, ...]
     model: ModelSection
@@ -83,14 +100,33 @@ class Proposal(Body):
     base_digest: Digest
     vector_digest: Digest
     wire: Wire = "float32"
+    local: LocalSteps | None = None
+
+    @model_validator(mode="after")
+    def _whole_rounds(self) -> Self:
+        if self.steps % self.round_steps:
+            raise ValueError(f"steps: expected rounds of {self.round_steps}, got {self.steps}")
+        return self
+
+    @property
+    def round_steps(self) -> int:
+        """Private steps of a round."""
+        return 1 if self.local is None else self.local.count
+
+    @property
+    def rounds(self) -> int:
+        return self.steps // self.round_steps
 
     @classmethod
     def of(cls, config: JobConfig, *, job_id: str, base: str, vector: str) -> Self:
         """What a federation file proposes, for a base and a trainable vector of these digests."""
+        local, count = None, config.job.sync
+        if count > 1:
+            local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
         return cls(
             job_id=job_id,
             method=config.job.method,
-            steps=config.job.rounds,
+            steps=config.job.rounds * count,
             seed=config.job.seed,
             fields=tuple(sorted(config.data.columns)),
             model=config.model,
@@ -99,6 +135,7 @@ class Proposal(Body):
             base_digest=base,
             vector_digest=vector,
             wire=config.job.wire,
+            local=local,
         )
 
     def digest(self) -> str:
@@ -158,7 +195,12 @@ FAILED = Refusal.of(StepFailedError())
 
 
 class StepRequest(Body):
-    """One slot of a job. The witness is the head that the server saw last, if any."""
+    """The slots of a round of a job.
+
+    Attributes:
+        slot: the first of them.
+        witness_rows, witness_head: the ledger's head that the server saw last, if any.
+    """
 
     job_id: str
     slot: int = Field(ge=0)
@@ -183,7 +225,11 @@ class ReportRequest(Body):
 
 
 class StepReply(Body):
-    """What goes with a privatised vector. The budget figures are computed from public events."""
+    """What goes with a privatised vector. The budget figures are computed from public events.
+
+    Attributes:
+        slot: as in the request.
+    """
 
     kind: Literal["step"] = "step"
     slot: int = Field(ge=0)

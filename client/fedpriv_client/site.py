@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,13 @@ from fedpriv.errors import (
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.grid import grid_of
-from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
+from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.privatised import Privatised
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
 from fedpriv.report import budget
+from fedpriv.training.local_steps import local_steps
 from fedpriv.training.private_step import private_step
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
@@ -330,9 +333,9 @@ class Site:
         return _Job(proposal, plan, recipe, population)
 
     def step(self, request: StepRequest, vector: Vector) -> tuple[StepReply, Vector]:
-        """Answer one slot: from the outbox if it was answered before, else pay and compute.
+        """Answer a round's slots: from the outbox if they were answered, else pay and compute.
 
-        Requests are answered one after the other: of two for the same slot the second gets the
+        Requests are answered one after the other: of two for the same slots the second gets the
         reply of the first.
 
         Raises:
@@ -340,8 +343,8 @@ class Site:
             StepFailedError: something failed after the sample was drawn.
 
         Privacy:
-            What leaves is the privatised vector, paid by the slot's reservation before it is
-            computed and stored with its release before it is returned; and public figures of
+            What leaves is the privatised vector, paid by the slots' reservations before it is
+            computed and stored with their release before it is returned; and public figures of
             the ledger.
         """
         with self._lock:
@@ -351,33 +354,48 @@ class Site:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
-        if request.slot >= job.plan.steps:
-            raise SlotError(f"Job {request.job_id!r} has {job.plan.steps} slots.")
+        slots = range(request.slot, request.slot + job.proposal.round_steps)
+        if slots.stop > job.plan.steps or request.slot % len(slots):
+            raise SlotError(
+                f"Job {request.job_id!r} has {job.plan.steps} slots, {len(slots)} in a round;"
+                f" none begins at {request.slot}."
+            )
         ledger.check_witness(request.witness)
-        entropy = self._entropy(request.job_id, request.slot)
-        if ledger.terms.private and not entropy.is_secure:
+        entropy = partial(self._entropy, request.job_id)
+        if ledger.terms.private and not entropy(request.slot).is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
             ledger.commit(job.plan)
-            slot = ledger.reserve(request.job_id, request.slot, request.digest(vector))
-            if isinstance(slot, bytes):
-                return self._reply(request, slot)
+            paid = ledger.reserve_all(request.job_id, slots, request.digest(vector))
+            if isinstance(paid, bytes):
+                return self._reply(request, paid)
             try:
-                released = private_step(
-                    site_method(job.proposal.method),
-                    worker,
-                    job.population,
-                    vector,
-                    slot,
-                    entropy,
-                )
+                released = self._compute(job, worker, vector, paid, entropy)
                 payload = np.ascontiguousarray(released.value, dtype="<f4").tobytes()
-                ledger.release(slot, payload)
+                ledger.release_all(paid, payload)
                 return self._reply(request, payload)
             except Exception as error:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError() from error
+
+    def _compute(
+        self,
+        job: _Job,
+        worker: Worker,
+        vector: Vector,
+        paid: Sequence[Reservation],
+        entropy: Callable[[int], Entropy],
+    ) -> Privatised[Vector]:
+        """The noisy sum of a round's only step, or the move that its steps make."""
+        method = site_method(job.proposal.method)
+        if job.proposal.local is None:
+            [slot] = paid
+            return private_step(method, worker, job.population, vector, slot, entropy(slot.slot))
+        units = job.plan.sample_rate * self.ledger.terms.declared_size
+        return local_steps(
+            method, worker, job.population, vector, paid, entropy, job.proposal.local, units
+        )
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Vector]:
         head = self.ledger.head

@@ -21,6 +21,7 @@ FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
+MAX_STEPS = 100_000  # of a job
 SHAPES = {
     "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
     "classification": ({"text", "label"},),
@@ -36,8 +37,10 @@ class Section(BaseModel):
 class JobSection(Section):
     name: Name = Field("federation", description="name of the job and of its run directory")
     method: str = Field("dp-lora", description="what a site computes and the server does with it")
-    sync: Literal[1] = Field(1, description="private steps per round")
-    rounds: int = Field(ge=1, le=100_000, description="rounds, each one private step per site")
+    sync: int = Field(
+        1, ge=1, le=1000, description="private steps of a round; above 1, sites move by themselves"
+    )
+    rounds: int = Field(ge=1, le=100_000, description="rounds, of sync private steps per site each")
     engine: Literal["inline", "network"] = Field(
         "inline", description="where client and server meet"
     )
@@ -94,6 +97,9 @@ class LoraSection(Section):
     target_modules: Literal["auto"] | tuple[str, ...] = Field(
         "auto", description="auto: the attention projections peft names for this architecture"
     )
+    frozen_a: bool = Field(
+        False, description="train lora_B alone, so that averaging adapters is exact"
+    )
 
 
 class PrivacySection(Section):
@@ -123,9 +129,18 @@ class OptimizerSection(Section):
     )
 
 
+class ServerOptimizerSection(OptimizerSection):
+    """Moves along the mean of the sites' own moves; by default, takes it as it is."""
+
+    name: Literal["sgd", "adamw", "dp-adambc"] = "sgd"
+    lr: float = Field(1.0, gt=0)
+
+
 class DenoiseSection(Section):
-    where: Literal["off", "server", "gate"] = Field(
-        "off", description="server: on the sum of all sites; gate: in rounds where that is better"
+    where: Literal["off", "server", "gate", "site"] = Field(
+        "off",
+        description="server: on the sum of all sites; gate: in rounds where that is better;"
+        " site: in the local steps of sync > 1",
     )
     kappa: float | Literal["auto"] = Field(
         1.02, description="how far above the noise a singular value counts; auto: by shape"
@@ -228,6 +243,7 @@ class JobConfig(Section):
     lora: LoraSection = LoraSection()
     privacy: PrivacySection = PrivacySection()
     optimizer: OptimizerSection = OptimizerSection()
+    server_optimizer: ServerOptimizerSection = ServerOptimizerSection()
     denoise: DenoiseSection = DenoiseSection()
     gate: GateSection | None = None
     evaluation: EvaluationSection
@@ -258,6 +274,7 @@ class JobConfig(Section):
                 f"data.columns: task {self.model.task!r} needs {shapes},"
                 f" not {' + '.join(sorted(self.data.columns))}"
             )
+        self._steps_fit()
         if self.denoise.where != "off" and self.optimizer.name == "dp-adambc":
             raise ValueError(
                 "denoise.where: dp-adambc takes known noise out of its second moment, and what"
@@ -273,6 +290,33 @@ class JobConfig(Section):
                     " publishing a whole unit"
                 )
         return self
+
+    def _steps_fit(self) -> None:
+        """Whoever consumes the private gradients denoises them, where their noise is known."""
+        steps, where = self.job.sync, self.denoise.where
+        if self.job.rounds * steps > MAX_STEPS:
+            raise ValueError(
+                f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_STEPS}"
+            )
+        if steps == 1 and where == "site":
+            raise ValueError(
+                "denoise.where: 'site' is for local steps, and job.sync is 1; use 'server'"
+            )
+        if steps == 1 and "server_optimizer" in self.model_fields_set:
+            raise ValueError(
+                "server_optimizer: moves along the sites' own moves, and job.sync is 1, so that"
+                " optimizer moves at the server; leave it out"
+            )
+        if steps > 1 and where in ("server", "gate"):
+            raise ValueError(
+                f"denoise.where: {where!r} needs noise of one known size, and with job.sync ="
+                f" {steps} the server gets moves; use 'site'"
+            )
+        if steps > 1 and self.server_optimizer.name == "dp-adambc":
+            raise ValueError(
+                "server_optimizer.name: dp-adambc needs noise of one known size, which the sites'"
+                " moves don't have; use sgd or adamw"
+            )
 
     def _has_a_choice(self) -> None:
         """A gate has moves to choose from, by other records than those that are reported."""

@@ -23,6 +23,9 @@ def attach_lora(
 ) -> PeftModel:
     """A PEFT model whose adapter starts as the identity, drawn from the public `seed`.
 
+    With `frozen_a` the drawn lora_A stays as it is (Sun et al. 2024, "Improving LoRA in
+    privacy-preserving federated learning"): the update is linear in what is trained.
+
     No dropout: a mask shared by the records of a batch would tie them together (law 4).
 
     Raises:
@@ -44,6 +47,12 @@ def attach_lora(
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         model = get_peft_model(base.model, config)
+    if (
+        settings.frozen_a
+    ):  # Sun et al. 2024, "Improving LoRA in privacy-preserving federated learning"
+        for name, parameter in model.named_parameters():
+            if ".lora_A." in name:
+                parameter.requires_grad_(False)
     model.eval()
     return model
 

@@ -23,7 +23,8 @@ class TrainableVector:
     Attributes:
         names, shapes: of the parameters, in order.
         size: P.
-        digest: of names and shapes, so that two parties know that they mean the same vector.
+        digest: of names and shapes, and of what an adapter holds besides, so that two parties
+            know that they mean the same vector of the same model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -31,7 +32,13 @@ class TrainableVector:
         self.names = [name for name, _ in trained]
         self.shapes = [tuple(p.shape) for _, p in trained]
         self.size = sum(p.numel() for _, p in trained)
-        layout = [[name, list(shape)] for name, shape in zip(self.names, self.shapes, strict=True)]
+        layout: list[list[object]] = [
+            [name, list(shape)] for name, shape in zip(self.names, self.shapes, strict=True)
+        ]
+        for name, p in model.named_parameters():
+            if not p.requires_grad and ".lora_" in name:
+                held = p.detach().float().cpu().contiguous().numpy().tobytes()
+                layout.append([name, hashlib.sha256(held).hexdigest()])
         self.digest = "sha256:" + hashlib.sha256(canonical_json(layout)).hexdigest()
         self._parameters: list[torch.nn.Parameter] = [p for _, p in trained]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -229,59 +229,74 @@ class Ledger:
             return epsilon
 
     def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
-        """Pay for a slot, or find the reply that was already paid for.
+        """As `reserve_all`, for one slot."""
+        found = self.reserve_all(job, range(slot, slot + 1), request_digest)
+        return found if isinstance(found, bytes) else found[0]
+
+    def reserve_all(self, job: str, slots: range, request_digest: str) -> list[Reservation] | bytes:
+        """Pay for slots that make one reply, all or none; or find the reply they paid for.
 
         Args:
+            slots: consecutive, at least one.
             request_digest: of everything that decides what is computed.
 
         Returns:
-            A reservation to compute under (the same one after a crash before the release), or
-            the stored reply if the slot was released.
+            A reservation of each slot to compute under (the same again after a crash before the
+            release), or the stored reply if they were released.
 
         Raises:
-            SlotError: no such slot, the slot was reserved for another request, its reply is no
-                longer kept, or the job is closed.
+            SlotError: no such slot, one was reserved for another request, or with others, or
+                their reply is no longer kept, or the job is closed.
         """
         with self._chain.lock:
             self._settle()
             account = self._history.accounts.get(job)
-            if account is None or not 0 <= slot < account.plan.steps:
-                raise SlotError(f"{self.path}: no plan of job {job!r} holds a slot {slot}.")
-            key = (job, slot)
-            known = self._history.requests.get(key)
-            if known is not None and known != request_digest:
+            if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
+                raise SlotError(f"{self.path}: no plan of job {job!r} holds {_named(slots)}.")
+            keys = [(job, slot) for slot in slots]
+            known = [self._history.requests.get(key) for key in keys]
+            if set(known) - {None, request_digest} or len(set(known)) > 1:
                 raise SlotError(
-                    f"{self.path}: slot {slot} of job {job!r} was reserved for another request"
-                    " and stays refused."
+                    f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request,"
+                    " which stays refused."
                 )
-            if key in self._history.releases:
-                return self._stored(key)
+            released = [key in self._history.releases for key in keys]
+            if all(released):
+                return self._stored(keys[0])
+            if any(released):
+                raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
             if account.closed:
                 raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
-            if known is None:
+            if known[0] is None:
                 with self._transaction():
-                    self._append("reserve", {"job": job, "slot": slot, "request": request_digest})
-            return Reservation._of(self.terms, account.plan, slot, request_digest)
+                    for slot in slots:
+                        body = {"job": job, "slot": slot, "request": request_digest}
+                        self._append("reserve", body)
+            return [Reservation._of(self.terms, account.plan, s, request_digest) for s in slots]
 
     def release(self, reservation: Reservation, reply: bytes) -> Head:
-        """Store the reply and mark its slot released, in one transaction, before it is sent.
+        """As `release_all`, for one slot."""
+        return self.release_all([reservation], reply)
+
+    def release_all(self, reservations: Sequence[Reservation], reply: bytes) -> Head:
+        """Store a reply and mark its slots released, in one transaction, before it is sent.
 
         Raises:
-            SlotError: the slot is not reserved for this request, or is already released.
+            SlotError: a slot is not reserved for this request, or is already released.
         """
-        key = (reservation.plan.job, reservation.slot)
+        keys = [(paid.plan.job, paid.slot) for paid in reservations]
         with self._chain.lock:
-            paid = self._history.requests.get(key) == reservation.request_digest
-            if not paid or key in self._history.releases:
-                raise SlotError(
-                    f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
-                )
+            for key, paid in zip(keys, reservations, strict=True):
+                is_paid = self._history.requests.get(key) == paid.request_digest
+                if not is_paid or key in self._history.releases:
+                    raise SlotError(
+                        f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
+                    )
+            digest = hashlib.sha256(reply).hexdigest()
             with self._transaction():
-                self._chain.put_reply(*key, reply, keep=KEPT_REPLIES)
-                self._append(
-                    "release",
-                    {"job": key[0], "slot": key[1], "reply": hashlib.sha256(reply).hexdigest()},
-                )
+                self._chain.put_reply(*keys[0], reply, keep=KEPT_REPLIES)
+                for job, slot in keys:
+                    self._append("release", {"job": job, "slot": slot, "reply": digest})
             return self.head
 
     def close_job(self, job: str) -> float:
@@ -480,6 +495,10 @@ class Ledger:
         except BaseException:
             self._chain.close()  # half of a memory would sell the same slots again
             raise
+
+
+def _named(slots: range) -> str:
+    return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots.start}-{slots.stop - 1}"
 
 
 def read_history(rows: list[Row], path: Path) -> History:

@@ -48,6 +48,9 @@ class Gate:
         judge: the loss of a model with these values on some of them.
         seed: of the choice of records, public.
 
+    Attributes:
+        rates: multiples of the learning rate to choose from.
+
     Privacy:
         Post-processing: it looks at moves made from released values, and at public records.
 
@@ -64,6 +67,7 @@ class Gate:
                 key="gate.data",
                 value=settings.data,
             )
+        self.rates = settings.rates
         self._settings, self._examples = settings, examples
         self._judge, self._seed = judge, seed
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import JobConfig
+from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.privacy.privatised import Privatised, post_process
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 
@@ -71,7 +71,8 @@ class Update:
 
     def __init__(
         self,
-        config: JobConfig,
+        optimizer: OptimizerSection,
+        denoise: DenoiseSection,
         initial: Privatised[Vector],
         shapes: Sequence[tuple[int, ...]],
         gate: Gate | None = None,
@@ -79,13 +80,12 @@ class Update:
         from fedpriv.gradients.denoise import Denoiser
         from fedpriv.gradients.low_pass import LowPass
 
-        denoise = config.denoise
-        self.optimizer = config.optimizer
-        self._optimizer = VectorOptimizer(config.optimizer, initial)
+        self.optimizer = optimizer
+        self._optimizer = VectorOptimizer(optimizer, initial)
         self._filter = LowPass(denoise.low_pass) if denoise.low_pass else None
         self._denoiser = Denoiser(shapes, denoise) if denoise.where != "off" else None
         self._raw_too = denoise.where == "gate"
-        self._rates = (1.0,) if config.gate is None else config.gate.rates
+        self._rates = (1.0,) if gate is None else gate.rates
         self._gate = gate
         self.denoised: Found | None = None
         self.choice: Choice | None = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
@@ -38,6 +39,16 @@ class SiteSum:
     def __post_init__(self) -> None:
         require_privatised(self.value, "SiteSum.value")
 
+    @property
+    def weight(self) -> float:
+        """How much the site counts: its expected units, over the variance of its noise."""
+        return self.expected_units / self.noise_multiplier**2
+
+    @property
+    def factor(self) -> float:
+        """Of the value, in the sum of all sites that is divided by the sum of their weights."""
+        return 1 / self.noise_multiplier**2
+
     def largest_norm(self, size: int) -> float:
         """L2 norm of the value that an honest site exceeds less than once in 10⁸ rounds.
 
@@ -49,12 +60,47 @@ class SiteSum:
         return 1.05 * self.clip_norm * (units + noise)
 
 
+@dataclass(frozen=True)
+class SiteMove(SiteSum):
+    """The move that a site made in the private steps of a round, instead of a sum.
+
+    Attributes:
+        value: (P,), new values less old ones.
+        steps: that made it.
+        optimizer: with which.
+    """
+
+    steps: int
+    optimizer: OptimizerSection
+
+    @property
+    def factor(self) -> float:
+        """A move is a mean already."""
+        return self.weight
+
+    def largest_norm(self, size: int) -> float:
+        """As for a sum, over as many steps at the settings' rate, all in one direction."""
+        settings = self.optimizer
+        gradient = super().largest_norm(size) / self.expected_units
+        noise = self.noise_multiplier * self.clip_norm / self.expected_units
+        first, second = settings.betas
+        match settings.name:
+            case "sgd":
+                step = gradient / (1 - settings.momentum)
+            case "adamw":  # Kingma & Ba 2015, section 2.1
+                step = math.sqrt(size) * max(1.0, (1 - first) / math.sqrt(1 - second))
+            case "dp-adambc":
+                step = gradient / (noise * math.sqrt(settings.noise_floor))
+        return 1.05 * self.steps * settings.lr * step
+
+
 class WeightedMean:
     """ĝ = Σ aᵢ S̃ᵢ / Σ aᵢ q nᵢ with aᵢ = 1/σᵢ², over the sites that took part.
 
     The weights are public. With equal σ this is DP-SGD on the pooled records with the noise of
-    the sites added up; a site that noises more counts less. Held are one float64 vector (P,)
-    and one block, however many sites there are.
+    the sites added up; a site that noises more counts less. Moves, which sites have divided by
+    q nᵢ themselves, count aᵢ q nᵢ each. Held are one float64 vector (P,) and one block, however
+    many sites there are.
 
     Privacy:
         Post-processing of released values.
@@ -77,7 +123,7 @@ class WeightedMean:
                 Nothing was added.
             RoundError: its value was not the same twice; what is here is of no use any more.
         """
-        weight = np.float64(1 / site.noise_multiplier**2)
+        factor = np.float64(site.factor)
 
         def plus(blocks: Blocks, *totals: Total) -> Total:
             if blocks.size != self._size:
@@ -90,21 +136,21 @@ class WeightedMean:
             total, *_ = totals or (np.zeros(self._size, dtype=np.float64),)
             try:
                 for part, block in blocks:
-                    total[part] += weight * block
+                    total[part] += factor * block
             except ProtocolError as error:
                 text = f"A reply changed while it was read: {error}"
                 raise RoundError(text, may_heal=True) from None
             return total
 
         self._total = (post_process(plus, site.value, *self._total),)
-        self._expected += float(weight) * site.expected_units
+        self._expected += site.weight
         self.units += site.expected_units
-        self._noise += float(weight) * site.clip_norm**2  # aᵢ² (σᵢ C)²
+        self._noise += (site.clip_norm / site.noise_multiplier) ** 2  # aᵢ² (σᵢ C)²
         self.sites += 1
 
     @property
     def noise_variance(self) -> float:
-        """Of a coordinate of the mean, from the noise of the sites that were added."""
+        """Of a coordinate of the mean of sums, from the noise of the sites that were added."""
         return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:

@@ -1,4 +1,4 @@
-"""The server's half of DP-LoRA with `sync = 1`: one private step at every site a round."""
+"""The server's half of DP-LoRA: private steps at every site, one or several a round."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -14,11 +15,12 @@ from flwr.serverapp.strategy import Strategy
 from fedpriv.errors import PausedError, ProtocolError, RoundError, StepFailedError
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
+from fedpriv.privacy.privatised import post_process
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.gate import Choice
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Found, Update
-from fedpriv_strategies.aggregate import SiteSum, WeightedMean
+from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
     TRAIN,
@@ -63,7 +65,9 @@ class RoundOutcome:
 
 
 class DpLoraStrategy(Strategy):
-    """Asks every site for one privatised gradient sum a round and holds the update.
+    """Asks every site for one privatised vector a round and holds the update.
+
+    That is a gradient sum, or where the proposal has local steps, the move they made.
 
     The arrays that go round are one flat vector, the trained parameters. Sites are asked for
     their terms once, when they are first there; those that refuse are left out.
@@ -199,7 +203,7 @@ class DpLoraStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One request for slot `server_round` − 1 to every site that accepted and is there."""
+        """One request for the slots of a round to every site that accepted and is there."""
         if not self.offers:
             self.propose(grid)
         messages = []
@@ -210,7 +214,7 @@ class DpLoraStrategy(Strategy):
             seen = self.heads.get(offer.site, Head(0, "0" * 64))
             request = StepRequest(
                 job_id=self.proposal.job_id,
-                slot=server_round - 1,
+                slot=self._slot(server_round),
                 witness_rows=seen.rows,
                 witness_head=seen.hash,
             )
@@ -264,8 +268,10 @@ class DpLoraStrategy(Strategy):
             )
         metrics = MetricRecord({"sites": mean.sites})
         noise, units = mean.noise_variance, mean.units
-        rate = learning_rate(self.update.optimizer, server_round, self.proposal.steps)
+        rate = learning_rate(self.update.optimizer, server_round, self.proposal.rounds)
         released = Aggregate(mean.take(), noise, units)
+        if self.proposal.local is not None:  # an optimiser goes against a gradient
+            released = Aggregate(post_process(np.negative, released.gradient), 0.0, units)
         moved = self.update.step(released, number=server_round, lr=rate)
         outcome.denoised, outcome.choice = self.update.denoised, self.update.choice
         return as_arrays(moved), metrics
@@ -278,18 +284,26 @@ class DpLoraStrategy(Strategy):
         reply: Message,
         server_round: int,
     ) -> None:
-        if answer.slot != server_round - 1:
-            raise ProtocolError(f"Expected slot {server_round - 1}, got {answer.slot}.")
+        slot = self._slot(server_round)
+        if answer.slot != slot:
+            raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
         arrays = reply.content.array_records.get("arrays")
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
         blocks = as_blocks(arrays, self.update.size, self.proposal.wire)
-        privacy = self.proposal.privacy
+        privacy, local = self.proposal.privacy, self.proposal.local
         units = privacy.sample_rate * offer.declared_size
+        value = SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm)
+        if local is not None:
+            value = SiteMove(**vars(value), steps=local.count, optimizer=local.optimizer)
         try:
-            mean.add(SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm))
+            mean.add(value)
         finally:
             self.outcome.bytes_up += blocks.value.bytes_read
+
+    def _slot(self, server_round: int) -> int:
+        """The first of a round."""
+        return (server_round - 1) * self.proposal.round_steps
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -16,7 +16,14 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.config.job import (
+    ComputeSection,
+    DenoiseSection,
+    LoraSection,
+    ModelSection,
+    OptimizerSection,
+    PrivacySection,
+)
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -33,7 +40,8 @@ from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Head, Ledger, Terms
 from fedpriv.privacy.privatised import public
 from fedpriv.privacy.rules import RdpRule
-from fedpriv.protocol import FAILED, Proposal, StepRequest
+from fedpriv.protocol import FAILED, LocalSteps, Proposal, StepRequest
+from fedpriv.training import local_steps
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app
@@ -394,7 +402,7 @@ def test_a_malformed_message_is_refused(setting: Setting) -> None:
     site.close()
 
 
-@pytest.mark.parametrize("where", ["private_step", "Ledger.release", "Site._reply"])
+@pytest.mark.parametrize("where", ["private_step", "Ledger.release_all", "Site._reply"])
 def test_after_sampling_it_is_always_the_same_bytes(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -432,7 +440,7 @@ def test_a_release_that_cannot_be_written_is_not_sent(
     def full(*_: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(Ledger, "release", full)
+    monkeypatch.setattr(Ledger, "release_all", full)
     assert ask(site, request(), TRAIN, setting.vector) == FAILED.model_dump()
     site.close()
 
@@ -441,7 +449,7 @@ def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.Monk
     """The mutation of law 1: without a reservation there is nothing to release."""
     site = setting.site()
     site.consider(setting.proposal)
-    monkeypatch.setattr(Ledger, "reserve", lambda *_: None)
+    monkeypatch.setattr(Ledger, "reserve_all", lambda *_: None)
     assert ask(site, request(), TRAIN, setting.vector) == FAILED.model_dump()
     assert site.ledger.slots("job-1") == []
     site.close()
@@ -486,6 +494,66 @@ def test_a_slot_that_does_not_exist_commits_nothing(setting: Setting) -> None:
     answer = ask(site, request(slot=4), TRAIN, setting.vector)
     assert answer == {"refused": "slot", "kind": "SlotError"}
     assert site.ledger.epsilon_committed == 0
+    site.close()
+
+
+LOCAL = LocalSteps(count=2, optimizer=OptimizerSection(lr=0.01), denoise=DenoiseSection())
+
+
+def test_the_steps_of_a_round_are_paid_together_and_leave_as_one_move(setting: Setting) -> None:
+    site = setting.site()
+    proposal = setting.change(local=LOCAL)
+    assert site.consider(proposal).epsilon == site.ledger.check(site.settings.limits.plan(
+        proposal, TERMS
+    ))  # fmt: skip
+    first = site.step(request(2), setting.vector)
+    assert site.ledger.slots("job-1") == [(2, True), (3, True)]
+    again = site.step(request(2), setting.vector)
+    assert again[0] == first[0] and np.array_equal(again[1], first[1])
+    site.close()
+    site = setting.site()
+    site.consider(proposal)
+    site.ledger.check_outbox()
+    restarted = site.step(request(2), setting.vector)
+    assert np.array_equal(restarted[1], first[1])
+    # AdamW's first two steps are lr each, but for where the noise turned.
+    assert 0 < np.abs(first[1]).max() <= 0.021
+    site.close()
+
+
+@pytest.mark.parametrize("slot", [1, 3, 4])
+def test_a_round_begins_where_the_plan_has_one(setting: Setting, slot: int) -> None:
+    """Else a server could have the same slots in two rounds."""
+    site = setting.site()
+    site.consider(setting.change(local=LOCAL))
+    answer = ask(site, request(slot), TRAIN, setting.vector)
+    assert answer == {"refused": "slot", "kind": "SlotError"}
+    assert site.ledger.epsilon_committed == 0
+    site.close()
+
+
+def test_a_round_that_fails_midway_is_done_again_under_the_same_reservations(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = setting.site()
+    site.consider(setting.change(local=LOCAL))
+    real, calls = local_steps.private_step, []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError
+        return real(*arguments)
+
+    monkeypatch.setattr(local_steps, "private_step", failing)
+    assert ask(site, request(), TRAIN, setting.vector) == FAILED.model_dump()
+    spent, rows = site.ledger.epsilon_spent, len(site.ledger.rows())
+    assert site.ledger.slots("job-1") == [(0, False), (1, False)]
+    reply, _ = site.step(request(), setting.vector)
+    assert reply.epsilon_spent == spent > 0
+    assert len(site.ledger.rows()) == rows + 2  # two releases, nothing reserved again
+    other = setting.vector + 1
+    assert ask(site, request(), TRAIN, other)["refused"] == "slot"
     site.close()
 
 

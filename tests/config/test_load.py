@@ -35,7 +35,7 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("sites.surgery.size=many", "sites.0.size", "valid integer"),
         ("sites.surgery.name=radiology", "sites", "same name"),
         ("job.min_sites=5", "job.min_sites", "more than the 4 sites"),
-        ("job.sync=2", "job.sync", "should be 1"),
+        ("job.sync=0", "job.sync", "greater than or equal to 1"),
         ("job.engine=ray", "job.engine", "'inline' or 'network'"),
         ("job.round_timeout=soon", "job.round_timeout", "such as 10m"),
         ("job.name=../etc", "job.name", "pattern"),
@@ -62,6 +62,23 @@ def test_noise_of_unknown_size_is_not_taken_out() -> None:
     with pytest.raises(ConfigError, match="dp-adambc") as caught:
         load_job(None, ["denoise.where=server", "optimizer.name=dp-adambc"])
     assert caught.value.key == "denoise.where"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["denoise.where=site"], "denoise.where", "for local steps"),
+        (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
+        (["job.sync=2", "denoise.where=gate", "gate.data=x"], "denoise.where", "use 'site'"),
+        (["server_optimizer.lr=0.5"], "server_optimizer", "leave it out"),
+        (["job.sync=2", "server_optimizer.name=dp-adambc"], "server_optimizer.name", "use sgd"),
+        (["job.sync=1000", "job.rounds=200"], "job.sync", "more than 100000"),
+    ],
+)
+def test_steps_and_noise_fit_where_they_are(overrides: list[str], key: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_job(None, overrides)
+    assert caught.value.key == key
 
 
 @pytest.mark.parametrize(

@@ -157,3 +157,18 @@ def test_a_vector_that_does_not_fit_is_refused(what: str, position: int) -> None
         vector[position] = float(what)
     with pytest.raises(ProtocolError, match="Expected"):
         check_vector(vector, 7)
+
+
+def test_a_frozen_a_is_no_part_of_the_vector_but_of_its_digest(model_folder: Make) -> None:
+    """Two parties with another lora_A would mean other updates by the same numbers."""
+
+    def made(seed: int, frozen: bool) -> TrainableVector:
+        base = load_base(ModelSection(name=str(model_folder("llama"))))
+        settings = LoraSection(r=2, frozen_a=frozen)
+        return TrainableVector(attach_lora(base, settings, "causal-lm", seed=seed))
+
+    one, other, whole = made(0, True), made(1, True), made(0, False)
+    assert all(".lora_B." in name for name in one.names)
+    assert one.size < whole.size
+    assert one.names == other.names and one.digest != other.digest == made(1, True).digest
+    assert whole.digest == made(1, False).digest  # trained, so it is sent

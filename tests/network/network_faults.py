@@ -53,13 +53,13 @@ def _around(
 def _before_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger import Ledger
 
-    _around(Ledger, "reserve", lambda _, job, slot, digest: slot == ROUND and _die(marker), None)
+    _around(Ledger, "reserve_all", lambda _, j, slots, d: slots[0] == ROUND and _die(marker), None)
 
 
 def _after_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger import Ledger
 
-    _around(Ledger, "reserve", None, lambda _, job, slot, digest: slot == ROUND and _die(marker))
+    _around(Ledger, "reserve_all", None, lambda _, j, slots, d: slots[0] == ROUND and _die(marker))
 
 
 def _after_release(marker: Path) -> None:
@@ -67,9 +67,9 @@ def _after_release(marker: Path) -> None:
 
     _around(
         Ledger,
-        "release",
+        "release_all",
         None,
-        lambda _, reservation, payload: reservation.slot == ROUND and _die(marker),
+        lambda _, paid, payload: paid[0].slot == ROUND and _die(marker),
     )
 
 
@@ -187,11 +187,11 @@ def _slow(marker: Path) -> None:
     """The site takes longer for one slot than the round lasts."""
     from fedpriv.privacy.ledger import Ledger
 
-    def sleep(_: object, job: str, slot: int, digest: str) -> None:
-        if slot == ROUND and _strikes(marker):
+    def sleep(_: object, job: str, slots: range, digest: str) -> None:
+        if slots[0] == ROUND and _strikes(marker):
             time.sleep(8)
 
-    _around(Ledger, "reserve", sleep, None)
+    _around(Ledger, "reserve_all", sleep, None)
 
 
 def _update(change: Callable[[Any], Any]) -> Callable[[Path], None]:
@@ -347,7 +347,7 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "truncated": _update(_truncated_bytes),
     "stale": _stale,
     "full-disk": _full_disk(
-        "fedpriv.privacy.ledger.Ledger", "reserve", lambda _, job, slot, digest: slot == ROUND
+        "fedpriv.privacy.ledger.Ledger", "reserve_all", lambda _, j, slots, d: slots[0] == ROUND
     ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),

@@ -109,6 +109,60 @@ def test_a_changed_request_under_an_old_slot_is_refused_for_ever(path: Path) -> 
             ledger.reserve("job-1", 0, OTHER)
 
 
+def test_slots_of_a_round_are_taken_together_or_not_at_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with with_plan(path) as ledger:
+        real, seen = Ledger._append, []
+
+        def failing(self: Ledger, kind: str, body: dict[str, Any]) -> None:
+            seen.append(kind)
+            if len(seen) == 2:
+                raise OSError("No space left on device")
+            real(self, kind, body)
+
+        monkeypatch.setattr(Ledger, "_append", failing)
+        with pytest.raises(OSError, match="No space"):
+            ledger.reserve_all("job-1", range(2, 5), DIGEST)
+        assert ledger.slots("job-1") == []
+        monkeypatch.undo()
+        paid = ledger.reserve_all("job-1", range(2, 5), DIGEST)
+        assert [item.slot for item in paid if isinstance(item, Reservation)] == [2, 3, 4]
+        assert ledger.epsilon_spent == epsilon_upper([PLAN.event(3)], 1e-5)
+    with Ledger.open(path) as ledger:  # after a crash
+        rows = len(ledger.rows())
+        again = ledger.reserve_all("job-1", range(2, 5), DIGEST)
+        assert len(ledger.rows()) == rows and not isinstance(again, bytes)
+        ledger.release_all(again, b"their reply")
+        assert ledger.reserve_all("job-1", range(2, 5), DIGEST) == b"their reply"
+        assert ledger.epsilon_spent == epsilon_upper([PLAN.event(3)], 1e-5)
+        with pytest.raises(SlotError, match="not open for release"):
+            ledger.release_all(again, b"another")
+        ledger.check_outbox()
+
+
+@pytest.mark.parametrize("slots", [range(1, 4), range(4, 7), range(2, 3), range(1, 6)])
+@pytest.mark.parametrize("released", [True, False])
+def test_a_slot_is_in_one_round_only(path: Path, slots: range, released: bool) -> None:
+    """Whatever the digest: a round that shares some of its slots with another is refused."""
+    with with_plan(path) as ledger:
+        paid = ledger.reserve_all("job-1", range(2, 5), DIGEST)
+        assert not isinstance(paid, bytes)
+        if released:
+            ledger.release_all(paid, b"reply")
+        rows = ledger.rows()
+        for digest in (OTHER, DIGEST) if slots != range(2, 3) else (OTHER,):
+            with pytest.raises(SlotError):
+                ledger.reserve_all("job-1", slots, digest)
+        assert ledger.rows() == rows
+
+
+@pytest.mark.parametrize("slots", [range(0), range(3, 3), range(-1, 2), range(6, 9), range(8, 9)])
+def test_slots_that_no_plan_holds_are_refused(path: Path, slots: range) -> None:
+    with with_plan(path) as ledger, pytest.raises(SlotError, match="no plan of job"):
+        ledger.reserve_all("job-1", slots, DIGEST)
+
+
 def test_a_slot_is_released_once(path: Path) -> None:
     with with_plan(path) as ledger:
         reservation = take(ledger, 0)

@@ -585,3 +585,69 @@ def test_a_gate_chooses_by_public_records_and_goes_on_where_it_was(
         run(file, tmp_path / "parts", *settings, insecure_seed=3, progress=stopped)
     parts = run(file, tmp_path / "parts", *settings, insecure_seed=3, resume=True)
     assert adapter_bytes(parts) == adapter_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_local_steps_of_one_site_are_the_rounds_they_replace(
+    federation: Make, tmp_path: Path, name: str
+) -> None:
+    """Same samples, same noise, same optimiser: where it stands makes no difference."""
+    file = federation(rounds=4, sites=1)
+    settings = [f"optimizer.name={name}", "optimizer.schedule=linear", "privacy.clip_norm=0.5"]
+    straight = run(file, tmp_path / "straight", *settings, insecure_seed=3)
+    rounds = {"sgd": 2, "adamw": 1}[name]  # AdamW's state starts anew in every round
+    local = [f"job.sync={4 // rounds}", f"job.rounds={rounds}"]
+    moved = run(file, tmp_path / "local", *settings, *local, insecure_seed=3)
+    adapters = [load_adapter(outcome) for outcome in (straight, moved)]
+    assert adapters[0].keys() == adapters[1].keys()
+    for key, value in adapters[0].items():
+        assert np.allclose(value, adapters[1][key], rtol=1e-4, atol=1e-6)
+    for site, report in straight.budgets.items():
+        other = moved.budgets[site]
+        assert other.epsilon_spent == report.epsilon_spent
+        assert other.events[0].count == report.events[0].count == 4
+    assert [row["bytes_up"] for row in moved.rounds] == pytest.approx(
+        [row["bytes_up"] for row in straight.rounds[:rounds]], rel=0.02
+    )
+
+
+def load_adapter(outcome: Outcome) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(outcome.run.path / "adapter" / "adapter_model.safetensors"))
+
+
+def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_path: Path) -> None:
+    file = federation(rounds=4)
+    settings = [
+        "job.sync=2",
+        "lora.frozen_a=true",
+        "denoise.where=site",
+        "denoise.low_pass=0.3",
+        "server_optimizer.momentum=0.5",
+    ]
+    whole = run(file, tmp_path / "whole", *settings, insecure_seed=3)
+    stopped = Progress(round_done=Stop(2))
+    with pytest.raises(KeyboardInterrupt):
+        run(file, tmp_path / "parts", *settings, insecure_seed=3, progress=stopped)
+    parts = run(file, tmp_path / "parts", *settings, insecure_seed=3, resume=True)
+    assert adapter_bytes(parts) == adapter_bytes(whole)
+    for report in whole.budgets.values():
+        assert report.events[0].count == 8
+        assert report.epsilon_spent == parts.budgets[report.site].epsilon_spent
+    other = run(file, tmp_path / "raw", *settings, "denoise.where=off", insecure_seed=3)
+    assert adapter_bytes(other) != adapter_bytes(whole)
+
+
+def test_with_a_frozen_a_nothing_else_is_trained(federation: Make, tmp_path: Path) -> None:
+    outcome = run(federation(rounds=2), tmp_path / "run", "lora.frozen_a=true", insecure_seed=3)
+    plain = run(federation(rounds=2), tmp_path / "plain", insecure_seed=3)
+    again = run(federation(rounds=1), tmp_path / "again", "lora.frozen_a=true", insecure_seed=4)
+    frozen, trained, other = (load_adapter(one) for one in (outcome, plain, again))
+    for key in trained:
+        if ".lora_A." in key:
+            assert np.array_equal(frozen[key], other[key])
+            assert not np.array_equal(frozen[key], trained[key])
+        else:
+            assert frozen[key].any()
+    assert outcome.rounds[0]["bytes_up"] < 0.6 * plain.rounds[0]["bytes_up"]

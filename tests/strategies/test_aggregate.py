@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
+from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, TrustModel, public, received
 from fedpriv.training.dp_lora import DpLora
+from fedpriv.training.update import Aggregate, Update
 from fedpriv.wire import Blocks, encode
 from fedpriv_strategies import aggregate
-from fedpriv_strategies.aggregate import SiteSum, WeightedMean
+from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 
 
 def stored(array: Any) -> bytes:
@@ -199,7 +202,7 @@ import io, resource, sys
 import numpy as np
 from fedpriv.privacy.privatised import received
 from fedpriv.wire import BLOCK, Blocks
-from fedpriv_strategies.aggregate import SiteSum, WeightedMean
+from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 
 def read(name):
     stream = io.BytesIO()
@@ -243,3 +246,38 @@ def test_a_site_can_not_say_more_than_its_mechanism_can() -> None:
             mean.add(SiteSum(blocks, noise, units, clip))
     assert mean.sites == 200
     assert np.isfinite(mean.take().value).all()
+
+
+def move(vector: Any, noise: float, units: float, steps: int = 3, **settings: Any) -> SiteMove:
+    value = received(arrived(np.asarray(vector, np.float32)))
+    return SiteMove(value, noise, units, 1.0, steps, OptimizerSection(**settings))
+
+
+def test_moves_are_averaged_by_expected_units_over_the_variance_of_the_noise() -> None:
+    moves = [move([0.01, 0.0], 1.0, 30.0, lr=1.0), move([0.0, 0.02], 2.0, 80.0, lr=1.0)]
+    first, second = 30.0, 80.0 / 4
+    wanted = np.array([0.01 * first, 0.02 * second]) / (first + second)
+    assert weighted_mean(moves).value == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "dp-adambc"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_an_honest_move_is_within_what_a_site_can_make(name: Any, momentum: float) -> None:
+    """Clipped vectors all in one direction in every step, and noise: the longest there is."""
+    size, units, noise, steps = 400, 20.0, 0.5, 5
+    settings = OptimizerSection(name=name, lr=0.1, momentum=momentum)
+    start = np.zeros(size, dtype=np.float32)
+    update = Update(settings, DenoiseSection(), public(start), [(size,)])
+    generator = np.random.default_rng(0)
+    for number in range(1, steps + 1):
+        total = np.full(size, units / math.sqrt(size)) + noise * generator.standard_normal(size)
+        gradient = received((total / units).astype(np.float32))
+        update.step(Aggregate(gradient, (noise / units) ** 2, units), number=number, lr=0.1)
+    value = received(arrived(update.vector.value))
+    made = SiteMove(value, noise, units, 1.0, steps, settings)
+    longest = made.largest_norm(size)
+    assert float(np.linalg.norm(update.vector.value)) < longest
+    weighted_mean([made])
+    huge = np.full(size, 1.1 * longest / math.sqrt(size))
+    with pytest.raises(ProtocolError, match="larger than"):
+        weighted_mean([replace(made, value=received(arrived(huge.astype(np.float32))))])

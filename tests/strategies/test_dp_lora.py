@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpriv.config import load_job
 from fedpriv.config.job import (
+    DenoiseSection,
     LoraSection,
     ModelSection,
     OptimizerSection,
@@ -106,8 +106,7 @@ def strategy(**options: Any) -> DpLoraStrategy:
 
 def update(settings: OptimizerSection) -> Update:
     start = public(np.zeros(SIZE, dtype=np.float32))
-    config = load_job(None).model_copy(update={"optimizer": settings})
-    return Update(config, start, [(SIZE,)])
+    return Update(settings, DenoiseSection(), start, [(SIZE,)])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config import load_job
 from fedpriv.config.job import DenoiseSection, GateSection, OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
@@ -28,15 +27,8 @@ def start() -> Privatised[Any]:
     return public(np.zeros(SIZE, dtype=np.float32))
 
 
-def make(
-    name: Any = "adamw", gate: Gate | None = None, rates: Any = None, **denoise: Any
-) -> Update:
-    changes: dict[str, Any] = {
-        "optimizer": OptimizerSection(name=name),
-        "denoise": DenoiseSection(**denoise),
-        "gate": None if gate is None else GateSection(data=Path("x"), rates=rates or (1.0,)),
-    }
-    return Update(load_job(None).model_copy(update=changes), start(), SHAPES, gate)
+def make(name: Any = "adamw", gate: Gate | None = None, **denoise: Any) -> Update:
+    return Update(OptimizerSection(name=name), DenoiseSection(**denoise), start(), SHAPES, gate)
 
 
 def step(made: Update, gradient: Privatised[Any], number: int = 1) -> Privatised[Any]:
@@ -99,11 +91,15 @@ def test_a_raw_gradient_is_refused_and_changes_nothing(options: dict[str, Any]) 
     assert not made.vector.value.any()
 
 
-def gate(prefer: Callable[[Any], float]) -> Gate:
+def gate(prefer: Callable[[Any], float], **settings: Any) -> Gate:
     """Judges a move by its values alone."""
     records: Any = list(range(50))
-    settings = GateSection(data=Path("x"))
-    return Gate(settings, records, lambda _, vector: prefer(vector.value), seed=0)
+    return Gate(
+        GateSection(data=Path("x"), **settings),
+        records,
+        lambda _, vector: prefer(vector.value),
+        seed=0,
+    )
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
@@ -132,7 +128,7 @@ def test_the_move_that_is_taken_is_as_if_there_were_no_other(name: str, taken: s
 
 
 def test_rates_are_moves_of_their_own() -> None:
-    made = make("sgd", gate(lambda v: abs(float(v[0]) + 0.7)), rates=(1.0, 0.5, 2.0))
+    made = make("sgd", gate(lambda v: abs(float(v[0]) + 0.7), rates=(1.0, 0.5, 2.0)))
     (gradient,) = gradients(1)
     found = step(made, gradient)
     assert made.choice is not None
