@@ -43,7 +43,7 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("model.labels=['a','b']", "model", "labels belong"),
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
-        ("denoise.where=client", "denoise.where", "'off', 'server' or 'gate'"),
+        ("denoise.where=client", "denoise.where", "'off', 'server', 'gate' or 'site'"),
         ("denoise.kappa=0.9", "denoise.kappa", "at least 1, or auto"),
         ("denoise.kappa=often", "denoise.kappa", "at least 1, or auto"),
         ("denoise.low_pass=1", "denoise.low_pass", "less than 1"),

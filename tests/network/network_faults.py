@@ -53,13 +53,13 @@ def _around(
 def _before_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger import Ledger
 
-    _around(Ledger, "reserve_all", lambda _, j, slots, d: slots[0] == ROUND and _die(marker), None)
+    _around(Ledger, "reserve_all", lambda _, j, slots, d: ROUND in slots and _die(marker), None)
 
 
 def _after_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger import Ledger
 
-    _around(Ledger, "reserve_all", None, lambda _, j, slots, d: slots[0] == ROUND and _die(marker))
+    _around(Ledger, "reserve_all", None, lambda _, j, slots, d: ROUND in slots and _die(marker))
 
 
 def _after_release(marker: Path) -> None:
@@ -69,7 +69,7 @@ def _after_release(marker: Path) -> None:
         Ledger,
         "release_all",
         None,
-        lambda _, paid, payload: paid[0].slot == ROUND and _die(marker),
+        lambda _, paid, payload: ROUND in [p.slot for p in paid] and _die(marker),
     )
 
 
@@ -188,7 +188,7 @@ def _slow(marker: Path) -> None:
     from fedpriv.privacy.ledger import Ledger
 
     def sleep(_: object, job: str, slots: range, digest: str) -> None:
-        if slots[0] == ROUND and _strikes(marker):
+        if ROUND in slots and _strikes(marker):
             time.sleep(8)
 
     _around(Ledger, "reserve_all", sleep, None)
@@ -347,7 +347,7 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "truncated": _update(_truncated_bytes),
     "stale": _stale,
     "full-disk": _full_disk(
-        "fedpriv.privacy.ledger.Ledger", "reserve_all", lambda _, j, slots, d: slots[0] == ROUND
+        "fedpriv.privacy.ledger.Ledger", "reserve_all", lambda _, j, slots, d: ROUND in slots
     ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),

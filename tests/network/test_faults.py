@@ -33,6 +33,25 @@ def test_a_client_that_is_killed_and_restarted_pays_once(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
+@pytest.mark.parametrize("fault", ["after-reserve", "after-release"])
+def test_a_round_of_several_steps_is_paid_once_whole(federation: Federation, fault: str) -> None:
+    """Killed with all slots of a round reserved, or released and not sent."""
+    federation.only(2, needed=2)
+    federation.change(federation.file, "[job]\n", "[job]\nsync = 2\n")
+    for index in range(2):
+        old, new = f"max_steps = {ROUNDS}", f"max_steps = {2 * ROUNDS}"
+        federation.change(federation.site_file(index), old, new)
+    server = federation.server()
+    client = federation.client(0, fault)
+    federation.client(1)
+    assert client.wait() == KILLED
+    federation.client(0)
+    federation.finish(server)
+    assert federation.states(0) == federation.states(1) == ["ok"] * ROUNDS
+    assert federation.totals(0) == federation.totals(1)
+    assert federation.totals(0)[3] == 2 * ROUNDS
+
+
 @pytest.mark.parametrize("fault", ["server-waiting", "server-aggregating", "server-checkpointing"])
 def test_a_server_that_is_killed_and_restarted_goes_on(
     federation: Federation, expected: Totals, fault: str
