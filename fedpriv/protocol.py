@@ -126,7 +126,7 @@ class Proposal(Body):
         return cls(
             job_id=job_id,
             method=config.job.method,
-            steps=config.job.rounds * count,
+            steps=config.steps,
             seed=config.job.seed,
             fields=tuple(sorted(config.data.columns)),
             model=config.model,

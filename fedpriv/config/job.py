@@ -243,13 +243,18 @@ class JobConfig(Section):
     lora: LoraSection = LoraSection()
     privacy: PrivacySection = PrivacySection()
     optimizer: OptimizerSection = OptimizerSection()
-    server_optimizer: ServerOptimizerSection = ServerOptimizerSection()
+    server_optimizer: ServerOptimizerSection | None = None
     denoise: DenoiseSection = DenoiseSection()
     gate: GateSection | None = None
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
+
+    @property
+    def steps(self) -> int:
+        """Private steps of each site in the whole job."""
+        return self.job.rounds * self.job.sync
 
     def files(self) -> dict[str, Path]:
         """The files and folders of records, by key; what the hub holds is none of them."""
@@ -294,7 +299,7 @@ class JobConfig(Section):
     def _steps_fit(self) -> None:
         """Whoever consumes the private gradients denoises them, where their noise is known."""
         steps, where = self.job.sync, self.denoise.where
-        if self.job.rounds * steps > MAX_STEPS:
+        if self.steps > MAX_STEPS:
             raise ValueError(
                 f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_STEPS}"
             )
@@ -302,7 +307,7 @@ class JobConfig(Section):
             raise ValueError(
                 "denoise.where: 'site' is for local steps, and job.sync is 1; use 'server'"
             )
-        if steps == 1 and "server_optimizer" in self.model_fields_set:
+        if steps == 1 and self.server_optimizer is not None:
             raise ValueError(
                 "server_optimizer: moves along the sites' own moves, and job.sync is 1, so that"
                 " optimizer moves at the server; leave it out"
@@ -312,7 +317,7 @@ class JobConfig(Section):
                 f"denoise.where: {where!r} needs noise of one known size, and with job.sync ="
                 f" {steps} the server gets moves; use 'site'"
             )
-        if steps > 1 and self.server_optimizer.name == "dp-adambc":
+        if self.server_optimizer is not None and self.server_optimizer.name == "dp-adambc":
             raise ValueError(
                 "server_optimizer.name: dp-adambc needs noise of one known size, which the sites'"
                 " moves don't have; use sgd or adamw"

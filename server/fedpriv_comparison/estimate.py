@@ -61,9 +61,10 @@ def seconds_of_a_run(config: JobConfig) -> float:
         evaluate(worker, part, untrained(worker))
 
     batch = config.privacy.sample_rate * len(units)
-    rounds = config.job.rounds
-    looks = -(-rounds // config.evaluation.every) + 1
-    return fixed + rounds * batch * _each(step, units) + looks * len(shown) * _each(look, shown)
+    looks = -(-config.job.rounds // config.evaluation.every) + 1
+    return (
+        fixed + config.steps * batch * _each(step, units) + looks * len(shown) * _each(look, shown)
+    )
 
 
 def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:

@@ -114,7 +114,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
     if row.settings is None and not failed:
         failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
-    rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).job.rounds
+    rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
     # Neither the base model nor what is held against it takes rounds to get anywhere.
     is_other = row is not base and "base" not in (row.variant.method, base.variant.method)
     return Figures(
@@ -122,7 +122,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         settings=row.settings or (),
         at_the_edge=row.at_the_edge,
         runs=len(good),
-        rounds=config.job.rounds,
+        rounds=config.steps,
         delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
@@ -153,7 +153,7 @@ def _reached(
     saved = None
     if mean is not None and sigma is not None:
         needed = [_epsilon(config, sigma, math.ceil(count)) for count in steps]
-        saved = _epsilon(config, sigma, config.job.rounds) - statistics.fmean(needed)
+        saved = _epsilon(config, sigma, config.steps) - statistics.fmean(needed)
     return Reached(
         rounds,
         mean,

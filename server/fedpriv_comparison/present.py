@@ -18,9 +18,9 @@ from fedpriv_comparison.figures import Figures, Reached, Spread
 COLUMNS = ("method", "settings", "loss", "Δ", "accuracy", "AUC", "½T", "T", "Δε", "ε", "up", "s")
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
-    " seeds. Δ: of the losses of equal seeds, against the baseline. ½T, T: rounds to the loss that"
-    " the baseline has after half, and all, of its rounds, and the share saved. Δε: what stopping"
-    " there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
+    " seeds. Δ: of the losses of equal seeds, against the baseline. ½T, T: private steps to the"
+    " loss that the baseline has after half, and all, of its own, and the share saved. Δε: what"
+    " stopping there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
     " * the best setting is at the end of its grid: better ones may lie beyond."
 )
 

@@ -25,9 +25,9 @@ from fedpriv_server.evaluation import evaluation_records, scores
 
 
 def train(
-    config: JobConfig, seed: int, *, rounds: int, clip: bool, pool: WorkerPool
+    config: JobConfig, seed: int, *, steps: int, clip: bool, pool: WorkerPool
 ) -> tuple[list[dict[str, Any]], float]:
-    """The first rounds of a federation without noise: scores by round, from 0 on, and seconds.
+    """The first steps of a federation without noise: scores by step, from 0 on, and seconds.
 
     The samples are those of the private run with the same seed. Every record counts the same, at
     whatever site it is: one step a round adds up over sites, pooled or not. (In a private run, a
@@ -56,7 +56,8 @@ def train(
 
         look(0)
         started = time.monotonic()
-        for number in range(1, rounds + 1):
+        every = config.evaluation.every * config.job.sync
+        for number in range(1, steps + 1):
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
                 entropy = InsecureEntropy(seed, name, number - 1)
@@ -65,9 +66,9 @@ def train(
                 bound = config.privacy.clip_norm if clip else MAX_CLIP
                 found = DpLora().clipped_sum(worker, units, optimizer.vector.value, bound)
                 total += found.value.cpu().numpy()
-            rate = learning_rate(config.optimizer, number, config.job.rounds)
+            rate = learning_rate(config.optimizer, number, config.steps)
             optimizer.step(public((total / expected).astype(np.float32)), lr=rate)
-            if number % config.evaluation.every == 0 or number == rounds:
+            if number % every == 0 or number == steps:
                 look(number)
         seconds = time.monotonic() - started
     return rows, round(seconds, 2)

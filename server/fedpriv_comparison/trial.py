@@ -22,7 +22,7 @@ from fedpriv_comparison.variants import PUBLIC, Place
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
-Scores = dict[str, Any]  # of one evaluated round, and its number
+Scores = dict[str, Any]  # of one evaluation, and the private steps before it ("round")
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,9 @@ def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:
     with pool.borrow(ModelRecipe.of(config)) as worker:
         worker.failures.clear()
     if trial.method in PUBLIC:
-        steps = 0 if trial.method == "base" else config.job.rounds
+        steps = 0 if trial.method == "base" else config.steps
         clip = trial.method == "lora-clipped"
-        rounds, seconds = train(config, trial.seed, rounds=steps, clip=clip, pool=pool)
+        rounds, seconds = train(config, trial.seed, steps=steps, clip=clip, pool=pool)
         return _checked(Result(rounds, seconds=seconds), config, pool)
     match trial.place:
         case "federated":
@@ -176,7 +176,11 @@ def _simulated(config: JobConfig, seed: int, folder: Path, pool: WorkerPool) -> 
             status = row["sites"].get(site.name, {}).get("status", "did not answer")
             if status != "ok":
                 raise RunError(f"Round {row['round']}: {site.name}: {status}.")
-    scored = [row for row in outcome.rounds if row["eval_loss"] is not None]
+    scored = [
+        {**row, "round": row["round"] * config.job.sync}
+        for row in outcome.rounds
+        if row["eval_loss"] is not None
+    ]
     keys = ("round", "eval_loss", "eval_accuracy", "eval_auc", "tuning_loss")
     rounds: list[Scores] = [{"round": 0, **outcome.baseline.as_dict()}]
     rounds += [{key: row[key] for key in keys if row.get(key) is not None} for row in scored]

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedpriv import registry
-from fedpriv.config.job import DenoiseSection, JobConfig, seconds
+from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
 from fedpriv.data import Example
 from fedpriv.errors import RoundError
 from fedpriv.models.stored import EMBEDDED
@@ -97,7 +97,8 @@ class Job:
         if config.job.sync == 1:
             update = Update(config.optimizer, config.denoise, initial, shapes, gate)
         else:
-            update = Update(config.server_optimizer, DenoiseSection(), initial, shapes, gate)
+            mover = config.server_optimizer or ServerOptimizerSection()
+            update = Update(mover, DenoiseSection(), initial, shapes, gate)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self.rounds = run.rounds(self._done)
