@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["docs/methods.md", "docs/privacy.md", "docs/roadmap.md", "docs/results.md", "README.md"]
+DOCUMENTS = [
+    "docs/methods.md",
+    "docs/privacy.md",
+    "docs/roadmap.md",
+    "docs/results.md",
+    "README.md",
+]
 _PATH = re.compile(
     r"`((?:fedpriv|client|server|strategies|tests|benchmarks|scripts|docs)/[\w./-]+)(?:::(\w+))?`"
 )

@@ -112,9 +112,7 @@ class Update:
         if self._denoiser is not None:
             gradients["denoised"] = self._denoise(self._denoiser, gradient, variance)
         moves = {
-            name if rate == 1 else f"{name} × {rate:g}": partial(
-                self._move, slope, rate * lr, variance
-            )
+            _named(name, rate): partial(self._move, slope, rate * lr, variance)
             for name, slope in gradients.items()
             for rate in self._rates
         }

@@ -122,9 +122,10 @@ def _run(
 
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
-    privacy = config.privacy
+    privacy, job = config.privacy, config.job
+    steps = "" if job.sync == 1 else f"{job.sync} steps of "
     lines = (
-        f"{len(config.sites)} sites, {config.job.rounds} rounds of {config.job.method}, at most"
+        f"{len(config.sites)} sites, {job.rounds} rounds of {steps}{job.method}, at most"
         f" ε = {privacy.epsilon:g} per site at δ = {privacy.delta:g}; run directory {out}"
     )
     lines += (
