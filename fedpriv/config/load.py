@@ -205,21 +205,37 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
 
 
 def _check_public(job: JobConfig, path: Path) -> None:
-    """Refuse to look at the records of a site: their loss would be a release of its own."""
-    if job.job.data_is_public:
-        return
-    files = job.files()
-    private = {file: key for key, file in files.items() if key.startswith("sites.")}
+    """Refuse to choose by what is reported, and to look at the records of a site at all.
+
+    A file is known by where it really is; a folder holds what is in it.
+    """
+    files = {key: file.resolve() for key, file in job.files().items()}
+    private = {key: file for key, file in files.items() if key.startswith("sites.")}
     for key, file in files.items():
-        if not key.startswith("sites.") and file in private:
+        if key in private:
+            continue
+        same = next((site for site, own in private.items() if _share(file, own)), None)
+        if same is not None and not job.job.data_is_public:
             raise ConfigError(
-                f"is also {private[file]}; a loss on private records would be a release that"
-                " nobody paid for",
+                f"is also {same}; a loss on private records would be a release that nobody"
+                " paid for",
                 file=path,
                 key=key,
                 value=file,
                 fix="Name public records, or the coordinator's own.",
             )
+        if key == "gate.data" and _share(file, files["evaluation.data"]):
+            raise ConfigError(
+                "would choose by the records that are reported",
+                file=path,
+                key=key,
+                value=file,
+                fix="Name other records.",
+            )
+
+
+def _share(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def model_name(folder: Path, name: str) -> str:

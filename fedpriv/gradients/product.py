@@ -29,7 +29,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         (…, out).
     """
-    if _ONEDNN is None or x.dtype != torch.float32 or x.device.type != "cpu" or not x.numel():
+    plain = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel()
+    if _ONEDNN is None or not plain or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
     product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
     return product

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from fedpriv.protocol import LocalSteps
     from fedpriv.training.private_step import SiteMethod
     from fedpriv.training.worker import Worker
+
+log = logging.getLogger(__name__)
 
 
 def local_steps(
@@ -46,20 +49,46 @@ def local_steps(
     Privacy:
         Every step releases one noisy sum, under a reservation of its own, and all else is made
         of those releases. That they stay here costs what it would if they left: the next step
-        starts from what they made.
+        starts from what they made. If what is made of them fails or is not finite, the move is
+        0: another try would run other mechanisms under the same reservations.
     """
     start = received(parameters)
-    update = Update(settings.optimizer, settings.denoise, start, worker.vector.shapes)
+    update = new_update(settings, start, worker)
     for paid in reservations:
-        plan = paid.plan
         total = private_step(
             method, worker, population, update.vector.value, paid, entropy(paid.slot)
         )
-        gradient = post_process(lambda value: value / np.float32(expected_units), total)
-        noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
-        update.step(
-            Aggregate(gradient, noise, expected_units),
-            number=paid.slot + 1,
-            lr=learning_rate(settings.optimizer, paid.slot + 1, plan.steps),
-        )
-    return post_process(np.subtract, update.vector, start)
+        try:
+            _move(update, settings, total, paid, expected_units)
+        except Exception as error:
+            log.error("A round's steps can't be used: %s", type(error).__name__)
+            return post_process(np.zeros_like, start)
+    return post_process(_difference, update.vector, start)
+
+
+def new_update(settings: LocalSteps, start: Privatised[Vector], worker: Worker) -> Update:
+    """The optimiser of a round at its beginning.
+
+    Raises:
+        ValueError: the settings are of none.
+    """
+    return Update(settings.optimizer, settings.denoise, start, worker.vector.shapes)
+
+
+def _move(
+    update: Update,
+    settings: LocalSteps,
+    total: Privatised[Vector],
+    paid: Reservation,
+    expected_units: float,
+) -> None:
+    plan, number = paid.plan, paid.slot + 1
+    gradient = post_process(lambda value: value / np.float32(expected_units), total)
+    noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
+    rate = learning_rate(settings.optimizer, number, plan.steps)
+    update.step(Aggregate(gradient, noise, expected_units), number=number, lr=rate)
+
+
+def _difference(end: Vector, start: Vector) -> Vector:
+    move = end - start
+    return move if bool(np.isfinite(move).all()) else np.zeros_like(start)

@@ -65,13 +65,15 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
         logits, targets = ctx.saved_tensors
-        weights = outputs[0].masked_fill(targets == IGNORED, 0.0).unsqueeze(1).to(logits.dtype)
         rows = _rows_at_once(logits)
-        scratch = torch.empty_like(logits[:rows])
-        for part, weight in zip(torch.split(logits, rows), torch.split(weights, rows), strict=True):
-            share = torch.softmax(part, 1, out=scratch[: len(part)])
-            torch.mul(share, weight, out=part)
-        logits.scatter_add_(1, targets.clamp_min(0).unsqueeze(1), -weights)
+        weights = outputs[0].masked_fill(targets == IGNORED, 0.0).unsqueeze(1)
+        columns = targets.clamp_min(0).unsqueeze(1)
+        scratch = torch.empty_like(_wide(logits[:rows]))
+        parts = (torch.split(whole, rows) for whole in (logits, weights, columns))
+        for part, weight, column in zip(*parts, strict=True):
+            change = torch.softmax(_wide(part), 1, out=scratch[: len(part)])
+            change.scatter_add_(1, column, torch.full_like(weight, -1.0))  # p - 1, before rounding
+            part.copy_(change.mul_(weight))
         return logits, None
 
 

@@ -41,7 +41,7 @@ class Aggregate:
     Attributes:
         gradient: (P,) float32.
         noise_variance: of the privacy noise in a coordinate of it; public.
-        units: that the sites together were expected to train on.
+        units: that the sites together were expected to train on in the round.
     """
 
     gradient: Privatised[Vector]
@@ -145,11 +145,12 @@ class Update:
             self._optimizer.restore(before)
             return move()
 
-        self.choice = gate.choose(
-            {name: partial(from_here, move) for name, move in moves.items()},
-            number=number,
-            units=units,
-        )
+        tried = {name: partial(from_here, move) for name, move in moves.items()}
+        try:
+            self.choice = gate.choose(tried, number=number, units=units)
+        except BaseException:  # nothing was taken
+            self._optimizer.restore(before)
+            raise
         return from_here(moves[self.choice.taken])
 
     def state(self) -> Privatised[Tensors]:
@@ -174,7 +175,7 @@ class Update:
 
 
 def _named(name: str, rate: float) -> str:
-    return name if rate == 1 else f"{name} × {rate:g}"
+    return name if rate == 1 else f"{name} × {rate!r}"
 
 
 def _of_the_filter(tensors: Tensors) -> Tensors:

@@ -39,6 +39,7 @@ SAME = (
     "job.seed",
 )
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
+OF_RELEASES = ("denoise.", "gate.", "server_optimizer.")  # what a method without noise has none of
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
 Grid = Mapping[str, Sequence[str]]  # key → values to try
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
@@ -154,7 +155,7 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
 
 def _matters(method: str, key: str) -> bool:
     """Whether a setting changes anything for a method: what does not is not tried."""
-    if method == "base" or (method in PUBLIC and key.startswith("denoise.")):
+    if method == "base" or (method in PUBLIC and key.startswith(OF_RELEASES)):
         return False
     return not (method == "lora" and key == "privacy.clip_norm")
 

@@ -66,10 +66,12 @@ class SiteMove(SiteSum):
 
     Attributes:
         value: (P,), new values less old ones.
+        start: L2 norm of the old ones.
         steps: that made it.
         optimizer: with which.
     """
 
+    start: float
     steps: int
     optimizer: OptimizerSection
 
@@ -83,15 +85,31 @@ class SiteMove(SiteSum):
         settings = self.optimizer
         gradient = super().largest_norm(size) / self.expected_units
         noise = self.noise_multiplier * self.clip_norm / self.expected_units
-        first, second = settings.betas
-        match settings.name:
-            case "sgd":
-                step = gradient / (1 - settings.momentum)
-            case "adamw":  # Kingma & Ba 2015, section 2.1
-                step = math.sqrt(size) * max(1.0, (1 - first) / math.sqrt(1 - second))
-            case "dp-adambc":
-                step = gradient / (noise * math.sqrt(settings.noise_floor))
-        return 1.05 * self.steps * settings.lr * step
+        largest, moved = math.sqrt(size) * _largest_ratio(settings.betas, self.steps), 0.0
+        for _ in range(self.steps):
+            decay = settings.weight_decay * (self.start + moved)
+            match settings.name:
+                case "sgd":
+                    step = (gradient + decay) / (1 - settings.momentum)
+                case "adamw":
+                    step = largest + decay
+                case "dp-adambc":
+                    step = gradient / (noise * math.sqrt(settings.noise_floor)) + decay
+            moved += 1.05 * settings.lr * step
+        return moved
+
+
+def _largest_ratio(betas: tuple[float, float], steps: int) -> float:
+    """Of m̂ to √v̂ in one coordinate, whatever its gradients are (by Cauchy-Schwarz)."""
+    first, second = betas
+    largest = total = 0.0
+    power = 1.0  # of β₁²/β₂; may grow to infinity, and then anything goes
+    for step in range(1, steps + 1):
+        total += power
+        power *= first**2 / second if second else 0.0
+        ratio = (1 - first) * math.sqrt(total / (1 - second))
+        largest = max(largest, ratio * math.sqrt(1 - second**step) / (1 - first**step))
+    return largest
 
 
 class WeightedMean:

@@ -271,6 +271,7 @@ class DpLoraStrategy(Strategy):
         rate = learning_rate(self.update.optimizer, server_round, self.proposal.rounds)
         released = Aggregate(mean.take(), noise, units)
         if self.proposal.local is not None:  # an optimiser goes against a gradient
+            units *= self.proposal.round_steps
             released = Aggregate(post_process(np.negative, released.gradient), 0.0, units)
         moved = self.update.step(released, number=server_round, lr=rate)
         outcome.denoised, outcome.choice = self.update.denoised, self.update.choice
@@ -295,7 +296,10 @@ class DpLoraStrategy(Strategy):
         units = privacy.sample_rate * offer.declared_size
         value = SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm)
         if local is not None:
-            value = SiteMove(**vars(value), steps=local.count, optimizer=local.optimizer)
+            start = float(np.linalg.norm(self.update.vector.value))
+            value = SiteMove(
+                **vars(value), start=start, steps=local.count, optimizer=local.optimizer
+            )
         try:
             mean.add(value)
         finally:

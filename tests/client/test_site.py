@@ -43,6 +43,7 @@ from fedpriv.privacy.rules import RdpRule
 from fedpriv.protocol import FAILED, LocalSteps, Proposal, StepRequest
 from fedpriv.training import local_steps
 from fedpriv.training.dp_lora import DpLora
+from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.limits import Limits
@@ -530,6 +531,37 @@ def test_a_round_begins_where_the_plan_has_one(setting: Setting, slot: int) -> N
     assert answer == {"refused": "slot", "kind": "SlotError"}
     assert site.ledger.epsilon_committed == 0
     site.close()
+
+
+@pytest.mark.parametrize("fault", ["raises", "not finite"])
+def test_steps_that_cannot_be_used_are_a_move_of_nothing(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """And not another try, which would be another mechanism under the same reservations."""
+    site = setting.site()
+    site.consider(setting.change(local=LOCAL))
+    real, calls = VectorOptimizer.step, []
+
+    def failing(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if fault == "raises":
+            raise RuntimeError("depends on the noise")
+        self.vector = public(np.full_like(setting.vector, np.inf))
+        return self.vector
+
+    monkeypatch.setattr(VectorOptimizer, "step", failing)
+    _, move = site.step(request(), setting.vector)
+    assert calls and not move.any()
+    assert site.ledger.slots("job-1") == [(0, True), (1, True)]
+    monkeypatch.setattr(VectorOptimizer, "step", real)
+    assert not site.step(request(), setting.vector)[1].any()  # it stays so
+    site.close()
+
+
+@pytest.mark.parametrize("where", ["gate", "server"])
+def test_steps_that_can_not_be_made_are_refused_before_anything_is_paid(where: Any) -> None:
+    with pytest.raises(ValueError, match="expected off or site"):
+        LocalSteps(count=2, optimizer=OptimizerSection(), denoise=DenoiseSection(where=where))
 
 
 def test_a_round_that_fails_midway_is_done_again_under_the_same_reservations(

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.config import load_job
 from fedpriv.config.job import seconds
-from fedpriv.config.load import digest
+from fedpriv.config.load import EMBEDDED, digest
 from fedpriv.errors import ConfigError
 from fedpriv.models.stored import EMBEDDED as STORED
 
@@ -44,8 +44,11 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
         ("denoise.where=client", "denoise.where", "'off', 'server', 'gate' or 'site'"),
-        ("denoise.kappa=0.9", "denoise.kappa", "at least 1, or auto"),
-        ("denoise.kappa=often", "denoise.kappa", "at least 1, or auto"),
+        ("denoise.kappa=0.9", "denoise.kappa", "from 1 to 100, or auto"),
+        ("denoise.kappa=often", "denoise.kappa", "from 1 to 100, or auto"),
+        ("denoise.kappa=1e200", "denoise.kappa", "from 1 to 100, or auto"),
+        ("optimizer.betas=[0.9, 1.5]", "optimizer.betas.1", "less than 1"),
+        ("optimizer.lr=1e39", "optimizer.lr", "less than or equal to"),
         ("denoise.low_pass=1", "denoise.low_pass", "less than 1"),
         ("synthetic.size=200", "synthetic", "unknown key"),
     ],
@@ -86,7 +89,7 @@ def test_steps_and_noise_fit_where_they_are(overrides: list[str], key: str, word
     [
         (["denoise.where=gate"], "gate", "is missing"),
         (["gate.data=x.jsonl"], "gate", "nothing to choose from"),
-        (["gate.data=x.jsonl", "gate.rates=[1, 1]"], "gate", "nothing to choose from"),
+        (["gate.data=x.jsonl", "gate.rates=[1, 1]"], "gate.rates", "comes twice"),
         (["gate.data=x.jsonl", "gate.rates=[0]"], "gate.rates.0", "greater than 0"),
         (["gate.data=x.jsonl", "gate.share=2", "denoise.where=gate"], "gate.share", "less than"),
         (["gate.data=held-out.jsonl.gz", "gate.rates=[1, 2]"], "gate.data", "that are reported"),
@@ -100,6 +103,19 @@ def test_a_gate_has_a_choice_and_records_of_its_own(
     with pytest.raises(ConfigError, match=words) as caught:
         load_job(None, ["job.data_is_public=false", *overrides])
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize("way", ["../DATA/surgery.jsonl.gz", "link.jsonl.gz", ".", "folder-link"])
+def test_private_records_are_known_by_where_they_are(tmp_path: Path, way: str) -> None:
+    """Whatever the path is called: a detour, a link, or the folder that holds them."""
+    folder = tmp_path / "mine"
+    shutil.copytree(EMBEDDED.parent, folder)
+    (folder / "link.jsonl.gz").symlink_to(folder / "surgery.jsonl.gz")
+    (folder / "folder-link").symlink_to(folder)
+    overrides = [f"gate.data='{way.replace('DATA', 'mine')}'", "gate.rates=[1, 2]"]
+    with pytest.raises(ConfigError, match="nobody paid for") as caught:
+        load_job(folder / "federation.toml", ["job.data_is_public=false", *overrides])
+    assert caught.value.key == "gate.data"
 
 
 def test_a_value_is_shown() -> None:

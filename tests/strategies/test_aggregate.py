@@ -250,7 +250,7 @@ def test_a_site_can_not_say_more_than_its_mechanism_can() -> None:
 
 def move(vector: Any, noise: float, units: float, steps: int = 3, **settings: Any) -> SiteMove:
     value = received(arrived(np.asarray(vector, np.float32)))
-    return SiteMove(value, noise, units, 1.0, steps, OptimizerSection(**settings))
+    return SiteMove(value, noise, units, 1.0, 0.0, steps, OptimizerSection(**settings))
 
 
 def test_moves_are_averaged_by_expected_units_over_the_variance_of_the_noise() -> None:
@@ -262,21 +262,28 @@ def test_moves_are_averaged_by_expected_units_over_the_variance_of_the_noise() -
 
 @pytest.mark.parametrize("name", ["sgd", "adamw", "dp-adambc"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_an_honest_move_is_within_what_a_site_can_make(name: Any, momentum: float) -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.95, 0.5), (0.0, 0.0)])
+def test_an_honest_move_is_within_what_a_site_can_make(
+    name: Any, momentum: float, decay: float, betas: tuple[float, float]
+) -> None:
     """Clipped vectors all in one direction in every step, and noise: the longest there is."""
     size, units, noise, steps = 400, 20.0, 0.5, 5
-    settings = OptimizerSection(name=name, lr=0.1, momentum=momentum)
-    start = np.zeros(size, dtype=np.float32)
+    settings = OptimizerSection(
+        name=name, lr=0.1, momentum=momentum, weight_decay=decay, betas=betas
+    )
+    start = np.full(size, 1.0, dtype=np.float32)
     update = Update(settings, DenoiseSection(), public(start), [(size,)])
     generator = np.random.default_rng(0)
     for number in range(1, steps + 1):
         total = np.full(size, units / math.sqrt(size)) + noise * generator.standard_normal(size)
         gradient = received((total / units).astype(np.float32))
         update.step(Aggregate(gradient, (noise / units) ** 2, units), number=number, lr=0.1)
-    value = received(arrived(update.vector.value))
-    made = SiteMove(value, noise, units, 1.0, steps, settings)
+    move = update.vector.value - start
+    norm = float(np.linalg.norm(start))
+    made = SiteMove(received(arrived(move)), noise, units, 1.0, norm, steps, settings)
     longest = made.largest_norm(size)
-    assert float(np.linalg.norm(update.vector.value)) < longest
+    assert float(np.linalg.norm(move)) < longest
     weighted_mean([made])
     huge = np.full(size, 1.1 * longest / math.sqrt(size))
     with pytest.raises(ProtocolError, match="larger than"):

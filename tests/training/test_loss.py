@@ -58,6 +58,17 @@ def test_losses_and_gradients_are_those_of_cross_entropy(
     assert torch.allclose(found.double(), gradient(wanted, exact), rtol=tolerance, atol=tolerance)
 
 
+def test_a_confident_model_keeps_its_gradient_in_bfloat16() -> None:
+    """p - 1 of a p near 1 is 0 once p was rounded to 8 bits."""
+    start = torch.zeros(1, 2, 6, dtype=torch.bfloat16)
+    start[0, 0, 3] = 9.0
+    leaf = start.clone().requires_grad_()
+    token_losses(leaf * 1, torch.tensor([[0, 3]]))[0].sum().backward()
+    exact = torch.softmax(start[0, 0].double(), 0)[3] - 1
+    assert leaf.grad is not None
+    assert leaf.grad[0, 0, 3].item() == pytest.approx(exact.item(), rel=0.01)
+
+
 def test_logits_that_are_needed_again_are_noticed() -> None:
     """Their gradient is written over them, so a model whose last step needs them is refused."""
     start = torch.randn(1, 4, 6, requires_grad=True)

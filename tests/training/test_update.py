@@ -127,11 +127,22 @@ def test_the_move_that_is_taken_is_as_if_there_were_no_other(name: str, taken: s
     assert all(bool((state[key] == expected[key]).all()) for key in state)
 
 
+def test_a_judge_that_fails_leaves_everything_as_it_was() -> None:
+    def judge(vector: Any) -> float:
+        raise KeyboardInterrupt
+
+    made = make("adamw", gate(judge), where="gate")
+    with pytest.raises(KeyboardInterrupt):
+        step(made, gradients(1)[0])
+    assert not made.vector.value.any()
+    assert made.state().value.keys() == {"vector"}
+
+
 def test_rates_are_moves_of_their_own() -> None:
     made = make("sgd", gate(lambda v: abs(float(v[0]) + 0.7), rates=(1.0, 0.5, 2.0)))
     (gradient,) = gradients(1)
     found = step(made, gradient)
     assert made.choice is not None
-    assert made.choice.losses.keys() == {"raw", "raw × 0.5", "raw × 2"}
-    assert made.choice.taken == "raw × 2"
+    assert made.choice.losses.keys() == {"raw", "raw × 0.5", "raw × 2.0"}
+    assert made.choice.taken == "raw × 2.0"
     assert np.allclose(found.value, -0.2 * gradient.value)
