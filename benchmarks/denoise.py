@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -110,17 +110,7 @@ def measure(layers: int, width: int, records: int, repeats: int) -> dict[str, An
         "batched SVD": lambda: by_svd(matrices, batched=True),
         "SVD by layer": lambda: by_svd(matrices, batched=False),
     }
-    for case in cases.values():
-        case()
-    times = []
-    for index in range(repeats):
-        names = list(cases) if index % 2 else list(cases)[::-1]
-        row = {}
-        for name in names:
-            started = time.perf_counter()
-            cases[name]()
-            row[name] = time.perf_counter() - started
-        times.append(row)
+    turns = interleaved(cases, repeats)
     x, weight = torch.randn(2048, width), torch.randn(width, width)
     linear(x, weight)
     started = time.perf_counter()
@@ -128,16 +118,13 @@ def measure(layers: int, width: int, records: int, repeats: int) -> dict[str, An
     rate = 2 * x.shape[0] * width**2 / (time.perf_counter() - started)
     work = sum(4 * m.shape[0] * m.shape[1] * min(m.shape) for m in matrices)
     return {
-        "seconds": {name: statistics.median(row[name] for row in times) for name in cases},
-        "share_of_step": {
-            name: statistics.median(row[name] / row["step"] for row in times)
-            for name in cases if name != "step"
-        },
+        "seconds": {name: median(turns, name) for name in cases},
+        "share_of_step": {name: ratio(turns, name, "step") for name in cases if name != "step"},
         "floor": work / rate,
         "matrices": len(matrices),
         "parameters": sum(part.size for part in parts),
         "on": denoiser(vector, 1.0).value.on,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -59,19 +58,9 @@ def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
 
 def measure(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median seconds of each case, and the median of ours over torch's in the same turn."""
-    for case in cases.values():
-        case()
-    times = []
-    for index in range(repeats):
-        order = list(cases) if index % 2 else list(cases)[::-1]
-        row = {}
-        for name in order:
-            started = time.perf_counter()
-            cases[name]()
-            row[name] = time.perf_counter() - started
-        times.append(row)
-    seconds = {name: statistics.median(row[name] for row in times) for name in cases}
-    return {**seconds, "ratio": statistics.median(r["fedpriv"] / r["torch"] for r in times)}
+    turns = interleaved(cases, repeats)
+    seconds = {name: median(turns, name) for name in cases}
+    return {**seconds, "ratio": ratio(turns, "fedpriv", "torch")}
 
 
 def main() -> None:
