@@ -11,7 +11,7 @@ Seconds = dict[str, float]
 
 
 def interleaved(cases: Mapping[str, Callable[[], Any]], repeats: int) -> list[Seconds]:
-    """Seconds of each case in each turn, every other one backwards, after one that is not counted."""
+    """Seconds of each case in each turn, every other one backwards; the first is not counted."""
     for case in cases.values():
         case()
     turns = []
