@@ -29,7 +29,7 @@ from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.grid import grid_of
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.privatised import Privatised, received
+from fedpriv.privacy.privatised import Privatised
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
@@ -315,7 +315,7 @@ class Site:
         with self._pool.borrow(recipe) as worker:
             check_model(worker, proposal, plan, settings.limits)
             if proposal.local is not None:
-                new_update(proposal.local, received(worker.initial), worker)
+                new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer
         spec = DataSpec.of(
             settings.columns,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process, public, require_privatised
+from fedpriv.privacy.privatised import Privatised, post_process, require_privatised
 
 Tensors = dict[str, torch.Tensor]
 
@@ -62,23 +62,23 @@ class LowPass:
         self._variance = fresh + self._pole**2 * self._variance
         return post_process(lambda value: value / np.float32(gain), made), noise / gain**2
 
-    def state(self) -> Privatised[Tensors]:
-        """What `restore` takes. Nothing, before the first gradient."""
+    def state(self) -> Privatised[Tensors] | None:
+        """What `restore` takes; None before the first gradient."""
         figures = torch.tensor([self._gain, self._variance], dtype=torch.float64)
 
         def tensors(memory: Vector) -> Tensors:
             return {"memory": torch.from_numpy(memory), "figures": figures}
 
-        return post_process(tensors, *self._memory) if self._memory else public({})
+        return post_process(tensors, *self._memory) if self._memory else None
 
-    def restore(self, state: Privatised[Tensors]) -> None:
+    def restore(self, state: Privatised[Tensors] | None) -> None:
         """Continue from what `state` returned.
 
         Raises:
             RawValueError: the state is raw.
         """
-        found = require_privatised(state, "state")
         self._memory, self._gain, self._variance = (), 0.0, 0.0
-        if found:
+        if state is not None:
+            found = require_privatised(state, "state")
             self._memory = (post_process(lambda held: held["memory"].numpy().copy(), state),)
             self._gain, self._variance = found["figures"].tolist()

@@ -2,6 +2,7 @@
 
     released       from records, by a mechanism that was paid for    fedpriv.privacy.mechanism
     received       a site's reply: its word that it was released     fedpriv_strategies.messages
+                   the server's values, which no record here made    fedpriv.training.local_steps
     restored       such values, read back from a file                fedpriv_server.checkpoint
     public         from public data and public seeds alone           where a job begins
     post_process   from such values and nothing else                 anywhere
@@ -28,7 +29,7 @@ class TrustModel(Flag):
 
     PUBLIC = 0  # nobody's: no private record had a part in it
     LOCAL = auto()  # the site's own: it added its noise itself, here
-    RECEIVED = auto()  # that of the site that sent it, that it added its noise itself
+    RECEIVED = auto()  # that of whoever sent it, that each site in it added its noise itself
     RESTORED = auto()  # that of whoever can write the file it was read from
 
 
@@ -64,7 +65,7 @@ def released(value: T) -> Privatised[T]:
 
 
 def received(value: T) -> Privatised[T]:
-    """What a site's reply carries. For the code that decodes replies alone."""
+    """What another party's message carries. For the code that takes it in alone."""
     return _make(value, TrustModel.RECEIVED)
 
 

@@ -52,8 +52,8 @@ def local_steps(
         starts from what they made. If what is made of them fails or is not finite, the move is
         0: another try would run other mechanisms under the same reservations.
     """
-    start = received(parameters)
-    update = new_update(settings, start, worker)
+    update = new_update(settings, parameters, worker)
+    start = update.vector
     for paid in reservations:
         total = private_step(
             method, worker, population, update.vector.value, paid, entropy(paid.slot)
@@ -66,12 +66,13 @@ def local_steps(
     return post_process(_difference, update.vector, start)
 
 
-def new_update(settings: LocalSteps, start: Privatised[Vector], worker: Worker) -> Update:
+def new_update(settings: LocalSteps, parameters: Vector, worker: Worker) -> Update:
     """The optimiser of a round at its beginning.
 
     Raises:
         ValueError: the settings are of none.
     """
+    start = received(parameters)
     return Update(settings.optimizer, settings.denoise, start, worker.vector.shapes)
 
 

@@ -155,13 +155,14 @@ class Update:
 
     def state(self) -> Privatised[Tensors]:
         """Everything needed to go on later, as named tensors. Good until the next step."""
-        if self._filter is None:
+        memory = None if self._filter is None else self._filter.state()
+        if memory is None:
             return self._optimizer.state()
 
         def both(ours: Tensors, its: Tensors) -> Tensors:
             return {**ours, **{_FILTER + name: value for name, value in its.items()}}
 
-        return post_process(both, self._optimizer.state(), self._filter.state())
+        return post_process(both, self._optimizer.state(), memory)
 
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
@@ -171,7 +172,8 @@ class Update:
         """
         self._optimizer.restore(state)
         if self._filter is not None:
-            self._filter.restore(post_process(_of_the_filter, state))
+            own = post_process(_of_the_filter, state)
+            self._filter.restore(own if own.value else None)
 
 
 def _named(name: str, rate: float) -> str:

@@ -39,7 +39,10 @@ USED_IN = {
         "server/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
     },
     "released": {"fedpriv/privacy/mechanism.py"},
-    "received": {"strategies/fedpriv_strategies/messages.py"},
+    "received": {
+        "fedpriv/training/local_steps.py",
+        "strategies/fedpriv_strategies/messages.py",
+    },
     "restored": {"server/fedpriv_server/checkpoint.py"},
 }
 privatised_values = st.builds(lambda maker: maker(1), st.sampled_from(list(MAKERS)))
