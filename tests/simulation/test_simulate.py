@@ -493,12 +493,15 @@ def test_classification_reports_accuracy_and_auc(
     assert outcome.baseline.eval_auc is not None
 
 
+@pytest.mark.parametrize(
+    "settings", [[], ["job.sync=2", "denoise.where=site"]], ids=["sync-1", "sync-2"]
+)
 def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
-    federation: Make, tmp_path: Path
+    federation: Make, tmp_path: Path, settings: list[str]
 ) -> None:
     """Law 1: two populations, the same requests; every field of every answer is equal."""
     file = federation(rounds=2)
-    config = load_job(file)
+    config = load_job(file, settings)
     rows = (file.parent / "site-0.jsonl").read_text().splitlines()
     (file.parent / "site-1.jsonl").write_text("\n".join(rows[:-9]) + "\n")  # fewer records
     directory = RunDirectory.create(tmp_path / "run", config, insecure_seed=None)
