@@ -209,6 +209,13 @@ class ComputeSection(Section):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     microbatch: int = Field(16, ge=1, description="rows of per-sample gradients held at once")
+    workers: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="sites of a simulation that compute at once, each with a copy of the model;"
+        " default: one, or on a CPU as many as there are cores while the copies are small",
+    )
 
 
 class ServerSection(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NoReturn
 
@@ -22,11 +22,18 @@ RUN = 1
 class InlineGrid(Grid):
     """Runs the apps of `apps` (node id → ClientApp) on `threads` threads.
 
+    Each of the threads calls `begin` first.
+
     Contents are copied on both ways, so that no party can change another's arrays. Use it as a
     context manager: leaving it waits for what is running.
     """
 
-    def __init__(self, apps: Mapping[int, ClientApp], threads: int) -> None:
+    def __init__(
+        self,
+        apps: Mapping[int, ClientApp],
+        threads: int,
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
         # Flower's Message constructor asks the process who it is; its launchers would say it.
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN, RUN, SERVER_NODE
         self._apps = dict(apps)
@@ -36,7 +43,7 @@ class InlineGrid(Grid):
             )
             for node in self._apps
         }
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="site")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="site", initializer=begin)
         self._pending: dict[str, Future[Message]] = {}
 
     def __enter__(self) -> InlineGrid:

@@ -24,6 +24,7 @@ from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.inline import SERVER_NODE, InlineGrid
+from fedpriv_simulation.workers import own_threads, workers_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def simulate(
     opened = RunDirectory.resume if resume else RunDirectory.create
     run = opened(out, config, insecure_seed=insecure_seed)
     try:
-        return _simulate(config, run, source, insecure_seed, progress, pool or WorkerPool(1))
+        pool = pool or WorkerPool(workers_of(config))
+        return _simulate(config, run, source, insecure_seed, progress, pool)
     finally:
         run.discard()
 
@@ -124,7 +126,7 @@ def _simulate(
         job_id = job.proposal.job_id
 
         apps = {node: client_app(site) for node, site in enumerate(sites, start=SERVER_NODE + 1)}
-        grid = stack.enter_context(InlineGrid(apps, pool.size))
+        grid = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)

@@ -1,0 +1,39 @@
+"""How many sites of a simulation compute at once, and with how many threads each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fedpriv.config.job import JobConfig
+from fedpriv.models.stored import parameters_of
+from fedpriv.training.worker import device_of
+
+COPIES = 2**31  # bytes that the copies of a model may take together, unless more are asked for
+
+
+def workers_of(config: JobConfig) -> int:
+    """Sites that compute at once: as many as the file says.
+
+    By default that is one where a GPU does the work. On a CPU it is one a core, while their copies
+    of the model are small: a step's products are too small to share, so one thread for each of two
+    sites is 1.6 times as fast as two threads for one after the other.
+    """
+    if config.compute.workers is not None:
+        return min(config.compute.workers, len(config.sites))
+    parameters = parameters_of(config.model.name)
+    if parameters is None or device_of(config.compute.device) != "cpu":
+        return 1
+    fitting = int(COPIES // (4 * max(1, parameters)))
+    return max(1, min(len(config.sites), torch.get_num_threads(), fitting))
+
+
+def own_threads(workers: int) -> Callable[[], None]:
+    """What a thread that computes for one of so many sites calls first: its share of the cores."""
+    share = max(1, torch.get_num_threads() // workers)
+
+    def begin() -> None:
+        torch.set_num_threads(share)
+
+    return begin

@@ -1,0 +1,76 @@
+"""How many sites compute at once; what they make is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedpriv.config import load_job
+from fedpriv_simulation import workers as module
+from fedpriv_simulation.simulate import simulate
+from fedpriv_simulation.workers import own_threads, workers_of
+
+Make = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cores", "parameters", "expected"),
+    [
+        ([], 2, 4e6, 2),
+        ([], 64, 4e6, 4),  # no more than sites
+        ([], 64, 2e8, 2),  # no more copies than fit
+        ([], 64, 7e9, 1),
+        ([], 64, None, 1),  # of unknown size
+        ([], 1, 4e6, 1),
+        (["compute.workers=3"], 1, 7e9, 3),
+        (["compute.workers=9"], 1, 7e9, 4),
+        (["compute.device=meta"], 64, 4e6, 1),
+    ],
+)
+def test_one_a_core_while_the_copies_are_small(
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    cores: int,
+    parameters: float | None,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr(module, "parameters_of", lambda name: parameters)
+    assert workers_of(load_job(None, overrides)) == expected
+
+
+def test_each_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    seen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    for workers in (1, 2, 9):
+        own_threads(workers)()
+    assert seen == [5, 2, 1]
+
+
+def test_sites_that_compute_at_once_make_the_same_model(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = federation(rounds=2, sites=3)
+    from fedpriv_client import site as site_module
+
+    real, threads = site_module.private_step, set()
+
+    def watched(*arguments: Any) -> Any:
+        threads.add(threading.get_ident())
+        return real(*arguments)
+
+    monkeypatch.setattr(site_module, "private_step", watched)
+    made = []
+    for workers in (1, 3):
+        config = load_job(file, [f"compute.workers={workers}"])
+        out = tmp_path / str(workers)
+        outcome = simulate(config, out, source=file, insecure_seed=3)
+        made.append(outcome.rounds[-1]["eval_loss"])
+    assert made[0] == pytest.approx(made[1], rel=1e-6)  # with other threads, it rounds otherwise
+    assert len(threads) > 2  # one, and then several
