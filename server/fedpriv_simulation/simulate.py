@@ -97,7 +97,6 @@ def simulate(
     opened = RunDirectory.resume if resume else RunDirectory.create
     run = opened(out, config, insecure_seed=insecure_seed)
     try:
-        pool = pool or WorkerPool(workers_of(config))
         return _simulate(config, run, source, insecure_seed, progress, pool)
     finally:
         run.discard()
@@ -109,11 +108,12 @@ def _simulate(
     source: Path,
     insecure_seed: int | None,
     progress: Progress,
-    pool: WorkerPool,
+    pool: WorkerPool | None,
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         progress.preparing("Loading the model")
         with _naming(source):
+            pool = pool or WorkerPool(workers_of(config))
             job = Job(config, run, pool)
         sites = []
         for section in config.sites:
