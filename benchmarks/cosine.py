@@ -28,12 +28,10 @@ from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.entropy import InsecureEntropy
 from fedpriv.privacy.noise import gaussian
 from fedpriv.privacy.privatised import public
-from fedpriv.privacy.sampling import poisson_sample
-from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.training.worker import ModelRecipe, Worker
-from fedpriv_comparison.public_training import load, untrained
+from fedpriv_comparison.public_training import load, raw_sum, untrained
 from fedpriv_server.evaluation import evaluate
 
 
@@ -51,10 +49,9 @@ def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
         true, released = np.zeros(worker.vector.size), np.zeros(worker.vector.size)
         for name, population in populations.items():
             entropy = InsecureEntropy(seed, name, number - 1)
-            chosen = poisson_sample(len(population), privacy.sample_rate, entropy)
-            sampled = [population.units[index] for index in chosen]
-            found = DpLora().clipped_sum(worker, sampled, update.vector.value, privacy.clip_norm)
-            total = found.value.cpu().numpy()
+            total = raw_sum(
+                worker, population, update.vector.value, config, privacy.clip_norm, entropy
+            )
             true += total
             released += total + gaussian(total.size, entropy) * noise * privacy.clip_norm
         gradient = public((released / units).astype(np.float32))

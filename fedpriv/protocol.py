@@ -80,8 +80,7 @@ class LocalSteps(Section):
     def _denoised_here_if_at_all(self) -> Self:
         if self.denoise.where not in ("off", "site"):
             raise ValueError("denoise.where: expected off or site")
-        if self.denoise.where == "site" and self.optimizer.name == "dp-adambc":
-            raise ValueError("denoise.where: dp-adambc needs noise of a known size")
+        self.denoise.check_optimizer(self.optimizer)
         return self
 
 

@@ -164,6 +164,18 @@ class DenoiseSection(Section):
             raise ValueError(f"expected a number from 1 to {MAX_KAPPA:g}, or auto")
         return value
 
+    def check_optimizer(self, optimizer: OptimizerSection) -> None:
+        """Refuse an optimiser that needs to know what noise is in its gradients.
+
+        Raises:
+            ValueError: it does, and they are denoised.
+        """
+        if self.where != "off" and optimizer.name == "dp-adambc":
+            raise ValueError(
+                "denoise.where: dp-adambc takes known noise out of its second moment, and what"
+                " denoising leaves of it is not known; use adamw or sgd"
+            )
+
 
 class GateSection(Section):
     """Moves to choose from in each round, by the loss on records that are not private."""
@@ -301,11 +313,7 @@ class JobConfig(Section):
                 f" not {' + '.join(sorted(self.data.columns))}"
             )
         self._steps_fit()
-        if self.denoise.where != "off" and self.optimizer.name == "dp-adambc":
-            raise ValueError(
-                "denoise.where: dp-adambc takes known noise out of its second moment, and what"
-                " denoising leaves of it is not known; use adamw or sgd"
-            )
+        self.denoise.check_optimizer(self.optimizer)
         self._has_a_choice()
         self._fits_the_engine()
         for site in self.sites:

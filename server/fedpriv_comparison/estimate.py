@@ -62,9 +62,8 @@ def seconds_of_a_run(config: JobConfig) -> float:
 
     batch = config.privacy.sample_rate * len(units)
     looks = -(-config.job.rounds // config.evaluation.every) + 1
-    return (
-        fixed + config.steps * batch * _each(step, units) + looks * len(shown) * _each(look, shown)
-    )
+    trained, seen = config.steps * batch, looks * len(shown)
+    return fixed + trained * _each(step, units) + seen * _each(look, shown)
 
 
 def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:

@@ -14,7 +14,7 @@ from fedpriv.config.job import MAX_CLIP, JobConfig
 from fedpriv.data import DataSpec, Example, Population, load_population
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.entropy import InsecureEntropy
+from fedpriv.privacy.entropy import Entropy, InsecureEntropy
 from fedpriv.privacy.privatised import Privatised, public
 from fedpriv.privacy.sampling import poisson_sample
 from fedpriv.training.dp_lora import DpLora
@@ -61,17 +61,35 @@ def train(
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
                 entropy = InsecureEntropy(seed, name, number - 1)
-                chosen = poisson_sample(len(population), config.privacy.sample_rate, entropy)
-                units = [population.units[index] for index in chosen]
                 bound = config.privacy.clip_norm if clip else MAX_CLIP
-                found = DpLora().clipped_sum(worker, units, optimizer.vector.value, bound)
-                total += found.value.cpu().numpy()
+                total += raw_sum(worker, population, optimizer.vector.value, config, bound, entropy)
             rate = learning_rate(config.optimizer, number, config.steps)
             optimizer.step(public((total / expected).astype(np.float32)), lr=rate)
             if number % every == 0 or number == steps:
                 look(number)
         seconds = time.monotonic() - started
     return rows, round(seconds, 2)
+
+
+def raw_sum(
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    config: JobConfig,
+    bound: float,
+    entropy: Entropy,
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A site's clipped sum over a Poisson sample, without noise, (P,).
+
+    Privacy:
+        None. Of public records alone.
+    """
+    chosen = poisson_sample(len(population), config.privacy.sample_rate, entropy)
+    units = [population.units[index] for index in chosen]
+    total: np.ndarray[Any, np.dtype[np.float64]] = (
+        DpLora().clipped_sum(worker, units, parameters, bound).value.cpu().numpy()
+    )
+    return total
 
 
 def untrained(worker: Worker) -> Privatised[Vector]:

@@ -24,13 +24,18 @@ def test_a_client_that_is_killed_and_restarted_pays_once(
     federation: Federation, expected: Totals, fault: str
 ) -> None:
     federation.only(2, needed=2)
+    kill_and_restart_a_client(federation, fault)
+    assert federation.totals(0) == federation.totals(1) == expected
+
+
+def kill_and_restart_a_client(federation: Federation, fault: str) -> None:
+    """A job of two sites, of which one is killed by the fault and started again."""
     server = federation.server()
     client = federation.client(0, fault)
     federation.client(1)
     assert client.wait() == KILLED
     federation.client(0)
     federation.finish(server)
-    assert federation.totals(0) == federation.totals(1) == expected
 
 
 @pytest.mark.parametrize("fault", ["after-reserve", "after-release"])
@@ -41,12 +46,7 @@ def test_a_round_of_several_steps_is_paid_once_whole(federation: Federation, fau
     for index in range(2):
         old, new = f"max_steps = {ROUNDS}", f"max_steps = {2 * ROUNDS}"
         federation.change(federation.site_file(index), old, new)
-    server = federation.server()
-    client = federation.client(0, fault)
-    federation.client(1)
-    assert client.wait() == KILLED
-    federation.client(0)
-    federation.finish(server)
+    kill_and_restart_a_client(federation, fault)
     assert federation.states(0) == federation.states(1) == ["ok"] * ROUNDS
     assert federation.totals(0) == federation.totals(1)
     assert federation.totals(0)[3] == 2 * ROUNDS
