@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from fedpriv.config.job import Digest, FieldName
-from fedpriv.config.section import Section
 from fedpriv.config.synthetic import MAX_SYNTHETIC
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.errors import DataError, ProtocolError, SyntheticSetError
 from fedpriv.files import canonical_json
+from fedpriv.protocol import Body
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,7 +79,7 @@ class SyntheticSet:
         return tuple(found)
 
 
-class SetChange(Section):
+class SetChange(Body):
     """What makes one set of another, or of nothing. Made of released values and public ones.
 
     Attributes:
@@ -102,20 +102,6 @@ class SetChange(Section):
         if (held := characters(self.records.values())) > MAX_SET:
             raise ValueError(f"records: {held} characters are more than {MAX_SET}")
         return self
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a change that came over a wire.
-
-        Raises:
-            ProtocolError: names the first field that is wrong.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise ProtocolError(f"SetChange.{field!r:.100}: {first['msg']:.200}.") from None
 
     @classmethod
     def between(cls, old: SyntheticSet | None, new: SyntheticSet) -> Self:

@@ -139,6 +139,14 @@ class VectorOptimizer:
         """As `state`, good for ever."""
         return post_process(_cloned, self.state())
 
+    def start_at(self, vector: Privatised[Vector]) -> None:
+        """Begin anew from these values, (P,).
+
+        Raises:
+            RawValueError: they are raw.
+        """
+        self.restore(post_process(_alone, vector))
+
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
 
@@ -161,6 +169,12 @@ class VectorOptimizer:
                 parts = _split(value)
             for block, part in zip(self._blocks, parts, strict=True):
                 self._optimizer.state[block][key] = part
+
+
+def _alone(vector: Vector) -> Tensors:
+    import torch
+
+    return {"vector": torch.from_numpy(vector)}
 
 
 def _split(flat: torch.Tensor) -> list[torch.Tensor]:

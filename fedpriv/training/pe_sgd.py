@@ -205,7 +205,10 @@ def lifted(span: Span, worker: Worker, parameters: Vector, mean: Vector) -> tupl
         case "residual":
             z = projection.root(found[: basis.size].to(basis.gram))
             rest = found[basis.size :]
-    gradient = weighted_gradient(engine, span.batches(worker), z)
+    if settings.sketch:  # the basis is not whole
+        gradient = weighted_gradient(engine, span.batches(worker), z)
+    else:
+        gradient = basis.combine(z)
     return _vector(gradient + rest.to(gradient)), _vector(z)
 
 

@@ -164,6 +164,16 @@ class Update:
 
         return post_process(both, self._optimizer.state(), memory)
 
+    def start_at(self, vector: Privatised[Vector]) -> None:
+        """Begin anew from these values, (P,).
+
+        Raises:
+            RawValueError: they are raw.
+        """
+        self._optimizer.start_at(vector)
+        if self._filter is not None:
+            self._filter.restore(None)
+
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedpriv.config.job import MAX_CLIP, JobConfig
 from fedpriv.data import DataSpec, Example, Population, load_population
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.entropy import Entropy, InsecureEntropy
-from fedpriv.privacy.privatised import Privatised, post_process, public
+from fedpriv.privacy.privatised import Privatised, public
 from fedpriv.privacy.sampling import poisson_sample
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.dp_lora import DpLora
@@ -72,8 +71,7 @@ def train(
     every = config.evaluation.every * config.job.sync
     look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
-        warm = evolution.warm_start(optimizer.vector)
-        optimizer.restore(post_process(lambda vector: {"vector": torch.tensor(vector)}, warm))
+        optimizer.start_at(evolution.warm_start(optimizer.vector))
     started = time.monotonic()
     for number in range(1, steps + 1):
         rate = learning_rate(config.optimizer, number, config.steps)

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
@@ -21,7 +20,7 @@ from fedpriv.errors import RoundError
 from fedpriv.models.stored import EMBEDDED
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger import Head
-from fedpriv.privacy.privatised import Privatised, post_process, public
+from fedpriv.privacy.privatised import Privatised, public
 from fedpriv.protocol import Proposal
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.gate import Gate
@@ -145,8 +144,7 @@ class Job:
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
         if evolution.settings.warm_start:
-            warm = evolution.warm_start(self.update.vector)
-            self.update.restore(post_process(lambda vector: {"vector": torch.tensor(vector)}, warm))
+            self.update.start_at(evolution.warm_start(self.update.vector))
         self.run.begin(self._checkpoint(0, {}))
 
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:

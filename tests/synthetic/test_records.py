@@ -76,7 +76,7 @@ def test_what_was_announced_is_what_is_made(update: dict[str, Any], problem: str
 )
 def test_what_is_no_record_is_refused_when_it_is_read(records: Any) -> None:
     body = SetChange.between(None, made("a")).model_dump(mode="json") | {"records": records}
-    with pytest.raises(ProtocolError, match=r"SetChange\.'records"):
+    with pytest.raises(ProtocolError, match=r"SetChange\.records"):
         SetChange.parse(json.dumps(body))
 
 
