@@ -8,57 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_models import ENCODERS, TARGETS, small_config
 
 from fedpriv.environment import set_environment
 
 set_environment()
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
-VOCAB = 300
-_SMALL = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-TARGETS = {
-    "bert": ("query", "key", "value", "dense"),
-    "roberta": ("query", "value"),
-    "gpt2": ("c_attn", "c_proj", "c_fc"),
-    "llama": ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"),
-    "qwen3": ("q_proj", "v_proj"),
-}
-
-
-def small_config(kind: str, **changes: Any) -> Any:
-    """A configuration of a real architecture, small enough for a unit test."""
-    import transformers
-
-    options: dict[str, Any] = {**_SMALL, **changes}
-    match kind:
-        case "bert":
-            return transformers.BertConfig(**options)
-        case "roberta":
-            return transformers.RobertaConfig(**{**options, "max_position_embeddings": 140})
-        case "gpt2":
-            return transformers.GPT2Config(
-                vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128,
-                pad_token_id=0, bos_token_id=1, eos_token_id=2, **changes,
-            )  # fmt: skip
-        case "llama":
-            return transformers.LlamaConfig(**options, num_key_value_heads=2)
-        case "qwen3":
-            return transformers.Qwen3Config(**options, num_key_value_heads=2, head_dim=8)
-        case "deberta":
-            return transformers.DebertaV2Config(
-                **options, relative_attention=True, pos_att_type=["p2c", "c2p"]
-            )
-    raise ValueError(kind)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +49,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any) 
             folder = tmp_path_factory.mktemp(kind)
             torch.manual_seed(0)
             config = small_config(kind, **changes)
-            if kind in ("bert", "roberta", "deberta"):
+            if kind in ENCODERS:
                 model: Any = transformers.AutoModelForSequenceClassification.from_config(config)
             else:
                 model = transformers.AutoModelForCausalLM.from_config(config)
@@ -118,6 +74,9 @@ def make_worker(model_folder: Make) -> Make:
         targets: Any = None,
         microbatch: int = 16,
         pooling: Any = "own",
+        modules_to_save: tuple[str, ...] = (),
+        gradient_checkpointing: bool = False,
+        engine: Any = "fedpriv",
         **changes: Any,
     ) -> Any:
         from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
@@ -132,9 +91,20 @@ def make_worker(model_folder: Make) -> Make:
                 max_length=64,
                 pooling=pooling,
             ),
-            LoraSection(r=r, alpha=2.0 * r, target_modules=targets or TARGETS[kind]),
+            LoraSection(
+                r=r,
+                alpha=2.0 * r,
+                target_modules=targets or TARGETS[kind],
+                modules_to_save=modules_to_save,
+            ),
             seed=3,
-            compute=ComputeSection(device="cpu", dtype=dtype, microbatch=microbatch),
+            compute=ComputeSection(
+                device="cpu",
+                dtype=dtype,
+                microbatch=microbatch,
+                gradient_checkpointing=gradient_checkpointing,
+                engine=engine,
+            ),
         )
         return Worker(recipe)
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     "docs/methods.md",
+    "docs/models.md",
     "docs/privacy.md",
     "docs/roadmap.md",
     "docs/results.md",

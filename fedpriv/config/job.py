@@ -93,11 +93,16 @@ class DataSection(Section):
 class LoraSection(Section):
     r: int = Field(8, ge=1, le=1024, description="rank")
     alpha: float = Field(16.0, gt=0, description="scale of the update is alpha / r")
-    target_modules: Literal["auto"] | tuple[str, ...] = Field(
-        "auto", description="auto: the attention projections peft names for this architecture"
+    target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = Field(
+        "auto",
+        description="auto: the attention projections peft names for this architecture;"
+        " all-linear: every linear layer but the output",
     )
     frozen_a: bool = Field(
         False, description="train lora_B alone, so that averaging adapters is exact"
+    )
+    modules_to_save: tuple[str, ...] = Field(
+        (), description="layers trained whole, such as lm_head; a classifier's head always is"
     )
 
 
@@ -219,8 +224,20 @@ class EvaluationSection(Section):
 
 class ComputeSection(Section):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    microbatch: int = Field(16, ge=1, description="rows of per-sample gradients held at once")
+    dtype: Literal["float32", "mixed", "bfloat16", "float64"] = Field(
+        "float32",
+        description="mixed: products with frozen weights in bfloat16, all else in float32;"
+        " bfloat16: all but what is trained",
+    )
+    microbatch: int | None = Field(
+        None, ge=1, description="records computed at once; default: 16, on a GPU what fits"
+    )
+    gradient_checkpointing: bool = Field(
+        False, description="compute layers twice instead of keeping what they made"
+    )
+    engine: Literal["fedpriv", "opacus"] = Field(
+        "fedpriv", description="who computes per-record gradients; opacus knows more layers"
+    )
     workers: int | None = Field(
         None,
         ge=1,

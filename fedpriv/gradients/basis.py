@@ -9,14 +9,13 @@ held there then is one block, and never a row of P values.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.gradients.engine import GradientEngine, Losses
 
-Losses = Callable[[nn.Module], Tensor]
 Batches = Iterable[tuple[Losses, list[int]]]
 SHARE = 4  # a basis larger than one in so many of the device's free bytes stays off it
 
@@ -49,7 +48,7 @@ class Basis:
 
     def __init__(
         self,
-        engine: PerSampleGradients,
+        engine: GradientEngine,
         batches: Batches,
         size: int,
         *,
@@ -94,7 +93,7 @@ class Basis:
         """c = H Gᵀ (B, N), of the gradients H (B, P) of each record's own loss.
 
         Raises:
-            NotPrivateError: as `PerSampleGradients.stream`.
+            NotPrivateError: as `GradientEngine.stream`.
         """
         engine = self._engine
         if self._sketched is not None:
@@ -112,7 +111,7 @@ class Basis:
         return total if self._sketched is None else total @ self._sketched.T
 
     def products_of(self, rows: Tensor) -> Tensor:
-        """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `PerSampleGradients.rows`.
+        """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `GradientEngine.rows`.
 
         Without a sketch, as are the two below.
         """
@@ -155,7 +154,7 @@ class Basis:
         total.index_add_(1, bucket.to(part.device), part * sign.to(part))
 
 
-def weighted_gradient(engine: PerSampleGradients, batches: Batches, weights: Tensor) -> Tensor:
+def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64, and G never held.
 
     Args:
@@ -176,7 +175,7 @@ def weighted_gradient(engine: PerSampleGradients, batches: Batches, weights: Ten
     return engine.natural(flat)
 
 
-def _home(engine: PerSampleGradients, size: int) -> torch.device:
+def _home(engine: GradientEngine, size: int) -> torch.device:
     """Where a basis is kept: on the device, unless it is large there."""
     if engine.device.type != "cuda":
         return torch.device("cpu")

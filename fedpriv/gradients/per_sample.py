@@ -11,24 +11,19 @@ made (`stream`), and no more than one is held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.product import FrozenLinear, linear
-
-# Layers whose output for one record depends on the other records of the batch.
-_MIXING = (nn.modules.batchnorm._BatchNorm,)
-# Rotary positions that are the same for a position whatever else was seen.
-_CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
-# Architectures with a linear layer that is also fed something other than the batch.
-_SHARED_POSITIONS = ("deberta", "deberta-v2")
-
-Take = Callable[[int, Tensor], None]
+from fedpriv.gradients.engine import Losses, Take, backward, trained_type
+from fedpriv.gradients.mixing import refuse_mixing
+from fedpriv.gradients.product import FrozenLinear, weight_of
+from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
 
 
 @dataclass
@@ -84,19 +79,18 @@ class PerSampleGradients:
         for name, module in model.named_modules():
             trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
             if not trained:
-                if type(module) is nn.Linear:
-                    self._speed_up(module)
                 continue
             if type(module) is not nn.Linear or "weight" not in trained:
                 raise NotPrivateError(
                     f"{name}.{min(trained)}: per-record gradients of a trainable"
                     f" {type(module).__name__} can't be computed exactly."
-                    " Train LoRA matrices and linear heads only."
+                    ' Train LoRA matrices and linear heads only, or set compute.engine = "opacus".'
                 )
             self._add(name, module, with_bias="bias" in trained)
         if not self._blocks:
             raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
         self._order = [name for name, p in model.named_parameters() if p.requires_grad]
+        self._attach()
 
     def _add(self, name: str, module: nn.Linear, with_bias: bool) -> None:
         out_features, in_features = module.weight.shape
@@ -113,41 +107,57 @@ class PerSampleGradients:
         self._blocks[name] = block
         self.size = block.stop + (out_features if with_bias else 0)
 
-        def forward(x: Tensor) -> Tensor:
-            recorded: Tensor = _RecordingLinear.apply(  # type: ignore[no-untyped-call]
-                x, module.weight, module.bias, self._record, block
-            )
-            return recorded
+    def _attach(self) -> None:
+        """Give every linear layer a forward pass of ours; of a LoRA layer, the outermost."""
+        within: set[nn.Module] = set()
+        named = dict(self._model.named_modules())
+        names = {module: name for name, module in named.items()}
+        for name, module in named.items():
+            if module in within:
+                continue
+            terms = terms_of(module)
+            if terms is not None:
+                within.update(module.modules())
+                own = [self._with_blocks(term, names) for term in terms]
+                self._replace(module, self._fused(module.base_layer, own))
+            elif name in self._blocks:
+                self._replace(module, self._recording(module, self._blocks[name]))
+            elif type(module) in (nn.Linear, Conv1D):
+                self._replace(module, self._frozen(module))
 
-        module.forward = forward  # type: ignore[method-assign, assignment]
+    def _with_blocks(self, term: Term[_Block], names: dict[nn.Module, str]) -> Term[_Block]:
+        of_a, of_b = (self._blocks.get(names[layer]) for layer in (term.a, term.b))
+        return replace(term, blocks=(of_a, of_b))
+
+    def _replace(self, module: nn.Module, forward: Callable[[Tensor], Tensor]) -> None:
+        module.forward = forward
         self._patched.append(module)
 
-    def _speed_up(self, module: nn.Linear) -> None:
+    def _recording(self, module: Any, block: _Block) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
-            result: Tensor = FrozenLinear.apply(x, module.weight, module.bias)  # type: ignore[no-untyped-call]
-            return result
+            weight, bias = module.weight, module.bias
+            return _apply(RecordingLinear, x, weight, bias, self._record, block)
 
-        module.forward = forward  # type: ignore[method-assign, assignment]
-        self._patched.append(module)
+        return forward
 
-    def rows(self, losses: Callable[[nn.Module], Tensor], batch_size: int) -> Tensor:
-        """The gradients of each record's own loss.
+    def _fused(self, base: Any, terms: list[Term[_Block]]) -> Callable[[Tensor], Tensor]:
+        layers = [layer for term in terms for layer in (term.a, term.b)]
 
-        Args:
-            losses: runs the model and returns one loss per record, (B,); record i's loss
-                must depend on record i alone.
-            batch_size: B.
+        def forward(x: Tensor) -> Tensor:
+            matrices = [layer.weight for layer in layers]
+            weight = weight_of(base)
+            return _apply(RecordingLora, x, weight, base.bias, self._record, terms, *matrices)
 
-        Returns:
-            (B, P) in the buffer's own column order (see `natural`), valid until the next
-            call; float32, or float64 for a float64 model.
+        return forward
 
-        Raises:
-            NotPrivateError: a layer was fed something that is not the batch.
+    def _frozen(self, module: Any) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            return _apply(FrozenLinear, x, weight_of(module), module.bias)
 
-        Privacy:
-            Every row is private. Nothing here may leave the site.
-        """
+        return forward
+
+    def rows(self, losses: Losses, batch_size: int) -> Tensor:
+        """As `GradientEngine.rows`, in a buffer of its own."""
         buffer = self._buffer
         if buffer is None or buffer.shape[0] < batch_size or buffer.device != self.device:
             self._buffer = buffer = torch.empty(
@@ -155,7 +165,8 @@ class PerSampleGradients:
             )
         for block in self._blocks.values():
             block.written = False
-        self._backward(losses, batch_size)
+        self._batch = batch_size
+        backward(self._model, losses, batch_size)
         rows = buffer[:batch_size]
         for block in self._blocks.values():
             if not block.written:  # the layer was not used: its gradient is zero
@@ -164,50 +175,24 @@ class PerSampleGradients:
                     rows[:, block.bias_start : block.bias_start + block.width].zero_()
         return rows
 
-    def stream(self, losses: Callable[[nn.Module], Tensor], batch_size: int, take: Take) -> None:
-        """Hand over the gradients of each record's own loss, layer by layer, and keep none.
-
-        Args:
-            losses, batch_size: as of `rows`.
-            take: called with the first column of a block and a part of it, (B, columns), of
-                which the sum over all calls is the block: a layer that is used twice hands over
-                twice, and one that is not used, never.
-
-        Raises:
-            NotPrivateError: a layer was fed something that is not the batch.
-
-        Privacy:
-            Every row is private. Nothing here may leave the site.
-        """
+    def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
+        """As `GradientEngine.stream`; no more than one block is held."""
         self._take = take
         try:
-            self._backward(losses, batch_size)
+            self._batch = batch_size
+            backward(self._model, losses, batch_size)
         finally:
             self._take = None
-
-    def _backward(self, losses: Callable[[nn.Module], Tensor], batch_size: int) -> None:
-        self._batch = batch_size
-        with torch.enable_grad():
-            per_record = losses(self._model)
-            if per_record.shape != (batch_size,):
-                raise NotPrivateError(
-                    f"Expected one loss per record, ({batch_size},), got {tuple(per_record.shape)}."
-                )
-            per_record.sum().backward()  # type: ignore[no-untyped-call]
 
     @property
     def device(self) -> torch.device:
         """Where the rows are made."""
-        return self._weight.device
+        return trained_type(self._model)[0]
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the rows: float32, or float64 for a float64 model."""
-        return torch.float64 if self._weight.dtype == torch.float64 else torch.float32
-
-    @property
-    def _weight(self) -> nn.Parameter:
-        return next(p for p in self._model.parameters() if p.requires_grad)
+        return trained_type(self._model)[1]
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
@@ -277,67 +262,6 @@ class PerSampleGradients:
         self._buffer = None
 
 
-class _RecordingLinear(torch.autograd.Function):
-    """A linear layer that hands (x, g) to `record` instead of returning a weight gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, record: Any, block: _Block
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.record, ctx.block = record, block
-        return linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: Any) -> Any:
-        (g,) = outputs
-        x, weight = ctx.saved_tensors
-        ctx.record(ctx.block, x, g)
-        return (linear(g, weight.t()) if ctx.needs_input_grad[0] else None), None, None, None, None
-
-
-def _rope_types(settings: Any) -> Iterator[str]:
-    """Every rotary type named in a configuration, wherever it stands."""
-    if isinstance(settings, dict):
-        for key, value in settings.items():
-            if key == "rope_type" and isinstance(value, str):
-                yield value
-            else:
-                yield from _rope_types(value)
-
-
-def refuse_mixing(model: nn.Module) -> None:
-    """Refuse by name what is known to tie the records of a batch together.
-
-    Raises:
-        NotPrivateError: names the layer and the way out.
-    """
-    config = getattr(model, "config", None)
-    kind = getattr(config, "model_type", "")
-    if kind in _SHARED_POSITIONS:
-        raise NotPrivateError(
-            f"{kind} feeds relative position embeddings, shared by all records, through its"
-            " attention layers, so their per-record gradients are wrong."
-            " Use BERT, RoBERTa, DistilBERT or ModernBERT."
-        )
-    experts = max(
-        int(getattr(config, key, 0) or 0)
-        for key in ("num_local_experts", "num_experts", "n_routed_experts")
-    )
-    if experts > 1:
-        raise NotPrivateError(
-            f"{kind} is a mixture of experts: where one record is routed may depend on the others."
-            " Use a dense model."
-        )
-    for rope in _rope_types(getattr(config, "to_dict", dict)()):
-        if rope not in _CONSTANT_ROPE:
-            raise NotPrivateError(
-                f"{kind}: rotary positions of type {rope!r} change with the longest record seen so"
-                f" far. Use a model with one of: {', '.join(_CONSTANT_ROPE)}."
-            )
-    for name, module in model.named_modules():
-        if isinstance(module, _MIXING):
-            raise NotPrivateError(
-                f"{name}: {type(module).__name__} computes statistics over the batch."
-                " Use a model with LayerNorm."
-            )
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result

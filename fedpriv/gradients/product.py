@@ -23,17 +23,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Args:
         x: (…, in).
-        weight: (out, in), in any memory order.
+        weight: (out, in), in any memory order; the product is computed in its type.
         bias: (out,).
 
     Returns:
-        (…, out).
+        (…, out), of the type of x.
     """
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        product: Tensor = F.linear(x.to(weight.dtype), weight).to(x.dtype)
+        return product if bias is None else product.add_(bias)
     plain = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel()
     if _ONEDNN is None or not plain or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
-    return product
+    product = _ONEDNN(x, weight, bias, "none", [], "")
+    return product  # noqa: RET504
+
+
+def weight_of(layer: Any) -> Tensor:
+    """A linear layer's weight (out, in), also of one that keeps it the other way round."""
+    from transformers.pytorch_utils import Conv1D
+
+    weight: Tensor = layer.weight
+    return weight.t() if type(layer) is Conv1D else weight
 
 
 class FrozenLinear(torch.autograd.Function):

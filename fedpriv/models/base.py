@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError
+from fedpriv.models.attention import RECORDWISE, register_attention, use_attention
 from fedpriv.models.digest import base_digest, find_base
 from fedpriv.models.stored import source_of
 
@@ -33,6 +34,8 @@ class Base:
 def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) -> Base:
     """Load the model of `settings` in `dtype`, on the CPU, in evaluation mode.
 
+    With ``mixed`` it is float32 as yet, see `fedpriv.models.mixed`.
+
     Only safetensors are read and no code of the model's repository is run. A new
     classification head is drawn from the public `seed`, its last layer is 0.
 
@@ -45,16 +48,15 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
 
     from fedpriv.models.pooled import MeanPooledClassifier
 
+    register_attention()
     source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
         "output_loading_info": True,
-        "dtype": getattr(torch, dtype),
+        "dtype": torch.float32 if dtype == "mixed" else getattr(torch, dtype),
         "use_safetensors": True,
         "trust_remote_code": False,
-        # Other kernels are chosen by the whole batch's padding: one short record would change
-        # the rounding of all others, and a server can pick weights that blow rounding up.
-        "attn_implementation": "eager",
+        "attn_implementation": RECORDWISE,
     }
     factory: Any = AutoModelForCausalLM
     if settings.task == "classification":
@@ -78,8 +80,10 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
                 new = {*loaded["missing_keys"], *drawn}
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(settings, error) from None
+    use_attention(model)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = tokenizer.pad_token_id
+    model.config.use_cache = False  # what generates asks for its cache
     model.requires_grad_(False)
     model.eval()
     if settings.task == "classification":

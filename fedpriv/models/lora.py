@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.config.job import LoraSection
 from fedpriv.errors import ConfigError, ModelError
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from peft import PeftModel
 
     from fedpriv.models.base import Base
+
+_HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
 def attach_lora(
@@ -29,27 +32,30 @@ def attach_lora(
     No dropout: a mask shared by the records of a batch would tie them together (law 4).
 
     Raises:
-        ConfigError: ``lora.target_modules`` matches nothing in this model.
+        ConfigError: ``lora.target_modules`` or ``lora.modules_to_save`` matches nothing in this
+            model.
         ModelError: peft knows no targets for this architecture and none are named.
     """
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
 
+    layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})
+    layers = [name for name in layers if not name.isdigit()]
+    _check_names(base, "modules_to_save", settings.modules_to_save, layers)
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
         target_modules=_targets(base, settings),
         lora_dropout=0.0,
         bias="none",
+        modules_to_save=list(settings.modules_to_save) or None,
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         model = get_peft_model(base.model, config)
-    if (
-        settings.frozen_a
-    ):  # Sun et al. 2024, "Improving LoRA in privacy-preserving federated learning"
+    if settings.frozen_a:
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:
                 parameter.requires_grad_(False)
@@ -68,6 +74,8 @@ def _targets(base: Base, settings: LoraSection) -> list[str]:
             if type(module).__name__ in ("Linear", "Conv1D")
         }
     )
+    if settings.target_modules == "all-linear":
+        return _all_linear(base, settings)
     if settings.target_modules == "auto":
         known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
         if known is None:
@@ -76,13 +84,34 @@ def _targets(base: Base, settings: LoraSection) -> list[str]:
                 f" Name some of: {', '.join(linear)}."
             )
         return list(known)
+    _check_names(base, "target_modules", settings.target_modules, linear)
+    return list(settings.target_modules)
+
+
+def _all_linear(base: Base, settings: LoraSection) -> list[str]:
+    """Every linear layer but the output and what is trained whole.
+
+    Peft's own "all-linear" trips over DistilBERT, whose `pre_classifier` it takes for a head.
+    """
+    model: Any = base.model
+    output = model.get_output_embeddings()
+    whole = (*settings.modules_to_save, *_HEADS)
+    return [
+        name
+        for name, module in base.model.named_modules()
+        if type(module).__name__ in ("Linear", "Conv1D")
+        and module is not output
+        and not name.endswith(whole)
+    ]
+
+
+def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     names = [name for name, _ in base.model.named_modules()]
-    for target in settings.target_modules:
+    for target in wanted:
         if not any(name == target or name.endswith("." + target) for name in names):
             raise ConfigError(
-                f"matches no layer of this {kind} model",
-                key="lora.target_modules",
+                f"matches no layer of this {base.model.config.model_type} model",
+                key=f"lora.{key}",
                 value=target,
-                fix=f"Name some of: {', '.join(linear)}.",
+                fix=f"Name some of: {', '.join(known)}.",
             )
-    return list(settings.target_modules)

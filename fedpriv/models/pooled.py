@@ -24,6 +24,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     def __init__(self, encoder: PreTrainedModel, labels: int) -> None:
         super().__init__(encoder.config)
         self.encoder = encoder
+        self._supports_sdpa = encoder._supports_sdpa
         if getattr(encoder, "pooler", None) is not None:
             encoder.pooler = None  # type: ignore[assignment]  # of the first token; it would be computed and thrown away
         width: int = encoder.config.hidden_size

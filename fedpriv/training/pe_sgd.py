@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.batch import buckets
-from fedpriv.gradients.basis import Basis, Losses, weighted_gradient
+from fedpriv.gradients.basis import Basis, weighted_gradient
 from fedpriv.gradients.clip import ClippedSum
+from fedpriv.gradients.engine import Losses
 from fedpriv.gradients.projection import Projection, normalised, shortened
 from fedpriv.privacy.grid import Numerics
 from fedpriv.training.dp_lora import DpLora
@@ -50,7 +51,7 @@ class Span:
         present = [i for i, example in enumerate(self.examples) if example is not None]
         found = [example for example in self.examples if example is not None]
         for length, members in buckets(found, worker.recipe.model.max_length).items():
-            for chunk in chunks(members, worker.recipe.compute.microbatch):
+            for chunk in chunks(members, worker.at_once):
                 batch = worker.batch([found[i] for i in chunk], length)
                 yield partial(record_losses, batch=batch), [present[i] for i in chunk]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
+from fedpriv.training.microbatch import is_out_of_memory
 
 if TYPE_CHECKING:
     from fedpriv.data.batch import Batch
@@ -54,7 +55,7 @@ def sum_of_units(
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
-    at_once = 1 if grid or alone else worker.recipe.compute.microbatch
+    at_once = 1 if grid or alone else worker.at_once
     for held in _by_length(units, worker.recipe.model.max_length):
         start = 0
         while start < len(held):
@@ -63,6 +64,8 @@ def sum_of_units(
                 found = vectors(_means(worker, part, at_once, rows))
                 total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
             except Exception as error:  # whatever fails, the sample stays the same
+                if is_out_of_memory(error):
+                    worker.out_of_memory(len(part))
                 if len(part) > 1:
                     at_once = max(1, len(part) // 2)
                     continue

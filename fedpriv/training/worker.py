@@ -7,10 +7,11 @@ step overwrites.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,18 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import Base, load_base
+from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora
+from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.vector import TrainableVector
 
 if TYPE_CHECKING:
     from fedpriv.data.batch import Batch
     from fedpriv.data.encode import Example
-    from fedpriv.gradients.per_sample import PerSampleGradients
+    from fedpriv.gradients.engine import GradientEngine
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,23 +69,49 @@ class Worker:
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
-        self._gradients: PerSampleGradients | None = None
+        self._gradients: GradientEngine | None = None
+        self._at_once = recipe.compute.microbatch
+        if recipe.compute.gradient_checkpointing:
+            checkpoint_layers(self.model)
+        if recipe.compute.dtype == "mixed":
+            halve_frozen_products(self.model)
+            _ = self.gradients  # nothing else can compute with such weights
 
     @property
-    def gradients(self) -> PerSampleGradients:
+    def gradients(self) -> GradientEngine:
         """The per-sample engine, attached and probed at first use.
 
         Raises:
             NotPrivateError: this model's per-record gradients can't be computed exactly.
         """
+        from fedpriv.gradients.opacus import OpacusGradients
         from fedpriv.gradients.per_sample import PerSampleGradients
         from fedpriv.training.probe import probe_independence
 
         if self._gradients is None:
-            gradients = PerSampleGradients(self.model)
+            kind: Callable[[Any], GradientEngine] = PerSampleGradients
+            if self.recipe.compute.engine == "opacus":
+                kind = OpacusGradients
+            gradients = kind(self.model)
             probe_independence(self, gradients)
             self._gradients = gradients
         return self._gradients
+
+    @property
+    def at_once(self) -> int:
+        """Records to compute at once: what the recipe says, or what fits."""
+        from fedpriv.training.microbatch import records_that_fit
+
+        if self._at_once is None:
+            self._at_once = records_that_fit(self)
+        return self._at_once
+
+    def out_of_memory(self, records: int) -> None:
+        """From now on, compute at most half as many at once. Says so once for each size."""
+        half = max(1, records // 2)
+        if half < self.at_once:
+            self._at_once = half
+            log.warning("Out of memory with %d records at once; %d from now on.", records, half)
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:
         """Examples padded to `length` on the right, on the model's device.

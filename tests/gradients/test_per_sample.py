@@ -1,4 +1,4 @@
-"""Rows against a loop over single records, and what one record may do to another's row."""
+"""What one record may do to another's row, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients_checks import disturb, random_batch, rows_of
 from torch import nn
 
 from fedpriv.data.batch import Batch
@@ -24,70 +25,6 @@ KINDS = [
     ("gpt2", "classification"),
     ("qwen3", "classification"),
 ]
-
-
-def random_batch(worker: Any, lengths: list[int], width: int = 20, seed: int = 0) -> Batch:
-    """Records of the given lengths, padded on the right to `width`."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, 250, (len(lengths), width), generator=generator)
-    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
-    ids = ids * mask  # the padding token is 0
-    if worker.recipe.model.task == "classification":
-        labels = torch.randint(0, 3, (len(lengths),), generator=generator)
-    else:
-        labels = torch.where(mask == 1, ids, -100)
-        labels[:, 0] = -100  # nothing comes before the first token
-    return Batch(ids, mask, labels)
-
-
-def disturb(worker: Any) -> None:
-    """Move the adapter off its start, where lora_B is 0 and hides half of the gradient."""
-    generator = torch.Generator().manual_seed(7)
-    noise = torch.randn(worker.vector.size, generator=generator) * 0.1
-    worker.vector.write(worker.vector.read() + noise.numpy())
-
-
-def rows_of(worker: Any, batch: Batch) -> torch.Tensor:
-    rows = worker.gradients.rows(lambda model: record_losses(model, batch), len(batch))
-    return torch.stack([worker.gradients.natural(row) for row in rows])
-
-
-def loop(worker: Any, batch: Batch) -> torch.Tensor:
-    """One record at a time, by plain autograd on the untouched model."""
-    gradients = worker._gradients
-    if gradients is not None:
-        gradients.detach()
-        worker._gradients = None
-    trained = [p for p in worker.model.parameters() if p.requires_grad]
-    found = []
-    for i in range(len(batch)):
-        one = Batch(batch.input_ids[i : i + 1], batch.attention_mask[i : i + 1],
-                    batch.labels[i : i + 1])  # fmt: skip
-        loss = record_losses(worker.model, one).sum()
-        parts = torch.autograd.grad(loss, trained, allow_unused=True)
-        found.append(
-            torch.cat(
-                [
-                    torch.zeros(p.numel(), dtype=p.dtype) if g is None else g.reshape(-1)
-                    for p, g in zip(trained, parts, strict=True)
-                ]
-            )
-        )
-    return torch.stack(found)
-
-
-@pytest.mark.parametrize(("kind", "task"), KINDS)
-def test_rows_equal_a_loop_over_single_records(
-    make_worker: Callable[..., Any], kind: str, task: str
-) -> None:
-    worker = make_worker(kind, task=task)
-    disturb(worker)
-    batch = random_batch(worker, [20, 7, 13, 1 if task == "classification" else 2])
-    rows = rows_of(worker, batch)
-    expected = loop(worker, batch)
-    assert rows.shape == (4, worker.vector.size)
-    assert expected.norm(dim=1).min() > 1e-3
-    assert (rows - expected).norm() / expected.norm() < 1e-12
 
 
 @pytest.mark.parametrize(("kind", "task"), KINDS)

@@ -1,0 +1,64 @@
+"""Refuse by name what ties the records of a batch together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from fedpriv.errors import NotPrivateError
+
+# Layers whose output for one record depends on the other records of the batch.
+_MIXING = (nn.modules.batchnorm._BatchNorm,)
+# Rotary positions that are the same for a position whatever else was seen.
+_CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
+# Architectures with a linear layer that is also fed something other than the batch.
+_SHARED_POSITIONS = ("deberta", "deberta-v2")
+
+
+def _rope_types(settings: Any) -> Iterator[str]:
+    """Every rotary type named in a configuration, wherever it stands."""
+    if isinstance(settings, dict):
+        for key, value in settings.items():
+            if key == "rope_type" and isinstance(value, str):
+                yield value
+            else:
+                yield from _rope_types(value)
+
+
+def refuse_mixing(model: nn.Module) -> None:
+    """Refuse by name what is known to tie the records of a batch together.
+
+    Raises:
+        NotPrivateError: names the layer and the way out.
+    """
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", "")
+    if kind in _SHARED_POSITIONS:
+        raise NotPrivateError(
+            f"{kind} feeds relative position embeddings, shared by all records, through its"
+            " attention layers, so their per-record gradients are wrong."
+            " Use BERT, RoBERTa, DistilBERT or ModernBERT."
+        )
+    experts = max(
+        int(getattr(config, key, 0) or 0)
+        for key in ("num_local_experts", "num_experts", "n_routed_experts")
+    )
+    if experts > 1:
+        raise NotPrivateError(
+            f"{kind} is a mixture of experts: where one record is routed may depend on the others."
+            " Use a dense model."
+        )
+    for rope in _rope_types(getattr(config, "to_dict", dict)()):
+        if rope not in _CONSTANT_ROPE:
+            raise NotPrivateError(
+                f"{kind}: rotary positions of type {rope!r} change with the longest record seen so"
+                f" far. Use a model with one of: {', '.join(_CONSTANT_ROPE)}."
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, _MIXING):
+            raise NotPrivateError(
+                f"{name}: {type(module).__name__} computes statistics over the batch."
+                " Use a model with LayerNorm."
+            )

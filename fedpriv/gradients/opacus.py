@@ -1,0 +1,152 @@
+"""Per-record gradients by opacus, for layers that `PerSampleGradients` does not know."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.gradients.engine import Losses, Take, backward, trained_type
+from fedpriv.gradients.mixing import refuse_mixing
+
+# Of the summed gradient, that rounding may make between rows and autograd's own sum.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+class OpacusGradients:
+    """A `GradientEngine` on opacus' hooks: trained embeddings, norms and convolutions, too.
+
+    Slower than `PerSampleGradients`, and larger: the summed gradients are computed besides. Those
+    are compared with the sum of the rows at first use, since a weight that is shared by layers may
+    be counted wrongly.
+
+    Attributes:
+        size: P, the number of trained parameters.
+
+    Raises:
+        ConfigError: opacus is not installed.
+        NotPrivateError: opacus has no exact rule for something that is trained, or a layer mixes
+            records.
+
+    Source:
+        Yousefpour et al., "Opacus", 2021.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        try:
+            from opacus import GradSampleModule  # type: ignore[import-untyped]
+        except ImportError:
+            raise ConfigError(
+                "is not installed",
+                key="compute.engine",
+                value="opacus",
+                fix="Type: pip install 'fedpriv[opacus]'.",
+            ) from None
+        refuse_mixing(model)
+        self._model = model
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        if not self._trained:
+            raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
+        self.size = sum(p.numel() for p in self._trained)
+        self._layers = []
+        for name, module in model.named_modules():
+            own = [k for k, p in module.named_parameters(recurse=False) if p.requires_grad]
+            if not own:
+                continue
+            if type(module) not in GradSampleModule.GRAD_SAMPLERS:
+                raise NotPrivateError(
+                    f"{name}.{min(own)}: opacus has no exact rule for the per-record gradients of a"
+                    f" trainable {type(module).__name__}. Leave it out of lora.modules_to_save."
+                )
+            self._layers.append(module)
+        for layer in self._layers:
+            layer.training = True  # opacus looks at no others; a layer of these has no dropout
+        try:
+            self._hooks = GradSampleModule(model, loss_reduction="sum")
+        except NotImplementedError as error:
+            raise NotPrivateError(f"opacus can't take this model: {error}.") from None
+        self._checked = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are made."""
+        return trained_type(self._model)[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows: float32, or float64 for a float64 model."""
+        return trained_type(self._model)[1]
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """The first column of each parameter, and its values."""
+        found, start = [], 0
+        for p in self._trained:
+            found.append((start, p.numel()))
+            start += p.numel()
+        return found
+
+    def rows(self, losses: Losses, batch_size: int) -> Tensor:
+        """As `GradientEngine.rows`.
+
+        Raises:
+            NotPrivateError: a layer was fed something that is not the batch, or the rows don't
+                add up to the gradient of the sum.
+        """
+        try:
+            with warnings.catch_warnings():  # of an adapter in the first layer
+                warnings.filterwarnings("ignore", "Full backward hook is firing")
+                backward(self._model, losses, batch_size)
+            parts = [self._rows_of(p, batch_size) for p in self._trained]
+            rows = torch.cat(parts, 1)
+            if not self._checked:
+                self._check(rows)
+            return rows
+        finally:
+            for p in self._trained:
+                p.grad = p.grad_sample = None  # type: ignore[attr-defined]
+
+    def _rows_of(self, parameter: nn.Parameter, batch_size: int) -> Tensor:
+        found = getattr(parameter, "grad_sample", None)
+        if found is None:  # the layer was not used: its gradient is zero
+            return torch.zeros(batch_size, parameter.numel(), dtype=self.dtype, device=self.device)
+        if not isinstance(found, Tensor) or found.shape[0] != batch_size:
+            raise NotPrivateError(
+                "A layer was fed something that is not the batch, so its gradient can't be told"
+                " apart by record."
+            )
+        return found.reshape(batch_size, -1).to(self.dtype)
+
+    def _check(self, rows: Tensor) -> None:
+        zero = torch.zeros(())
+        sums = [(zero if p.grad is None else p.grad).expand(p.shape) for p in self._trained]
+        expected = torch.cat([part.reshape(-1) for part in sums]).to(rows)
+        off = (rows.sum(0) - expected).norm()
+        if not off <= TOLERANCE[rows.dtype] * rows.norm():
+            raise NotPrivateError(
+                "opacus' per-record gradients of this model don't add up to its gradient."
+                " Train LoRA matrices and linear heads only."
+            )
+        self._checked = True
+
+    def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
+        """As `GradientEngine.stream`; all rows are held while it runs."""
+        rows = self.rows(losses, batch_size)
+        for start, width in self.blocks:
+            take(start, rows[:, start : start + width])
+
+    def natural(self, vector: Tensor) -> Tensor:
+        """The same: the columns are in the order of `TrainableVector`."""
+        return vector
+
+    def ordered(self, vector: Tensor) -> Tensor:
+        """The same."""
+        return vector
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        self._hooks.remove_hooks()
+        for layer in self._layers:
+            layer.training = False

@@ -1,0 +1,60 @@
+"""How many records are computed at once, where nobody says."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from fedpriv.data.batch import Batch
+from fedpriv.training.loss import record_losses
+
+if TYPE_CHECKING:
+    from fedpriv.training.worker import Worker
+
+ON_A_CPU = 16  # more are no faster: a core's caches are full by then
+MOST = 1024
+SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
+ROWS_SHARE = 16  # on a CPU, rows may take one in so many of the machine's bytes
+
+
+def records_that_fit(worker: Worker) -> int:
+    """A power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory holds.
+
+    Privacy:
+        Measured on random tokens; records have no part in it.
+    """
+    if worker.device == "cpu":
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        rows = memory // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
+        return _power_of_two(min(ON_A_CPU, rows))
+    one, two = _peak(worker, 1), _peak(worker, 2)
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(worker.device)
+    each = max(1, two - one)
+    return _power_of_two(min(MOST, int(SHARE * free) // each))
+
+
+def _peak(worker: Worker, count: int) -> int:
+    """Bytes that a step over records of the longest length takes on a GPU."""
+    length = worker.recipe.model.max_length
+    ids = torch.full((count, length), 5)
+    classification = worker.recipe.model.task == "classification"
+    labels = torch.zeros(count, dtype=torch.int64) if classification else ids
+    batch = Batch(ids, torch.ones_like(ids), labels).to(worker.device)
+    torch.cuda.reset_peak_memory_stats(worker.device)
+    worker.gradients.rows(partial(record_losses, batch=batch), count)
+    return int(torch.cuda.max_memory_allocated(worker.device))
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch had no memory left, on whatever device."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

@@ -1,0 +1,99 @@
+"""The slower engine: exact where it serves, refused where it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from gradients_checks import disturb, loop, random_batch, rows_of
+from torch import nn
+
+from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.gradients.opacus import OpacusGradients
+from fedpriv.training.loss import record_losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "whole"),
+    [
+        ("llama", "causal-lm", ()),
+        ("bert", "classification", ()),
+        ("gpt2", "causal-lm", ("ln_f",)),
+        ("llama", "causal-lm", ("embed_tokens",)),
+    ],
+)
+def test_rows_equal_a_loop_over_single_records(
+    make_worker: Callable[..., Any], kind: str, task: str, whole: tuple[str, ...]
+) -> None:
+    worker = make_worker(kind, task=task, modules_to_save=whole, engine="opacus")
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13, 2])
+    rows = rows_of(worker, batch)
+    expected = loop(worker, batch)
+    assert rows.shape == (4, worker.vector.size)
+    assert (rows - expected).norm() / expected.norm() < 1e-10
+    assert not any(module.training for module in worker.model.modules())
+    assert all(p.grad is None for p in worker.model.parameters())
+
+
+@pytest.mark.parametrize("whole", ["ln_f", "wte"])
+def test_what_only_opacus_computes_is_refused_with_the_way_out(
+    make_worker: Callable[..., Any], whole: str
+) -> None:
+    worker = make_worker("gpt2", modules_to_save=(whole,))
+    with pytest.raises(NotPrivateError, match=rf'{whole}.*compute\.engine = "opacus"'):
+        _ = worker.gradients
+
+
+def test_blocks_are_handed_over_as_the_rows_are(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("llama", engine="opacus")
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13])
+    losses = partial(record_losses, batch=batch)
+    rows = worker.gradients.rows(losses, 3)
+    found = torch.zeros_like(rows)
+
+    def take(start: int, part: torch.Tensor) -> None:
+        found[:, start : start + part.shape[1]] += part
+
+    worker.gradients.stream(losses, 3, take)
+    assert torch.equal(found, rows)
+    assert sum(width for _, width in worker.gradients.blocks) == worker.gradients.size
+
+
+def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = make_worker("llama").model.unload()
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], use_dora=True))
+    with pytest.raises(NotPrivateError, match="magnitude"):
+        OpacusGradients(model)
+
+
+def test_rows_that_do_not_add_up_are_refused() -> None:
+    """A layer whose rule is right for its own weight, and whose weight another layer uses, too."""
+
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first: torch.Tensor = self.first(x) + x @ self.first.weight.t()
+            return self.second(first)
+
+    model = Shared()
+    gradients = OpacusGradients(model)
+    x = torch.randn(3, 4)
+    with pytest.raises(NotPrivateError, match="don't add up"):
+        gradients.rows(lambda m: m(x).square().sum(1), 3)
+
+
+def test_without_opacus_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(ConfigError, match=r"fedpriv\[opacus\]"):
+        OpacusGradients(nn.Linear(2, 2))
