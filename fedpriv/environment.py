@@ -9,6 +9,7 @@ _DEFAULTS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
     # Threads that wait give their core away. Alone on a machine that changes nothing; four sites

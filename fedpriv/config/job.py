@@ -40,8 +40,9 @@ class JobSection(Section):
         1, ge=1, le=1000, description="private steps of a round; above 1, sites move by themselves"
     )
     rounds: int = Field(ge=1, le=100_000, description="rounds, of sync private steps per site each")
-    engine: Literal["inline", "network"] = Field(
-        "inline", description="where client and server meet"
+    engine: Literal["inline", "ray", "network"] = Field(
+        "inline",
+        description="where client and server meet: in threads, in processes, over the network",
     )
     wire: Wire = Field(
         "float32", description="how sites send updates; rounding what is released is free"
@@ -234,6 +235,11 @@ class ComputeSection(Section):
     )
     gradient_checkpointing: bool = Field(
         False, description="compute layers twice instead of keeping what they made"
+    )
+    gpus_per_site: float | None = Field(
+        None,
+        gt=0,
+        description="engine ray: what a site that computes gets of the GPUs; default: its share",
     )
     engine: Literal["fedpriv", "opacus"] = Field(
         "fedpriv", description="who computes per-record gradients; opacus knows more layers"

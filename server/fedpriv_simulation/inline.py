@@ -9,18 +9,23 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 # Flower's code for an exception in a ClientApp; its text stays with the node.
 CLIENT_APP_ERROR = 2
 SERVER_NODE = 1  # as in Flower's own link
+FIRST_SITE = SERVER_NODE + 1
 RUN = 1
 
 
+def set_identity() -> None:
+    """Tell Flower's Message constructor who the process is; its launchers would do so."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN, RUN, SERVER_NODE
+
+
 class InlineGrid(Grid):
-    """Runs the apps of `apps` (node id → ClientApp) on `threads` threads.
+    """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
 
     Each of the threads calls `begin` first.
 
@@ -30,12 +35,11 @@ class InlineGrid(Grid):
 
     def __init__(
         self,
-        apps: Mapping[int, ClientApp],
+        apps: Mapping[int, Callable[[Message, Context], Message]],
         threads: int,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
-        # Flower's Message constructor asks the process who it is; its launchers would say it.
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN, RUN, SERVER_NODE
+        set_identity()
         self._apps = dict(apps)
         self._contexts = {
             node: Context(

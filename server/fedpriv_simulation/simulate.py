@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
-from fedpriv.privacy.history import new_dataset_id
-from fedpriv.privacy.ledger import Terms
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
-from fedpriv_client.limits import Limits
 from fedpriv_client.report import write_budget_report
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site
 from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_simulation.inline import SERVER_NODE, InlineGrid
+from fedpriv_simulation.hosts import Hosts
+from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.workers import own_threads, workers_of
 
 
@@ -85,7 +83,7 @@ def simulate(
             value=False,
             fix="Leave the option out, or set data_is_public = true if the data really is.",
         )
-    if config.job.engine != "inline":
+    if config.job.engine == "network":
         raise ConfigError(
             "is not a simulation",
             file=source,
@@ -115,73 +113,61 @@ def _simulate(
         with _naming(source):
             pool = pool or WorkerPool(workers_of(config))
             job = Job(config, run, pool)
-        sites = []
-        for section in config.sites:
-            progress.preparing(f"Preparing {section.name}")
-            with _naming(source, f"sites.{section.name}"):
-                site = _site(config, section, run, pool, insecure_seed, job.proposal.base_digest)
-                stack.callback(site.close)
-                site.consider(job.proposal)  # here the reasons of a refusal can be told in full
-            sites.append(site)
-        job_id = job.proposal.job_id
-
-        apps = {node: client_app(site) for node, site in enumerate(sites, start=SERVER_NODE + 1)}
-        grid = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
+        sites = Sites(config, run.path, insecure_seed, job.proposal.base_digest)
+        grid, report_on = _meeting(stack, sites, job, pool, source, progress)
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)
         finally:
             if run.info["status"] != "preparing":
-                budgets = {site.settings.name: write_budget_report(site, job_id) for site in sites}
+                budgets = report_on()
                 report = write_report(run.path)
     return Outcome(run, job.baseline, job.rounds, budgets, report)
 
 
-def _site(
-    config: JobConfig,
-    section: SiteSection,
-    run: RunDirectory,
+def _meeting(
+    stack: contextlib.ExitStack,
+    sites: Sites,
+    job: Job,
     pool: WorkerPool,
-    insecure_seed: int | None,
-    base_digest: str,
-) -> Site:
-    assert section.data is not None and section.size is not None  # checked when it was read
-    cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
-    folder = run.site_folder(section.name)
-    settings = SiteSettings(
-        name=section.name,
-        data=section.data,
-        columns=config.data.columns,
-        state_dir=folder,
-        ledger=section.ledger or folder / "ledger.db",
-        terms=Terms(
-            dataset_id=new_dataset_id(),
-            declared_size=section.size,
-            unit=config.privacy.unit,
-            max_records_per_unit=config.privacy.max_records_per_unit,
-            delta=config.privacy.delta,
-            budget=cap,
-            simulated=True,
-            private=insecure_seed is None,
-        ),
-        limits=Limits(
-            per_job=cap,
-            base_digest=base_digest,
-            labels=config.model.labels,
-            methods=(config.job.method,),
-            max_length=config.model.max_length,
-        ),
-        compute=config.compute,
-        lasting=section.ledger is not None,
-        witness=section.witness,
-    )
+    source: Path,
+    progress: Progress,
+) -> tuple[InlineGrid, Callable[[], dict[str, BudgetReport]]]:
+    """Where client and server meet, and what writes the sites' budget reports afterwards.
 
-    def entropy(job_id: str, slot: int) -> Entropy:
-        if insecure_seed is None:
-            return SystemEntropy()
-        return InsecureEntropy(insecure_seed, section.name, slot)
+    Every site is opened here at least once, so that whatever it refuses can be told in full.
+    """
+    config, job_id = sites.config, job.proposal.job_id
+    opened: list[Site] = []
+    for section in config.sites:
+        progress.preparing(f"Preparing {section.name}")
+        with _naming(source, f"sites.{section.name}"):
+            site = sites.open(section, pool)
+            with contextlib.ExitStack() as own:
+                own.callback(site.close)
+                site.consider(job.proposal)
+                if config.job.engine == "inline":
+                    opened.append(site)
+                    stack.push(own.pop_all())
+    if config.job.engine == "inline":
+        apps = {node: client_app(site) for node, site in enumerate(opened, start=FIRST_SITE)}
+        grid = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
+        return grid, lambda: {
+            site.settings.name: write_budget_report(site, job_id) for site in opened
+        }
+    with _naming(source):
+        hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
+    grid = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
 
-    return Site(settings, pool, entropy)
+    def report_on() -> dict[str, BudgetReport]:
+        hosts.close()
+        found = {}
+        for section in config.sites:
+            with contextlib.closing(sites.open(section, pool)) as site:
+                found[section.name] = write_budget_report(site, job_id)
+        return found
+
+    return grid, report_on
 
 
 def _check_files(config: JobConfig, source: Path) -> None:

@@ -16,14 +16,18 @@ COPIES = 2**31  # bytes that the copies of a model may take together, unless mor
 def workers_of(config: JobConfig) -> int:
     """Sites that compute at once: as many as the file says.
 
-    By default that is one where a GPU does the work. On a CPU it is one a core, while their copies
+    By default that is one where a GPU does the work, or with engine ``ray`` as many as the GPUs
+    have shares for. On a CPU it is one a core, while their copies
     of the model are small: a step's products are too small to share, so one thread for each of two
     sites is 1.6 times as fast as two threads for one after the other.
     """
     if config.compute.workers is not None:
         return min(config.compute.workers, len(config.sites))
+    if device_of(config.compute.device) != "cpu":
+        shares = torch.cuda.device_count() / (config.compute.gpus_per_site or 1.0)
+        return max(1, min(len(config.sites), int(shares))) if config.job.engine == "ray" else 1
     parameters = parameters_of(config.model.name)
-    if parameters is None or device_of(config.compute.device) != "cpu":
+    if parameters is None:
         return 1
     fitting = int(COPIES // (4 * max(1, parameters)))
     return max(1, min(len(config.sites), torch.get_num_threads(), fitting))

@@ -30,7 +30,7 @@ from fedpriv_server.evaluation import area_under_curve, evaluate
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.inline import InlineGrid
-from fedpriv_simulation.simulate import _site
+from fedpriv_simulation.sites import Sites
 from fedpriv_strategies.messages import as_arrays
 
 Make = Callable[..., Any]
@@ -131,7 +131,9 @@ class Setting:
         pool = WorkerPool()
         self.job = Job(self.config, self.run, pool)
         self.sites = [
-            _site(self.config, section, self.run, pool, None, self.job.proposal.base_digest)
+            Sites(self.config, self.run.path, None, self.job.proposal.base_digest).open(
+                section, pool
+            )
             for section in self.config.sites
         ]
         self.apps = {i: client_app(site) for i, site in enumerate(self.sites, start=2)}

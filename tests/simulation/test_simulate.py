@@ -29,7 +29,8 @@ from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.inline import InlineGrid
-from fedpriv_simulation.simulate import Outcome, Progress, _site, simulate
+from fedpriv_simulation.simulate import Outcome, Progress, simulate
+from fedpriv_simulation.sites import Sites
 from fedpriv_strategies.messages import as_arrays
 
 Make = Callable[..., Any]
@@ -538,7 +539,8 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
     job = Job(config, directory, pool)
     seen = []
     for section in config.sites:
-        site = _site(config, section, directory, pool, None, job.proposal.base_digest)
+        sites = Sites(config, directory.path, None, job.proposal.base_digest)
+        site = sites.open(section, pool)
         with InlineGrid({2: client_app(site)}, 1) as grid:
             job.strategy.offers.clear()
             job.strategy._min_sites = 1

@@ -1,0 +1,167 @@
+"""Sites in processes of their own, several to a process, by Ray.
+
+A process loads the model once and keeps a few of its sites open. The others are opened when they
+are asked: what a simulation holds in memory does not grow with its sites.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+
+from fedpriv.config.job import JobConfig
+from fedpriv.environment import set_environment
+from fedpriv.errors import ConfigError
+from fedpriv.protocol import Proposal
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.app import client_app
+from fedpriv_client.site import Site
+from fedpriv_simulation.inline import RUN, set_identity
+from fedpriv_simulation.sites import Sites
+
+log = logging.getLogger(__name__)
+OPEN = 4  # sites that a process keeps open
+Answer = Callable[[Message, Context], Message]
+
+
+class Host:
+    """A process that answers for its sites, one message after the other.
+
+    Args:
+        proposal: what a site that is opened makes an offer for.
+        threads: of torch.
+    """
+
+    def __init__(self, sites: Sites, proposal: Proposal, threads: int) -> None:
+        import torch
+
+        set_environment()
+        set_identity()
+        logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
+        torch.set_num_threads(threads)
+        self._sites, self._proposal = sites, proposal
+        self._pool = WorkerPool(1)
+        self._open: OrderedDict[int, Site] = OrderedDict()
+
+    def answer(self, number: int, message: Message) -> Message:
+        """The reply of the site with that number, in the order of the file."""
+        context = Context(run_id=RUN, node_id=0, node_config={}, state=RecordDict(), run_config={})
+        return client_app(self._site(number))(message, context)
+
+    def close(self) -> None:
+        """Give the ledgers back."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _site(self, number: int) -> Site:
+        if number not in self._open:
+            while len(self._open) >= OPEN:
+                self._open.popitem(last=False)[1].close()
+            site = self._sites.open(self._sites.config.sites[number], self._pool)
+            self._open[number] = site
+            site.consider(self._proposal)
+        self._open.move_to_end(number)
+        return self._open[number]
+
+
+class Hosts:
+    """As many processes as compute at once. Use it as a context manager.
+
+    Every site has its process, so that none is open in two; the processes get about the same
+    number of records each.
+
+    Raises:
+        ConfigError: Ray is not installed, or the machine has too few GPUs.
+    """
+
+    def __init__(self, sites: Sites, proposal: Proposal, count: int) -> None:
+        ray = _ray()
+        import torch
+
+        config, threads = sites.config, max(1, torch.get_num_threads() // count)
+        gpus = gpus_of_a_host(config, torch.cuda.device_count(), count)
+        ray.init(
+            num_cpus=count,
+            include_dashboard=False,
+            configure_logging=False,
+            log_to_driver=False,
+        )
+        self._ray = ray
+        kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
+        self._hosts = [kind.remote(sites, proposal, threads) for _ in range(count)]
+        self._of = shared_out([section.size or 0 for section in config.sites], count)
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+        self._ray.shutdown()
+
+    def close(self) -> None:
+        """Give the sites' ledgers back."""
+        try:
+            self._ray.get([host.close.remote() for host in self._hosts], timeout=30)
+        except Exception:  # a process that is gone holds nothing
+            log.debug("A process of the simulation was gone.")
+
+    def answers(self, first: int) -> dict[int, Answer]:
+        """How each site is asked, by node id, from `first` on."""
+        return {first + number: self._asking(number) for number in range(len(self._of))}
+
+    def _asking(self, number: int) -> Answer:
+        host: Any = self._hosts[self._of[number]]
+
+        def answer(message: Message, context: Context) -> Message:
+            reply: Message = self._ray.get(host.answer.remote(number, message))
+            return reply
+
+        return answer
+
+
+def shared_out(sizes: list[int], count: int) -> list[int]:
+    """Which of `count` processes has each site, the largest sites first, each to the emptiest."""
+    held = [0] * count
+    of = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
+        of[number] = min(range(count), key=lambda host: (held[host], host))
+        held[of[number]] += sizes[number]
+    return of
+
+
+def gpus_of_a_host(config: JobConfig, there: int, count: int) -> float:
+    """The share of a GPU, or the GPUs, that a process gets.
+
+    Raises:
+        ConfigError: that is more than there are.
+    """
+    if config.compute.device == "cpu" or not there:
+        return 0.0
+    each = config.compute.gpus_per_site
+    if each is None:
+        each = there / count if there < count else float(there // count)
+    if each * count > there:
+        raise ConfigError(
+            f"is too much for {count} sites at once on {there} GPUs",
+            key="compute.gpus_per_site",
+            value=each,
+            fix=f"Lower it to {there / count:g}, or lower compute.workers.",
+        )
+    return each
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "is not installed",
+            key="job.engine",
+            value="ray",
+            fix="Type: pip install 'fedpriv[simulation]', or set engine = \"inline\".",
+        ) from None
+    return ray

@@ -1,0 +1,75 @@
+"""The sites of a simulation, as a federation file describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
+from fedpriv.privacy.history import new_dataset_id
+from fedpriv.privacy.ledger import Terms
+from fedpriv.training.worker import WorkerPool
+from fedpriv_client.limits import Limits
+from fedpriv_client.site import Site, SiteSettings
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Opens them, one by one, in whatever process they are to be.
+
+    Attributes:
+        run: run directory.
+        insecure_seed: of sampling and noise; None draws them from the operating system.
+        base_digest: of the model that they train.
+    """
+
+    config: JobConfig
+    run: Path
+    insecure_seed: int | None
+    base_digest: str
+
+    def open(self, section: SiteSection, pool: WorkerPool) -> Site:
+        """A site with a ledger of its own.
+
+        Raises:
+            FedprivError: as `Site`.
+        """
+        config, seed = self.config, self.insecure_seed
+        assert section.data is not None and section.size is not None  # checked when it was read
+        cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
+        folder = self.run / "sites" / section.name
+        settings = SiteSettings(
+            name=section.name,
+            data=section.data,
+            columns=config.data.columns,
+            state_dir=folder,
+            ledger=section.ledger or folder / "ledger.db",
+            terms=Terms(
+                dataset_id=new_dataset_id(),
+                declared_size=section.size,
+                unit=config.privacy.unit,
+                max_records_per_unit=config.privacy.max_records_per_unit,
+                delta=config.privacy.delta,
+                budget=cap,
+                simulated=True,
+                private=seed is None,
+            ),
+            limits=Limits(
+                per_job=cap,
+                base_digest=self.base_digest,
+                labels=config.model.labels,
+                methods=(config.job.method,),
+                max_length=config.model.max_length,
+            ),
+            compute=config.compute,
+            lasting=section.ledger is not None,
+            witness=section.witness,
+        )
+
+        def entropy(job_id: str, slot: int) -> Entropy:
+            if seed is None:
+                return SystemEntropy()
+            return InsecureEntropy(seed, section.name, slot)
+
+        return Site(settings, pool, entropy)

@@ -1,0 +1,145 @@
+"""Sites in processes of their own: the same run, whatever the processes are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.config import load_job
+from fedpriv.errors import ConfigError
+from fedpriv_simulation.hosts import OPEN, gpus_of_a_host, shared_out
+from fedpriv_simulation.simulate import Outcome, simulate
+
+Make = Callable[..., Any]
+
+
+def run(file: Path, out: Path, *overrides: str) -> Outcome:
+    return simulate(load_job(file, overrides), out, source=file, insecure_seed=7)
+
+
+def adapter_bytes(outcome: Outcome) -> bytes:
+    return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def test_processes_make_what_threads_make(federation: Make, tmp_path: Path) -> None:
+    """One process with more sites than it keeps open: each is opened again in every round."""
+    file = federation(rounds=2, sites=OPEN + 2)
+    threads = run(file, tmp_path / "threads", "compute.workers=1")
+    processes = run(file, tmp_path / "processes", "compute.workers=1", "job.engine=ray")
+    assert adapter_bytes(processes) == adapter_bytes(threads)
+    assert {name: (b.epsilon_spent, len(b.events)) for name, b in processes.budgets.items()} == {
+        name: (b.epsilon_spent, len(b.events)) for name, b in threads.budgets.items()
+    }
+    assert len(processes.budgets) == OPEN + 2
+    assert not list((tmp_path / "processes" / "sites").glob("*/cache"))
+
+
+KILLING = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from fedpriv.config import load_job
+from fedpriv_simulation import simulate as module
+
+def kill_a_host(metrics):
+    if metrics["round"] == 1:
+        found = subprocess.check_output(["pgrep", "-s", "0", "ray::Host"], text=True)
+        os.kill(int(found.split()[0]), signal.SIGKILL)
+
+file = Path(sys.argv[1])
+config = load_job(file, ["job.engine=ray", "job.min_sites=1", "compute.workers=2"])
+out = module.simulate(config, Path(sys.argv[2]), source=file, insecure_seed=7,
+                      progress=module.Progress(round_done=kill_a_host))
+print([{n: s["status"] for n, s in row["sites"].items()} for row in out.rounds])
+print({name: budget.events[0].count for name, budget in out.budgets.items()})
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_comes_back(federation: Make, tmp_path: Path) -> None:
+    file = federation(rounds=4)
+    command = [sys.executable, "-c", KILLING, str(file), str(tmp_path / "run")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, start_new_session=True
+    )
+    assert done.returncode == 0, done.stderr
+    rounds, _ = map(eval, done.stdout.splitlines()[-2:])
+    assert set(rounds[0].values()) == set(rounds[-1].values()) == {"ok"}
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_run_to_resume_and_no_process(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=200), tmp_path / "run"
+    command = [Path(sys.executable).parent / "fedpriv", "simulate", str(file), "--out", str(out)]
+    with subprocess.Popen(
+        [*command, "--set", "job.engine=ray"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("round"):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(60) == 130
+    assert "--resume" in rest
+    assert "Traceback" not in rest
+    ended = time.monotonic() + 30
+    while running := subprocess.run(["pgrep", "-as", str(process.pid)], capture_output=True).stdout:
+        assert time.monotonic() < ended, running
+        time.sleep(0.5)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 8))
+def test_every_site_has_one_process_and_none_has_much_more(sizes: list[int], count: int) -> None:
+    of = shared_out(sizes, count)
+    held = [sum(s for s, host in zip(sizes, of, strict=True) if host == h) for h in range(count)]
+    assert len(of) == len(sizes)
+    assert sum(held) == sum(sizes)
+    assert max(held) - min(held) <= max(sizes)
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "count", "given_share", "expected"),
+    [
+        ("auto", 0, 2, None, 0.0),
+        ("cpu", 4, 2, None, 0.0),
+        ("auto", 4, 2, None, 2.0),
+        ("auto", 4, 3, None, 1.0),
+        ("auto", 1, 4, None, 0.25),
+        ("cuda", 2, 4, 0.5, 0.5),
+    ],
+)
+def test_gpus_are_shared(
+    device: str, there: int, count: int, given_share: float | None, expected: float
+) -> None:
+    config: Any = SimpleNamespace(compute=SimpleNamespace(device=device, gpus_per_site=given_share))
+    assert gpus_of_a_host(config, there, count) == expected
+
+
+def test_more_gpus_than_there_are_are_refused() -> None:
+    config: Any = SimpleNamespace(compute=SimpleNamespace(device="auto", gpus_per_site=1.0))
+    with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it to 0\.5"):
+        gpus_of_a_host(config, 2, 4)
+
+
+def test_without_ray_it_says_what_to_type(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"job\.engine.*fedpriv\[simulation\]"):
+        run(federation(), tmp_path / "run", "job.engine=ray")
+    assert not (tmp_path / "run").exists()
