@@ -353,7 +353,7 @@ class Site:
             unit=proposal.privacy.unit,
             max_records_per_unit=proposal.privacy.max_records_per_unit,
         )
-        population = encode_population(self._records, spec, tokenizer)
+        population = encode_population(self._records, spec, tokenizer, self._cache)
         if population.empty_rows:
             shown = ", ".join(map(str, population.empty_rows[:10]))
             log.warning(

@@ -36,10 +36,11 @@ class Batch:
         return len(self.input_ids)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on `device`."""
-        return Batch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.labels.to(device)
-        )
+        """The same batch on `device`; a GPU fetches it by itself, while Python goes on."""
+        parts = (self.input_ids, self.attention_mask, self.labels)
+        if torch.device(device).type == "cuda":
+            return Batch(*(part.pin_memory().to(device, non_blocking=True) for part in parts))
+        return Batch(*(part.to(device) for part in parts))
 
 
 def padded_length(length: int, max_length: int) -> int:

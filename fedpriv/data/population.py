@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
+from fedpriv.data.store import ExampleStore, StoredUnits, Units
 from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Population:
 
     Args:
         units: the examples of each unit; none for a unit whose records have no tokens,
-            which stays in the population and contributes 0.
+            which stays in the population and contributes 0. They are read when asked for.
         empty_rows: numbers, from 1, of the rows that gave no example.
 
     Privacy:
@@ -32,7 +33,7 @@ class Population:
         logs. A declared size is typed by the administrator, never taken from here.
     """
 
-    units: tuple[tuple[Example, ...], ...]
+    units: Units
     empty_rows: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ def load_population(
     records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
     if "label" in spec.columns:
         check_labels(records, spec.labels, source)
-    return encode_population(records, spec, tokenizer)
+    return encode_population(records, spec, tokenizer, cache_dir)
 
 
 def check_labels(records: Iterable[Mapping[str, Any]], labels: Sequence[str], source: Any) -> None:
@@ -85,9 +86,14 @@ def check_labels(records: Iterable[Mapping[str, Any]], labels: Sequence[str], so
 
 
 def encode_population(
-    records: Iterable[Mapping[str, Any]], spec: DataSpec, tokenizer: PreTrainedTokenizerBase
+    records: Iterable[Mapping[str, Any]],
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
+
+    Each is tokenised once; see `ExampleStore` for where that is kept.
 
     A record that can't be encoded contributes nothing and its row is noted: a server chooses
     the tokenizer and the labels, so a refusal would be an answer about the records.
@@ -97,7 +103,8 @@ def encode_population(
             records are.
     """
     _check(spec, tokenizer)
-    units: dict[int | str, list[Example]] = {}
+    store = ExampleStore(folder)
+    units: dict[int | str, list[int]] = {}
     empty_rows = []
     for row, record in enumerate(records, 1):
         try:
@@ -110,8 +117,10 @@ def encode_population(
             empty_rows.append(row)
         owner = row if spec.unit == "record" else record[UNIT]
         held = units.setdefault(owner, [])
-        held.extend(examples[: spec.max_records_per_unit - len(held)])
-    return Population(tuple(tuple(held) for held in units.values()), tuple(empty_rows))
+        for example in examples[: spec.max_records_per_unit - len(held)]:
+            held.append(store.append(example))
+    store.seal()
+    return Population(StoredUnits(store, units.values()), tuple(empty_rows))
 
 
 def load_examples(

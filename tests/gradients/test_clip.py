@@ -96,6 +96,17 @@ def test_a_clipped_row_longer_than_the_bound_is_not_added(monkeypatch: pytest.Mo
         clip_and_sum(rows.clone(), 1.0)
 
 
+def test_where_nobody_looks_a_sum_is_the_same_or_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: what is not finite adds nothing, and a broken bound spoils the sum."""
+    rows = torch.tensor([[0.3, 0.4], [30.0, 40.0], [math.nan, 1.0], [1.0, math.inf]])
+    expected = clip_and_sum(rows.clone(), 1.0)
+    monkeypatch.setattr(module, "LOOKED_AT", set())
+    assert torch.equal(clip_and_sum(rows.clone(), 1.0), expected)
+    monkeypatch.setattr(module, "MARGIN", -1e-3)
+    spoiled = clip_and_sum(rows.clone(), 1.0)
+    assert spoiled.isnan().all()
+
+
 @settings(deadline=None)
 @given(
     seed=st.integers(0, 2**31),

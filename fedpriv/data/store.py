@@ -1,0 +1,99 @@
+"""Examples in a file without a name: on disk while they are used, gone when nobody does."""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any, overload
+
+import numpy as np
+
+from fedpriv.data.encode import Example
+
+Tokens = np.ndarray[Any, np.dtype[np.int32]]
+Units = Sequence[tuple[Example, ...]]
+
+
+class ExampleStore:
+    """Takes examples one by one, and gives them back by number once it is sealed.
+
+    Their tokens go through a file that has no name: the system frees it when the process ends,
+    however that happens. It is mapped, so what is held in memory is a few bytes an example, and
+    whatever pages were used last.
+
+    Args:
+        folder: where the file is; its file system has to have room, and to be the site's own.
+
+    Privacy:
+        Holds private records, in tokens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._ends = array("q", [0])
+        self._classes = array("q")  # of a classifier's examples
+        self._tokens: Tokens = np.zeros(0, np.int32)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._ends) - 1
+
+    def append(self, example: Example) -> int:
+        """Keep an example, and return its number."""
+        kept = list(example.input_ids)
+        if isinstance(example.labels, int):
+            self._classes.append(example.labels)
+        else:
+            kept += example.labels
+        self._file.write(np.array(kept, np.int32).tobytes())
+        self._ends.append(self._ends[-1] + len(kept))
+        return len(self) - 1
+
+    def seal(self) -> None:
+        """Map what was written; nothing can be added any more."""
+        with self._file:
+            self._file.flush()
+            if self._ends[-1]:
+                self._tokens = np.memmap(self._file, np.int32, "r", shape=(self._ends[-1],))
+
+    def __getitem__(self, number: int) -> Example:
+        """The example with that number."""
+        found = self._tokens[self._ends[number] : self._ends[number + 1]].tolist()
+        if self._classes:
+            return Example(found, self._classes[number])
+        return Example(found[: len(found) // 2], found[len(found) // 2 :])
+
+
+class StoredUnits(Units):
+    """The examples of each unit, read when they are asked for.
+
+    Args:
+        members: the numbers of each unit's examples.
+    """
+
+    def __init__(self, store: ExampleStore, members: Iterable[Sequence[int]]) -> None:
+        self._store = store
+        self._numbers, self._ends = array("q"), array("q", [0])
+        for numbers in members:
+            self._numbers.extend(numbers)
+            self._ends.append(len(self._numbers))
+
+    def __len__(self) -> int:
+        """How many units there are."""
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Example, ...]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[Example, ...]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Example, ...] | list[tuple[Example, ...]]:
+        """A unit, by its place."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]  # an IndexError, or counted from the end
+        held = self._numbers[self._ends[place] : self._ends[place + 1]]
+        return tuple(self._store[number] for number in held)

@@ -1,0 +1,62 @@
+"""What goes into the store comes out, and nothing is left of it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.data.encode import Example
+from fedpriv.data.store import ExampleStore, StoredUnits
+
+HERE = Path(tempfile.gettempdir())
+TOKENS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30)
+
+
+@given(st.lists(TOKENS, max_size=12), st.booleans())
+def test_examples_come_back_as_they_were(texts: list[list[int]], classes: bool) -> None:
+    examples = [
+        Example(ids, len(ids) if classes else [-100, *(i // 2 for i in ids[1:])]) for ids in texts
+    ]
+    store = ExampleStore(HERE)
+    assert [store.append(example) for example in examples] == list(range(len(examples)))
+    store.seal()
+    assert len(store) == len(examples)
+    assert [store[number] for number in reversed(range(len(store)))] == examples[::-1]
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_units_have_their_examples(sizes: list[int]) -> None:
+    store = ExampleStore(HERE)
+    units, members = [], []
+    for owner, size in enumerate(sizes):
+        units.append(tuple(Example([owner, part], [-100, part]) for part in range(size)))
+        members.append([store.append(example) for example in units[-1]])
+    store.seal()
+    stored = StoredUnits(store, members)
+    assert list(stored) == units
+    assert stored[1:] == units[1:]
+    assert stored[: -1 or None] == units[:-1]
+    if units:
+        assert stored[-1] == units[-1]
+    with pytest.raises(IndexError):
+        stored[len(units)]
+
+
+def test_the_file_has_no_name_and_goes_with_its_store(tmp_path: Path) -> None:
+    store = ExampleStore(tmp_path)
+    store.append(Example([1, 2, 3], [-100, 2, 3]))
+    store.seal()
+    assert store[0].input_ids == [1, 2, 3]
+    assert list(tmp_path.iterdir()) == []
+    held = str(tmp_path)
+    maps = Path(f"/proc/{os.getpid()}/maps")
+    assert held in maps.read_text()
+    del store
+    gc.collect()
+    assert held not in maps.read_text()
