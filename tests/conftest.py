@@ -77,6 +77,7 @@ def make_worker(model_folder: Make) -> Make:
         modules_to_save: tuple[str, ...] = (),
         gradient_checkpointing: bool = False,
         engine: Any = "fedpriv",
+        devices: int = 1,
         **changes: Any,
     ) -> Any:
         from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
@@ -104,6 +105,7 @@ def make_worker(model_folder: Make) -> Make:
                 microbatch=microbatch,
                 gradient_checkpointing=gradient_checkpointing,
                 engine=engine,
+                devices=devices,
             ),
         )
         return Worker(recipe)

@@ -38,6 +38,7 @@ from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.pe_sgd import Span
 from fedpriv.training.private_step import SiteMethod, private_step
+from fedpriv.training.team import shared
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
 
@@ -145,7 +146,7 @@ def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) 
     if proposal.projection is not None:
         limits.check_basis(proposal.projection, worker.vector.size)
     grid_of(plan.numerics, plan.clip_norm, worker.vector.size)
-    _ = worker.gradients
+    _ = worker.gradients, worker.team
 
 
 def _take_set(job: _Job, request: StepRequest, change: SetChange | None) -> None:
@@ -406,7 +407,8 @@ class Site:
         _take_set(job, request, change)
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
-            method = site_method(job.proposal.method, job.span)
+            name, span = job.proposal.method, job.span
+            method = shared(site_method(name, span), worker, name, span)
             size = method.prepare(worker, vector)
             ledger.commit(job.plan)
             paid = ledger.reserve_all(request.job_id, slots, digest)

@@ -236,6 +236,9 @@ class ComputeSection(Section):
     gradient_checkpointing: bool = Field(
         False, description="compute layers twice instead of keeping what they made"
     )
+    devices: int = Field(
+        1, ge=1, le=64, description="GPUs that share each step, from device on; or CPU processes"
+    )
     gpus_per_site: float | None = Field(
         None,
         gt=0,

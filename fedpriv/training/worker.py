@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedpriv.data.batch import Batch
     from fedpriv.data.encode import Example
     from fedpriv.gradients.engine import GradientEngine
+    from fedpriv.training.team import Team
 
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Worker:
         self.failures: Counter[str] = Counter()
         self._gradients: GradientEngine | None = None
         self._at_once = recipe.compute.microbatch
+        self._team: Team | None = None
         if recipe.compute.gradient_checkpointing:
             checkpoint_layers(self.model)
         if recipe.compute.dtype == "mixed":
@@ -96,6 +98,25 @@ class Worker:
             probe_independence(self, gradients)
             self._gradients = gradients
         return self._gradients
+
+    @property
+    def team(self) -> Team | None:
+        """The processes that share this worker's steps, begun at first use; None if it is alone.
+
+        Raises:
+            ConfigError: there are fewer devices than ``compute.devices``.
+        """
+        from fedpriv.training.team import Team
+
+        if self._team is None and self.recipe.compute.devices > 1:
+            self._team = Team(self.recipe, self.device)
+        return self._team
+
+    def close(self) -> None:
+        """Let the team go, if there is one."""
+        if self._team is not None:
+            self._team.close()
+            self._team = None
 
     @property
     def at_once(self) -> int:
@@ -162,7 +183,7 @@ class WorkerPool:
         """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
         for recipe, free in self._free.items():
             while recipe != keep and not free.empty():
-                free.get_nowait()
+                free.get_nowait().close()
                 self._made[recipe] -= 1
 
 

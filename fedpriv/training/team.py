@@ -1,0 +1,312 @@
+"""Several devices of a site share its steps: each adds up a part of the sample's clipped vectors.
+
+They are processes with pipes between them, and no collective operation: none of them opens a port,
+and one that dies keeps nobody waiting. What they add up is added up once more by the process that
+leads, and noised there, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from fedpriv.environment import set_environment
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.gradients.clip import ClippedSum
+from fedpriv.privacy.grid import Numerics
+from fedpriv.registry import site_method
+
+if TYPE_CHECKING:
+    from fedpriv.models.vector import Vector
+    from fedpriv.training.pe_sgd import Span
+    from fedpriv.training.private_step import SiteMethod, Unit
+    from fedpriv.training.worker import ModelRecipe, Worker
+
+log = logging.getLogger(__name__)
+LEAVE = 10.0  # seconds that a process has to end by itself
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What a member says instead of a result.
+
+    Attributes:
+        kind: class of the error. Its text is told of ours alone, which hold nothing of a record.
+    """
+
+    kind: str
+    text: str | None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        return cls(type(error).__name__, str(error) if isinstance(error, FedprivError) else None)
+
+    def again(self) -> Exception:
+        """The error, as it is raised where the answer was waited for."""
+        return RuntimeError(self.kind) if self.text is None else FedprivError(self.text)
+
+
+class _Member:
+    """A process with a worker of its own, and the pipe to it."""
+
+    def __init__(self, recipe: ModelRecipe, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, recipe, threads), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._asked = 0
+
+    def ask(self, task: str, *arguments: Any) -> None:
+        """Send a task; its answer is fetched by `answer`.
+
+        Raises:
+            OSError: the process is gone.
+        """
+        self._asked += 1
+        self._pipe.send((self._asked, task, arguments))
+
+    def answer(self) -> Any:
+        """The result of the last task. One of an earlier task, which nobody waited for, is dropped.
+
+        Raises:
+            OSError, EOFError: the process is gone.
+            FedprivError, RuntimeError: the task failed.
+        """
+        while True:
+            number, result = self._pipe.recv()
+            if number == self._asked:
+                break
+        if isinstance(result, _Failed):
+            raise result.again()
+        return result
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._pipe.close()
+        self._process.join(LEAVE)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+class Team:
+    """The processes that share the steps of the one that leads.
+
+    Args:
+        recipe: of the worker that leads.
+
+    Raises:
+        ConfigError: there are fewer devices than ``compute.devices``.
+        FedprivError: the model can't be used on one of them.
+    """
+
+    def __init__(self, recipe: ModelRecipe, device: str) -> None:
+        count = recipe.compute.devices
+        threads = max(1, torch.get_num_threads() // count)
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        self.members = [
+            _Member(replace(recipe, compute=_alone(recipe, name)), threads)
+            for name in devices_after(device, count, torch.cuda.device_count())
+        ]
+        try:
+            self.ask("ready")
+            for member in self.members:
+                member.answer()
+        except (OSError, EOFError):
+            self.close()
+            raise FedprivError("A process of compute.devices ended as it began.") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, task: str, *arguments: Any) -> None:
+        """Send every member the same task."""
+        for member in self.members:
+            member.ask(task, *arguments)
+
+    def lose(self, member: _Member) -> None:
+        """Go on without a member."""
+        log.error("A process of compute.devices is gone; the others go on without it.")
+        self.members.remove(member)
+        member.close()
+
+    def close(self) -> None:
+        """Let all processes end."""
+        while self.members:
+            self.members.pop().close()
+
+
+class Shared:
+    """A site's half of a method, whose sums a team makes together. As `SiteMethod`.
+
+    Args:
+        method: of the process that leads.
+        name, span: what it was made of.
+    """
+
+    projects: ClassVar[bool] = False  # it is given a method that is made already
+
+    def __init__(self, method: SiteMethod, team: Team, name: str, span: Span | None) -> None:
+        self._method, self._team = method, team
+        self._made_of = (name, span)
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Prepare every process, before anything is paid.
+
+        Raises:
+            FedprivError: it can't be computed.
+        """
+        asked = self._ask_all("prepare", *self._made_of, parameters)
+        size = self._method.prepare(worker, parameters)
+        for member in asked:
+            try:
+                member.answer()
+            except (OSError, EOFError):
+                self._team.lose(member)
+        return size
+
+    def start(self, parameters: Vector) -> Vector:
+        """As of the method."""
+        return self._method.start(parameters)
+
+    def at(self, parameters: Vector, moved: Vector) -> Vector:
+        """As of the method."""
+        return self._method.at(parameters, moved)
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        A unit is dealt to one process, so the sum's sensitivity is that of a part. What a process
+        fails to add up is added up here: the sample stays the same.
+        """
+        own, *parts = dealt(units, 1 + len(self._team.members))
+        settings = (parameters, clip_norm, numerics)
+        asked: list[tuple[_Member, list[Unit]]] = []
+        left = [own]
+        for member, part in zip(list(self._team.members), parts, strict=True):
+            try:
+                member.ask("sum", part, *settings)
+                asked.append((member, part))
+            except OSError:
+                self._team.lose(member)
+                left.append(part)
+        total: ClippedSum | None = None
+        for part in left:
+            total = _added(total, self._method.clipped_sum(worker, part, *settings))
+        for member, part in asked:
+            try:
+                found, failures = member.answer()
+                worker.failures.update(failures)
+            except Exception as error:
+                if isinstance(error, OSError | EOFError):
+                    self._team.lose(member)
+                log.warning("A part of a step is done again: %s", type(error).__name__)
+                found = self._method.clipped_sum(worker, part, *settings)
+            total = _added(total, found)
+        assert total is not None
+        return total
+
+    def _ask_all(self, task: str, *arguments: Any) -> list[_Member]:
+        asked = []
+        for member in list(self._team.members):
+            try:
+                member.ask(task, *arguments)
+                asked.append(member)
+            except OSError:
+                self._team.lose(member)
+        return asked
+
+
+def shared(method: SiteMethod, worker: Worker, name: str, span: Span | None) -> SiteMethod:
+    """A method as a worker computes it: with its team, if it has one."""
+    return method if worker.team is None else Shared(method, worker.team, name, span)
+
+
+def devices_after(first: str, count: int, there: int) -> list[str]:
+    """The devices of a team's members, beside the first.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    if first == "cpu":
+        return ["cpu"] * (count - 1)
+    begin = int(first.partition(":")[2] or 0)
+    if begin + count > there:
+        raise ConfigError(
+            f"is more than the {max(0, there - begin)} GPUs from {first} on",
+            key="compute.devices",
+            value=count,
+            fix="Lower it.",
+        )
+    return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
+
+
+def dealt(units: Sequence[Unit], count: int) -> list[list[Unit]]:
+    """Units in so many parts of about the same number of tokens."""
+
+    def tokens(unit: Unit) -> int:
+        return sum(len(example.input_ids) for example in unit)
+
+    ordered = sorted(units, key=tokens, reverse=True)
+    return [ordered[part::count] for part in range(count)]
+
+
+def _added(total: ClippedSum | None, part: ClippedSum) -> ClippedSum:
+    if total is None:
+        return part
+    value = total.value + part.value.to(total.value.device)
+    return ClippedSum(value, max(total.sensitivity, part.sensitivity), total.grid)
+
+
+def _alone(recipe: ModelRecipe, device: str) -> Any:
+    return recipe.compute.model_copy(update={"device": device, "devices": 1})
+
+
+def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
+    """What a member does until its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that leads is stopped, and closes
+    set_environment()
+    torch.set_num_threads(threads)
+    from fedpriv.training.worker import Worker
+
+    worker: Worker | None = None
+    method: Any = None
+    with suppress(EOFError, OSError), pipe:
+        while True:
+            number, task, arguments = pipe.recv()
+            result: Any = None
+            try:
+                if worker is None:
+                    worker = Worker(recipe)
+                    _ = worker.gradients
+                if task == "prepare":
+                    name, span, parameters = arguments
+                    method = site_method(name, span)
+                    method.prepare(worker, parameters)
+                elif task == "sum":
+                    worker.failures.clear()
+                    found: ClippedSum = method.clipped_sum(worker, *arguments)
+                    result = replace(found, value=found.value.cpu()), Counter(worker.failures)
+            except Exception as error:
+                result = _Failed.of(error)
+            pipe.send((number, result))

@@ -1,0 +1,144 @@
+"""Several processes make the sum that one makes, whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.data.encode import Example
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.registry import site_method
+from fedpriv.training.team import Shared, dealt, devices_after, shared
+
+CLIP = 0.4
+Make = Callable[..., Any]
+
+
+def units(count: int) -> list[tuple[Example, ...]]:
+    found = []
+    for number in range(count):
+        drawn = np.random.default_rng(number)
+        ids = drawn.integers(3, 250, size=3 + number % 20).tolist()
+        found.append((Example(ids, [-100, *ids[1:]]),))
+    return found
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def workers(make_worker: Make, threads: None) -> Iterator[tuple[Any, Any]]:
+    """One that is alone, and one with another process."""
+    alone, leader = make_worker(dtype="float32"), make_worker(dtype="float32", devices=2)
+    yield alone, leader
+    leader.close()
+
+
+def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> list[Any]:
+    alone, leader = workers
+    found = []
+    noise = np.random.default_rng(1).normal(size=alone.vector.size).astype(np.float32) / 10
+    for worker in (alone, leader):
+        method = shared(site_method("dp-lora"), worker, "dp-lora", None)
+        values = worker.initial + noise
+        assert method.prepare(worker, values) == worker.vector.size
+        found.append(method.clipped_sum(worker, units(count), values, CLIP, numerics))
+    return found
+
+
+def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
+    assert workers[0].team is None
+    for count in (9, 1, 0):
+        one, two = sums(workers, count)
+        assert two.sensitivity == one.sensitivity == CLIP
+        assert (one.value - two.value).abs().max() <= 1e-6 * max(1.0, float(one.value.abs().max()))
+        assert bool(one.value.any()) == bool(count)
+    one, two = sums(workers, 9, "strict")
+    assert torch.equal(one.value, two.value)
+    assert one.grid == two.grid
+
+    # An answer that nobody waited for is not taken for another.
+    leader = workers[1]
+    [member] = leader.team.members
+    member.ask("sum", units(3), leader.initial, CLIP, "default")
+    one, two = sums(workers, 9)
+    assert (one.value - two.value).abs().max() <= 1e-6
+    method = Shared(site_method("dp-lora"), leader.team, "dp-lora", None)
+    with pytest.raises(FedprivError, match="Expected a float32 vector"):
+        method.clipped_sum(leader, units(4), leader.initial[:-1], CLIP, "default")
+    one, two = sums(workers, 9)
+    assert (one.value - two.value).abs().max() <= 1e-6
+    with pytest.raises(FedprivError, match="no such method"):
+        Shared(site_method("dp-lora"), leader.team, "dp-nothing", None).prepare(
+            leader, leader.initial
+        )
+
+    # One that is gone is not missed.
+    os.kill(member._process.pid, signal.SIGKILL)
+    one, two = sums(workers, 9)
+    assert (one.value - two.value).abs().max() <= 1e-6
+    assert leader.team.members == []
+    one, two = sums(workers, 9)
+    assert (one.value - two.value).abs().max() <= 1e-6
+
+
+def test_a_process_that_is_gone_amid_a_step_is_not_missed(workers: tuple[Any, Any]) -> None:
+    alone, leader = workers
+    method = Shared(site_method("dp-lora"), leader.team, "dp-lora", None)
+    method.prepare(leader, leader.initial)
+    [member] = leader.team.members
+    plain = method._method.clipped_sum
+
+    def killing(*arguments: Any) -> Any:
+        if member in leader.team.members:
+            os.kill(member._process.pid, signal.SIGKILL)
+            member._process.join()
+        return plain(*arguments)
+
+    os.kill(member._process.pid, signal.SIGSTOP)
+    method._method.clipped_sum = killing  # type: ignore[method-assign]
+    found = method.clipped_sum(leader, units(8), leader.initial, CLIP, "default")
+    expected = site_method("dp-lora").clipped_sum(alone, units(8), alone.initial, CLIP, "default")
+    assert (found.value - expected.value).abs().max() <= 1e-6
+    assert leader.team.members == []
+
+
+@given(st.integers(0, 40), st.integers(1, 8))
+def test_every_unit_is_dealt_once(count: int, parts: int) -> None:
+    given_out = dealt(units(count), parts)
+    assert len(given_out) == parts
+    assert sorted(str(unit) for part in given_out for unit in part) == sorted(
+        str(unit) for unit in units(count)
+    )
+    sizes = [len(part) for part in given_out]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "there", "expected"),
+    [
+        ("cpu", 3, 0, ["cpu", "cpu"]),
+        ("cuda", 2, 2, ["cuda:1"]),
+        ("cuda:2", 2, 4, ["cuda:3"]),
+    ],
+)
+def test_the_devices_of_a_team(first: str, count: int, there: int, expected: list[str]) -> None:
+    assert devices_after(first, count, there) == expected
+
+
+@pytest.mark.parametrize(("first", "there"), [("cuda", 1), ("cuda:3", 4), ("cuda:9", 4)])
+def test_more_devices_than_there_are_are_refused(first: str, there: int) -> None:
+    with pytest.raises(ConfigError, match=r"compute\.devices"):
+        devices_after(first, 2, there)
