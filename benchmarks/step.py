@@ -38,6 +38,7 @@ from fedpriv.data.batch import Batch
 from fedpriv.gradients.clip import clip_and_sum
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.models.attention import RECORDWISE, register_attention
+from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.noise import gaussian
 from fedpriv.training.loss import record_losses
@@ -220,6 +221,12 @@ class Fedpriv(Way):
         self.optimizer.zero_grad()
 
 
+class FedprivMixed(Fedpriv):
+    def __init__(self, model: Any, batch: Batch) -> None:
+        halve_frozen_products(model)
+        super().__init__(model, batch)
+
+
 class OpacusHooks(Way):
     def __init__(self, model: Any, batch: Batch) -> None:
         from opacus import GradSampleModule
@@ -328,6 +335,7 @@ WAYS: dict[str, type[Way]] = {
     "plain": Plain,
     "plain, eager": PlainEager,
     "fedpriv": Fedpriv,
+    "fedpriv, mixed": FedprivMixed,
     "opacus hooks": OpacusHooks,
     "opacus ghost": OpacusGhost,
     "torch.func": TorchFunc,
@@ -463,6 +471,30 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Time over the plain step, a group of bars for every shape."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot as plt
+
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    figure, axes = plt.subplots(len(shapes), 1, figsize=(7, 1.7 * len(shapes)), sharex=True)
+    for axis, shape in zip(axes, shapes, strict=True):
+        shown = [row for row in rows if row["shape"] == shape and "failed" not in row][::-1]
+        names = [row["method"] for row in shown]
+        colours = ["#17616e" if name.startswith("fedpriv") else "#b9b4a6" for name in names]
+        bars = axis.barh(names, [row["time_ratio"] for row in shown], color=colours, height=0.7)
+        axis.bar_label(bars, [f"{row['time_ratio']:.2f}" for row in shown], padding=3, fontsize=8)
+        axis.axvline(1, color="#22262b", linewidth=0.8)
+        axis.set_title(shape, loc="left", fontsize=9)
+        axis.tick_params(labelsize=8, length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    axes[-1].set_xlabel("time of a step over the plain, non-private one", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9)
@@ -471,6 +503,7 @@ def main() -> None:
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
@@ -480,6 +513,8 @@ def main() -> None:
     show(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    if arguments.chart:
+        draw(rows, arguments.chart)
 
 
 if __name__ == "__main__":

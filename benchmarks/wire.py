@@ -82,7 +82,8 @@ def measure_loss(seeds: int, rounds: int | None) -> Iterator[dict[str, Any]]:
             overrides = [f"job.wire={wire}"]
             if rounds is not None:
                 overrides.append(f"job.rounds={rounds}")
-            config = load_job(None, [*overrides, "evaluation.every=1000000"])
+            fixed = ["evaluation.every=1000000", "privacy.clip_norm=1"]
+            config = load_job(None, [*overrides, *fixed])
             with tempfile.TemporaryDirectory() as folder:
                 outcome = simulate(
                     config, Path(folder) / "run", source=EMBEDDED, insecure_seed=seed
