@@ -123,11 +123,18 @@ def _run(
 
 def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
     privacy, job = config.privacy, config.job
+    proposed = privacy.epsilon
+    most = max(min(proposed, proposed if s.epsilon is None else s.epsilon) for s in config.sites)
     steps = "" if job.sync == 1 else f"{job.sync} steps of "
     lines = (
         f"{len(config.sites)} sites, {job.rounds} rounds of {steps}{job.method}, at most"
-        f" ε = {privacy.epsilon:g} per site at δ = {privacy.delta:g}; run directory {out}"
+        f" ε = {most:g} per site at δ = {privacy.delta:g}; run directory {out}"
     )
+    if most < privacy.epsilon:
+        lines += (
+            f"\nprivacy.epsilon is {privacy.epsilon:g}, and no site takes part for more than"
+            f" {most:g}: see epsilon of each of [[sites]]"
+        )
     lines += (
         f"\nrank {config.lora.r}, clip norm {privacy.clip_norm:g}, sample rate"
         f" {privacy.sample_rate:g}, learning rate {config.optimizer.lr:g} by"

@@ -685,3 +685,15 @@ def test_with_a_frozen_a_nothing_else_is_trained(federation: Make, tmp_path: Pat
         else:
             assert frozen[key].any()
     assert outcome.rounds[0]["bytes_up"] < 0.6 * plain.rounds[0]["bytes_up"]
+
+
+def test_the_first_line_says_what_the_sites_allow(federation: Make, tmp_path: Path) -> None:
+    from fedpriv_simulation.command import _opening
+
+    plain = load_job(federation())
+    assert "at most ε = 6 per site" in _opening(plain, tmp_path, None)
+    assert "no site" not in _opening(plain, tmp_path, None)
+    caps = [f"sites.site-{number}.epsilon={cap}" for number, cap in enumerate((2, 3.5))]
+    shown = _opening(load_job(federation(), caps), tmp_path, None)
+    assert "at most ε = 3.5 per site" in shown
+    assert "privacy.epsilon is 6, and no site takes part for more than 3.5" in shown
