@@ -255,6 +255,12 @@ class ComputeSection(Section):
         " default: one, or on a CPU as many as there are cores while the copies are small",
     )
 
+    @model_validator(mode="after")
+    def _mixed_products_are_ours(self) -> Self:
+        if self.dtype == "mixed" and self.engine != "fedpriv":
+            raise ValueError("dtype: 'mixed' needs engine 'fedpriv'")
+        return self
+
 
 class ServerSection(Section):
     """Where the sites find the server; engine ``network`` only."""
@@ -413,6 +419,8 @@ class JobConfig(Section):
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""
+        if self.compute.gpus_per_site is not None and self.job.engine != "ray":
+            raise ValueError("compute.gpus_per_site: is for engine 'ray'")
         if self.job.engine == "network":
             if self.server is None:
                 raise ValueError("server: is missing; engine 'network' needs its address")

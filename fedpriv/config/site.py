@@ -144,6 +144,8 @@ class SiteFile(Section):
                 f"server.plain: {self.server.address} is another machine, and everyone in between"
                 " could read and change what is sent; leave plain out"
             )
+        if self.compute.gpus_per_site is not None:
+            raise ValueError("compute.gpus_per_site: is for simulations; see compute.devices")
         if budget.delta >= 1 / data.size:
             raise ValueError(
                 f"budget.delta: {budget.delta:g} is not below 1 / data.size (1 / {data.size} ="

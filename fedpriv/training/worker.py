@@ -66,6 +66,10 @@ class Worker:
         self.base: Base = load_base(recipe.model, dtype=recipe.compute.dtype, seed=recipe.seed)
         self.model: Any = attach_lora(self.base, recipe.lora, recipe.model.task, seed=recipe.seed)
         self.device = device_of(recipe.compute.device)
+        if recipe.compute.gradient_checkpointing:
+            checkpoint_layers(self.model)
+        if recipe.compute.dtype == "mixed":
+            halve_frozen_products(self.model)
         self.model.to(self.device)
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
@@ -73,10 +77,7 @@ class Worker:
         self._gradients: GradientEngine | None = None
         self._at_once = recipe.compute.microbatch
         self._team: Team | None = None
-        if recipe.compute.gradient_checkpointing:
-            checkpoint_layers(self.model)
         if recipe.compute.dtype == "mixed":
-            halve_frozen_products(self.model)
             _ = self.gradients  # nothing else can compute with such weights
 
     @property

@@ -36,6 +36,7 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("sites.surgery.name=radiology", "sites", "same name"),
         ("job.min_sites=5", "job.min_sites", "more than the 4 sites"),
         ("job.sync=0", "job.sync", "greater than or equal to 1"),
+        ("compute.gpus_per_site=0.5", "compute.gpus_per_site", "is for engine 'ray'"),
         ("job.engine=cloud", "job.engine", "'inline', 'ray' or 'network'"),
         ("job.round_timeout=soon", "job.round_timeout", "such as 10m"),
         ("job.name=../etc", "job.name", "pattern"),
@@ -71,6 +72,7 @@ def test_noise_of_unknown_size_is_not_taken_out() -> None:
     ("overrides", "key", "words"),
     [
         (["denoise.where=site"], "denoise.where", "for local steps"),
+        (["compute.dtype=mixed", "compute.engine=opacus"], "compute", "'mixed' needs engine"),
         (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
         (["job.sync=2", "denoise.where=gate", "gate.data=x"], "denoise.where", "use 'site'"),
         (["server_optimizer.lr=0.5"], "server_optimizer", "leave it out"),
