@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from fedpriv.config.synthetic import MAX_SYNTHETIC, ProjectionSection
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
+from fedpriv.models.lora import HEADS
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Plan, Terms
 from fedpriv.protocol import Proposal
 
 if TYPE_CHECKING:
     from fedpriv.models.vector import TrainableVector
+
+_WHOLE = ".modules_to_save."  # what peft calls a layer that is trained whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Limits:
         max_trainable: parameters that are trained, adapter and new head together.
         max_synthetic: records of a set in whose gradients those of the records are written.
         max_basis: bytes of those gradients.
-        targets: names of the layers that may get an adapter; none for any.
+        targets: names of the layers that may get an adapter, or be trained whole; none for any.
     """
 
     per_job: float
@@ -107,8 +110,9 @@ class Limits:
                 f"synthetic.size: {proposal.projection.size} is more than this site allows,"
                 f" {self.max_synthetic}."
             )
-        if proposal.lora.target_modules != "auto":
-            yield from self._foreign_targets(proposal.lora.target_modules)
+        wanted = proposal.lora.target_modules
+        named = () if isinstance(wanted, str) else wanted
+        yield from self._foreign_targets((*named, *proposal.lora.modules_to_save))
 
     def calibrated(self, proposal: Proposal, terms: Terms) -> Plan:
         """A proposal as a plan, whether or not it is allowed.
@@ -142,7 +146,9 @@ class Limits:
                 f" {self.max_trainable:,}."
             )
         layers = {name.partition(".lora_")[0] for name in vector.names if ".lora_" in name}
-        for refusal in self._foreign_targets(sorted(layers)):
+        whole = {name.partition(_WHOLE)[0] for name in vector.names if _WHOLE in name}
+        heads = {name for name in whole if name.endswith(HEADS)}  # of a classifier, always trained
+        for refusal in self._foreign_targets(sorted(layers | (whole - heads))):
             raise refusal
 
     def check_basis(self, projection: ProjectionSection, trained: int) -> None:

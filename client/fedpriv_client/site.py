@@ -146,7 +146,7 @@ def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) 
     if proposal.projection is not None:
         limits.check_basis(proposal.projection, worker.vector.size)
     grid_of(plan.numerics, plan.clip_norm, worker.vector.size)
-    _ = worker.gradients, worker.team
+    _ = worker.gradients, worker.at_once, worker.team
 
 
 def _take_set(job: _Job, request: StepRequest, change: SetChange | None) -> None:

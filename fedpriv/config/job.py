@@ -256,9 +256,13 @@ class ComputeSection(Section):
     )
 
     @model_validator(mode="after")
-    def _mixed_products_are_ours(self) -> Self:
+    def _possible(self) -> Self:
         if self.dtype == "mixed" and self.engine != "fedpriv":
             raise ValueError("dtype: 'mixed' needs engine 'fedpriv'")
+        if self.gradient_checkpointing and self.engine != "fedpriv":
+            raise ValueError("gradient_checkpointing: needs engine 'fedpriv'")
+        if self.gpus_per_site is not None and self.gpus_per_site > 1 and self.gpus_per_site % 1:
+            raise ValueError("gpus_per_site: above 1, only whole GPUs")
         return self
 
 
@@ -421,6 +425,11 @@ class JobConfig(Section):
         """A simulation needs the sites' data; over the network no site's data is named here."""
         if self.compute.gpus_per_site is not None and self.job.engine != "ray":
             raise ValueError("compute.gpus_per_site: is for engine 'ray'")
+        if self.job.engine == "ray":
+            if self.compute.devices > 1:
+                raise ValueError("compute.devices: with engine 'ray', each site has one device")
+            if ":" in self.compute.device:
+                raise ValueError("compute.device: with engine 'ray', Ray says which GPU; use auto")
         if self.job.engine == "network":
             if self.server is None:
                 raise ValueError("server: is missing; engine 'network' needs its address")

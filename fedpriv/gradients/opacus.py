@@ -105,11 +105,22 @@ class OpacusGradients:
                 self._check(rows)
             return rows
         finally:
-            for p in self._trained:
-                p.grad = p.grad_sample = None  # type: ignore[attr-defined]
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let go of what the hooks keep, also after a batch that failed half-way."""
+        for layer in self._layers:
+            vars(layer).pop("max_batch_len", None)
+            layer.activations = []
+        for p in self._trained:
+            vars(p).pop("_current_grad_sample", None)
+            p._forward_counter = 0  # type: ignore[attr-defined]
+            p.grad = p.grad_sample = None  # type: ignore[attr-defined]
 
     def _rows_of(self, parameter: nn.Parameter, batch_size: int) -> Tensor:
         found = getattr(parameter, "grad_sample", None)
+        if found is None and parameter.grad is not None:
+            raise NotPrivateError("opacus lost the per-record gradients of a layer.")
         if found is None:  # the layer was not used: its gradient is zero
             return torch.zeros(batch_size, parameter.numel(), dtype=self.dtype, device=self.device)
         if not isinstance(found, Tensor) or found.shape[0] != batch_size:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fedpriv.models.base import Base
 
-_HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
+HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
 def attach_lora(
@@ -95,7 +95,8 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     """
     model: Any = base.model
     output = model.get_output_embeddings()
-    whole = (*settings.modules_to_save, *_HEADS)
+    heads = HEADS if output is None else ()  # a classifier's output has another name
+    whole = (*settings.modules_to_save, *heads)
     return [
         name
         for name, module in base.model.named_modules()

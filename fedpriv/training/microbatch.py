@@ -30,7 +30,11 @@ def records_that_fit(worker: Worker) -> int:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         rows = memory // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
         return _power_of_two(min(ON_A_CPU, rows))
-    one, two = _peak(worker, 1), _peak(worker, 2)
+    one = _peak(worker, 1)
+    try:
+        two = _peak(worker, 2)
+    except torch.OutOfMemoryError:
+        return 1
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(worker.device)
     each = max(1, two - one)

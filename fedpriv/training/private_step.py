@@ -92,9 +92,9 @@ def private_step(
         the same sample, and if nothing helps, the release is noise around 0.
     """
     chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
-    units = [population.units[index] for index in chosen]
     plan = reservation.plan
     try:
+        units = [population.units[index] for index in chosen]
         total = method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
         check_sum(total, plan)
         if total.value.shape != (size,):

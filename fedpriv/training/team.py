@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from fedpriv.environment import set_environment
@@ -67,28 +69,28 @@ class _Member:
         )
         self._process.start()
         theirs.close()
-        self._asked = 0
+        self._owes = False
 
     def ask(self, task: str, *arguments: Any) -> None:
         """Send a task; its answer is fetched by `answer`.
 
         Raises:
-            OSError: the process is gone.
+            OSError, EOFError: the process is gone.
         """
-        self._asked += 1
-        self._pipe.send((self._asked, task, arguments))
+        if self._owes:  # an answer that nobody waited for
+            self._pipe.recv()
+        self._pipe.send((task, arguments))
+        self._owes = True
 
     def answer(self) -> Any:
-        """The result of the last task. One of an earlier task, which nobody waited for, is dropped.
+        """The result of the last task.
 
         Raises:
             OSError, EOFError: the process is gone.
             FedprivError, RuntimeError: the task failed.
         """
-        while True:
-            number, result = self._pipe.recv()
-            if number == self._asked:
-                break
+        result = self._pipe.recv()
+        self._owes = False
         if isinstance(result, _Failed):
             raise result.again()
         return result
@@ -114,20 +116,25 @@ class Team:
 
     def __init__(self, recipe: ModelRecipe, device: str) -> None:
         count = recipe.compute.devices
-        threads = max(1, torch.get_num_threads() // count)
+        others = devices_after(device, count, torch.cuda.device_count())
+        self._threads = torch.get_num_threads()
+        threads = max(1, self._threads // count)
         if device == "cpu":
             torch.set_num_threads(threads)
-        self.members = [
-            _Member(replace(recipe, compute=_alone(recipe, name)), threads)
-            for name in devices_after(device, count, torch.cuda.device_count())
-        ]
+        self.members: list[_Member] = []
         try:
+            for name in others:
+                alone = recipe.compute.model_copy(update={"device": name, "devices": 1})
+                self.members.append(_Member(replace(recipe, compute=alone), threads))
             self.ask("ready")
             for member in self.members:
                 member.answer()
         except (OSError, EOFError):
             self.close()
-            raise FedprivError("A process of compute.devices ended as it began.") from None
+            raise FedprivError(
+                "A process of compute.devices ended as it began. A script of your own has to keep"
+                " what it does under: if __name__ == '__main__'"
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -147,6 +154,7 @@ class Team:
         """Let all processes end."""
         while self.members:
             self.members.pop().close()
+        torch.set_num_threads(self._threads)
 
 
 class Shared:
@@ -207,7 +215,7 @@ class Shared:
             try:
                 member.ask("sum", part, *settings)
                 asked.append((member, part))
-            except OSError:
+            except (OSError, EOFError):
                 self._team.lose(member)
                 left.append(part)
         total: ClippedSum | None = None
@@ -215,10 +223,11 @@ class Shared:
             total = _added(total, self._method.clipped_sum(worker, part, *settings))
         for member, part in asked:
             try:
-                found, failures = member.answer()
+                value, sensitivity, grid, failures = member.answer()
+                found = ClippedSum(torch.from_numpy(value), sensitivity, grid)
                 worker.failures.update(failures)
             except Exception as error:
-                if isinstance(error, OSError | EOFError):
+                if not isinstance(error, FedprivError | RuntimeError):  # no answer of its
                     self._team.lose(member)
                 log.warning("A part of a step is done again: %s", type(error).__name__)
                 found = self._method.clipped_sum(worker, part, *settings)
@@ -232,7 +241,7 @@ class Shared:
             try:
                 member.ask(task, *arguments)
                 asked.append(member)
-            except OSError:
+            except (OSError, EOFError):
                 self._team.lose(member)
         return asked
 
@@ -262,13 +271,15 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
 
 
 def dealt(units: Sequence[Unit], count: int) -> list[list[Unit]]:
-    """Units in so many parts of about the same number of tokens."""
+    """Units in so many parts: which one a unit is in depends on that unit alone.
 
-    def tokens(unit: Unit) -> int:
-        return sum(len(example.input_ids) for example in unit)
-
-    ordered = sorted(units, key=tokens, reverse=True)
-    return [ordered[part::count] for part in range(count)]
+    Devices may round differently, and what a unit adds must not change with who else was drawn.
+    """
+    parts: list[list[Unit]] = [[] for _ in range(count)]
+    for unit in units:
+        tokens = np.concatenate([example.input_ids for example in unit] or [[0]])
+        parts[zlib.crc32(tokens.astype(np.int32).tobytes()) % count].append(unit)
+    return parts
 
 
 def _added(total: ClippedSum | None, part: ClippedSum) -> ClippedSum:
@@ -276,10 +287,6 @@ def _added(total: ClippedSum | None, part: ClippedSum) -> ClippedSum:
         return part
     value = total.value + part.value.to(total.value.device)
     return ClippedSum(value, max(total.sensitivity, part.sensitivity), total.grid)
-
-
-def _alone(recipe: ModelRecipe, device: str) -> Any:
-    return recipe.compute.model_copy(update={"device": device, "devices": 1})
 
 
 def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
@@ -293,7 +300,7 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
     method: Any = None
     with suppress(EOFError, OSError), pipe:
         while True:
-            number, task, arguments = pipe.recv()
+            task, arguments = pipe.recv()
             result: Any = None
             try:
                 if worker is None:
@@ -306,7 +313,8 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
                 elif task == "sum":
                     worker.failures.clear()
                     found: ClippedSum = method.clipped_sum(worker, *arguments)
-                    result = replace(found, value=found.value.cpu()), Counter(worker.failures)
+                    value = found.value.cpu().numpy()  # a tensor would need /dev/shm
+                    result = value, found.sensitivity, found.grid, Counter(worker.failures)
             except Exception as error:
                 result = _Failed.of(error)
-            pipe.send((number, result))
+            pipe.send(result)

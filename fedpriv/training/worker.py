@@ -180,6 +180,13 @@ class WorkerPool:
         finally:
             free.put(worker)
 
+    def close(self) -> None:
+        """Let go of the teams of idle workers; whoever borrows one again begins another."""
+        with self._lock:
+            for free in self._free.values():
+                for worker in list(free.queue):
+                    worker.close()
+
     def _drop_idle(self, keep: ModelRecipe) -> None:
         """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
         for recipe, free in self._free.items():

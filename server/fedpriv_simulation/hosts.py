@@ -7,6 +7,9 @@ are asked: what a simulation holds in memory does not grow with its sites.
 from __future__ import annotations
 
 import logging
+import math
+import os
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +18,17 @@ from flwr.app import Context, Message, RecordDict
 
 from fedpriv.config.job import JobConfig
 from fedpriv.environment import set_environment
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, PausedError
 from fedpriv.protocol import Proposal
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import RUN, set_identity
 from fedpriv_simulation.sites import Sites
+from fedpriv_simulation.workers import hosts_that_fit
 
 log = logging.getLogger(__name__)
+LEAVE = 10.0  # seconds that a process has to close its sites
 OPEN = 4  # sites that a process keeps open
 Answer = Callable[[Message, Context], Message]
 
@@ -46,14 +51,22 @@ class Host:
         self._sites, self._proposal = sites, proposal
         self._pool = WorkerPool(1)
         self._open: OrderedDict[int, Site] = OrderedDict()
+        self._closed = False
 
     def answer(self, number: int, message: Message) -> Message:
-        """The reply of the site with that number, in the order of the file."""
+        """The reply of the site with that number, in the order of the file.
+
+        Raises:
+            PausedError: it was closed.
+        """
+        if self._closed:
+            raise PausedError("The simulation has ended.")
         context = Context(run_id=RUN, node_id=0, node_config={}, state=RecordDict(), run_config={})
         return client_app(self._site(number))(message, context)
 
     def close(self) -> None:
-        """Give the ledgers back."""
+        """Give the ledgers back, for good."""
+        self._closed = True
         while self._open:
             self._open.popitem()[1].close()
 
@@ -62,8 +75,12 @@ class Host:
             while len(self._open) >= OPEN:
                 self._open.popitem(last=False)[1].close()
             site = self._sites.open(self._sites.config.sites[number], self._pool)
+            try:
+                site.consider(self._proposal)
+            except BaseException:
+                site.close()
+                raise
             self._open[number] = site
-            site.consider(self._proposal)
         self._open.move_to_end(number)
         return self._open[number]
 
@@ -85,14 +102,19 @@ class Hosts:
         config, threads = sites.config, max(1, torch.get_num_threads() // count)
         gpus = gpus_of_a_host(config, torch.cuda.device_count(), count)
         ray.init(
+            address="local",
             num_cpus=count,
             include_dashboard=False,
             configure_logging=False,
             log_to_driver=False,
         )
         self._ray = ray
-        kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
-        self._hosts = [kind.remote(sites, proposal, threads) for _ in range(count)]
+        try:
+            kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
+            self._hosts = [kind.remote(sites, proposal, threads) for _ in range(count)]
+        except BaseException:
+            ray.shutdown()
+            raise
         self._of = shared_out([section.size or 0 for section in config.sites], count)
 
     def __enter__(self) -> Hosts:
@@ -103,11 +125,15 @@ class Hosts:
         self._ray.shutdown()
 
     def close(self) -> None:
-        """Give the sites' ledgers back."""
-        try:
-            self._ray.get([host.close.remote() for host in self._hosts], timeout=30)
-        except Exception:  # a process that is gone holds nothing
-            log.debug("A process of the simulation was gone.")
+        """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
+        asked = [(host, host.close.remote()) for host in self._hosts]
+        for host, closing in asked:
+            try:
+                self._ray.get(closing, timeout=LEAVE)
+            except Exception as error:
+                log.info("A process of the simulation is ended: %s.", type(error).__name__)
+                self._ray.kill(host, no_restart=True)
+        self._hosts = []
 
     def answers(self, first: int) -> dict[int, Answer]:
         """How each site is asked, by node id, from `first` on."""
@@ -134,27 +160,30 @@ def shared_out(sizes: list[int], count: int) -> list[int]:
 
 
 def gpus_of_a_host(config: JobConfig, there: int, count: int) -> float:
-    """The share of a GPU, or the GPUs, that a process gets.
+    """The share of a GPU, or the whole GPUs, that a process gets.
 
     Raises:
-        ConfigError: that is more than there are.
+        ConfigError: there are too few for so many processes.
     """
     if config.compute.device == "cpu" or not there:
         return 0.0
     each = config.compute.gpus_per_site
     if each is None:
-        each = there / count if there < count else float(there // count)
-    if each * count > there:
+        each = float(there // count) if there >= count else 1 / math.ceil(count / there)
+    if count > hosts_that_fit(there, each):
         raise ConfigError(
             f"is too much for {count} sites at once on {there} GPUs",
             key="compute.gpus_per_site",
             value=each,
-            fix=f"Lower it to {there / count:g}, or lower compute.workers.",
+            fix="Lower it, or lower compute.workers.",
         )
     return each
 
 
 def _ray() -> Any:
+    """Ray, that answers nobody but us: it listens on ports, and does what it is told there."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
     except ImportError:

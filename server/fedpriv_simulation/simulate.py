@@ -112,6 +112,7 @@ def _simulate(
         progress.preparing("Loading the model")
         with _naming(source):
             pool = pool or WorkerPool(workers_of(config))
+            stack.callback(pool.close)
             job = Job(config, run, pool)
         sites = Sites(config, run.path, insecure_seed, job.proposal.base_digest)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress)

@@ -24,13 +24,20 @@ def workers_of(config: JobConfig) -> int:
     if config.compute.workers is not None:
         return min(config.compute.workers, len(config.sites))
     if device_of(config.compute.device) != "cpu":
-        shares = torch.cuda.device_count() / (config.compute.gpus_per_site or 1.0)
-        return max(1, min(len(config.sites), int(shares))) if config.job.engine == "ray" else 1
+        if config.job.engine != "ray":
+            return 1
+        fitting = hosts_that_fit(torch.cuda.device_count(), config.compute.gpus_per_site or 1.0)
+        return max(1, min(len(config.sites), fitting))
     parameters = parameters_of(config.model.name)
     if parameters is None:
         return 1
     fitting = int(COPIES // (4 * max(1, parameters)))
     return max(1, min(len(config.sites), torch.get_num_threads(), fitting))
+
+
+def hosts_that_fit(there: int, each: float) -> int:
+    """Processes that so many GPUs have room for; a share is of one GPU."""
+    return there * int(1 / each) if each < 1 else int(there // each)
 
 
 def own_threads(workers: int) -> Callable[[], None]:

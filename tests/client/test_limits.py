@@ -110,6 +110,24 @@ def test_only_named_layers_may_get_an_adapter(asked: Any, allowed: Any, foreign:
             limits(targets=allowed).plan(proposal, TERMS)
 
 
+def test_layers_that_are_trained_whole_are_layers_too(make_worker: Any) -> None:
+    asked = LoraSection(target_modules=("q_proj",), modules_to_save=("lm_head",))
+    with pytest.raises(ProtocolError, match="lm_head may get no adapter"):
+        limits(targets=("q_proj",)).plan(PROPOSAL.model_copy(update={"lora": asked}), TERMS)
+    worker = make_worker("llama", targets=("q_proj",), modules_to_save=("lm_head",))
+    limits(targets=("q_proj", "lm_head")).check_trained(worker.vector)
+    with pytest.raises(ProtocolError, match="lm_head may get no adapter"):
+        limits(targets=("q_proj",)).check_trained(worker.vector)
+
+
+def test_all_linear_layers_are_known_when_the_model_is(make_worker: Any) -> None:
+    asked = PROPOSAL.model_copy(update={"lora": LoraSection(target_modules="all-linear")})
+    limits(targets=("q_proj",)).plan(asked, TERMS)
+    worker = make_worker("llama", targets="all-linear")
+    with pytest.raises(ProtocolError, match="down_proj"):
+        limits(targets=("q_proj",)).check_trained(worker.vector)
+
+
 @pytest.mark.parametrize("targets", ["auto", ("q_proj", "v_proj")])
 def test_what_a_loaded_model_trains_is_bounded(make_worker: Any, targets: Any) -> None:
     worker = make_worker("llama", r=2, targets=targets)

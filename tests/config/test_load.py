@@ -73,6 +73,14 @@ def test_noise_of_unknown_size_is_not_taken_out() -> None:
     [
         (["denoise.where=site"], "denoise.where", "for local steps"),
         (["compute.dtype=mixed", "compute.engine=opacus"], "compute", "'mixed' needs engine"),
+        (["compute.gpus_per_site=1.5"], "compute", "only whole GPUs"),
+        (
+            ["compute.engine=opacus", "compute.gradient_checkpointing=true"],
+            "compute",
+            "needs engine",
+        ),
+        (["job.engine=ray", "compute.devices=2"], "compute.devices", "each site has one device"),
+        (["job.engine=ray", "compute.device=cuda:1"], "compute.device", "use auto"),
         (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
         (["job.sync=2", "denoise.where=gate", "gate.data=x"], "denoise.where", "use 'site'"),
         (["server_optimizer.lr=0.5"], "server_optimizer", "leave it out"),

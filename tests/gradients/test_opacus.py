@@ -65,6 +65,30 @@ def test_blocks_are_handed_over_as_the_rows_are(make_worker: Callable[..., Any])
     assert sum(width for _, width in worker.gradients.blocks) == worker.gradients.size
 
 
+def test_a_batch_that_fails_leaves_nothing_behind(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker("llama", engine="opacus")
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13])
+    before = rows_of(worker, batch)
+
+    def fails(model: Any) -> torch.Tensor:
+        record_losses(model, batch)
+        raise torch.OutOfMemoryError
+
+    def fails_backward(model: Any) -> torch.Tensor:
+        losses = record_losses(model, batch)
+        losses.register_hook(lambda g: 1 / 0)
+        middle = model.get_base_model().model.layers[0].mlp
+        middle.register_full_backward_hook(lambda *_: 1 / 0)
+        return losses
+
+    for failing in (fails, fails_backward):
+        with pytest.raises((torch.OutOfMemoryError, ZeroDivisionError)):
+            worker.gradients.rows(failing, 3)
+        worker.model.get_base_model().model.layers[0].mlp._backward_hooks.clear()
+        assert torch.equal(rows_of(worker, batch), before)
+
+
 def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig, get_peft_model
 

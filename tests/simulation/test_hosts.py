@@ -120,6 +120,7 @@ def test_every_site_has_one_process_and_none_has_much_more(sizes: list[int], cou
         ("auto", 4, 2, None, 2.0),
         ("auto", 4, 3, None, 1.0),
         ("auto", 1, 4, None, 0.25),
+        ("auto", 2, 3, None, 0.5),  # a share is of one GPU
         ("cuda", 2, 4, 0.5, 0.5),
     ],
 )
@@ -131,9 +132,10 @@ def test_gpus_are_shared(
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
-    config: Any = SimpleNamespace(compute=SimpleNamespace(device="auto", gpus_per_site=1.0))
-    with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it to 0\.5"):
-        gpus_of_a_host(config, 2, 4)
+    for share, count in ((1.0, 4), (0.4, 5)):
+        config: Any = SimpleNamespace(compute=SimpleNamespace(device="auto", gpus_per_site=share))
+        with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it"):
+            gpus_of_a_host(config, 2, count)
 
 
 def test_without_ray_it_says_what_to_type(
