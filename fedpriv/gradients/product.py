@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 # Torch multiplies float32 matrices on x86 with MKL, which keeps its AVX-512 kernels to Intel's own
 # processors. oneDNN, which torch carries for its compiler, has them for every one: on an AMD EPYC
@@ -30,19 +31,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (…, out), of the type of x.
     """
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        product: Tensor = F.linear(x.to(weight.dtype), weight).to(x.dtype)
-        return product if bias is None else product.add_(bias)
+        rounded = F.linear(x.to(weight.dtype), weight).to(x.dtype)
+        return rounded if bias is None else rounded.add_(bias)
     plain = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel()
     if _ONEDNN is None or not plain or torch.is_autocast_enabled("cpu"):
         return F.linear(x, weight, bias)
-    product = _ONEDNN(x, weight, bias, "none", [], "")
-    return product  # noqa: RET504
+    product: Tensor = _ONEDNN(x, weight, bias, "none", [], "")
+    return product
 
 
 def weight_of(layer: Any) -> Tensor:
     """A linear layer's weight (out, in), also of one that keeps it the other way round."""
-    from transformers.pytorch_utils import Conv1D
-
     weight: Tensor = layer.weight
     return weight.t() if type(layer) is Conv1D else weight
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from fedpriv.gradients.product import linear
 
@@ -114,7 +115,6 @@ def terms_of(module: nn.Module) -> list[Term[Any]] | None:
     What is not computed as `RecordingLora` does it, such as DoRA, is left as it is.
     """
     from peft.tuners.lora import Linear as LoraLayer
-    from transformers.pytorch_utils import Conv1D
 
     if type(module) is not LoraLayer or module.merged or module.disable_adapters:
         return None
