@@ -27,6 +27,11 @@ from fedpriv.process import LOCK
 from fedpriv_server.checkpoint import Checkpoint
 
 
+def site_folder(run: Path, name: str) -> Path:
+    """Where a run directory keeps what is a site's."""
+    return run / "sites" / name
+
+
 class RunDirectory:
     """An opened run directory; use `create` or `resume`.
 
@@ -136,7 +141,7 @@ class RunDirectory:
                 self.path.rmdir()
 
     def site_folder(self, name: str) -> Path:
-        return self.path / "sites" / name
+        return site_folder(self.path, name)
 
     @property
     def _checkpoint_path(self) -> Path:

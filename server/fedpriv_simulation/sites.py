@@ -12,6 +12,7 @@ from fedpriv.privacy.ledger import Terms
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site, SiteSettings
+from fedpriv_server.run_directory import site_folder
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Sites:
         config, seed = self.config, self.insecure_seed
         assert section.data is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
-        folder = self.run / "sites" / section.name
+        folder = site_folder(self.run, section.name)
         settings = SiteSettings(
             name=section.name,
             data=section.data,
