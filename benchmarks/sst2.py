@@ -8,7 +8,8 @@ federation of one or more sites with equal shares of the training sentences, and
 compare` on it: all-MiniLM-L6-v2 with mean pooling and a linear head, LoRA of rank 16 on query, key,
 value and both dense layers (664,322 parameters), 48 tokens, ε = 6.7 at δ = 1e-5. The dev
 sentences are reported; 500 of the training sentences, of which nobody sees a phrase, choose each
-method's settings. The same command goes on where it was stopped.
+method's settings. Options that are not its own, such as --set, go to `fedpriv compare`. The same
+command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def main() -> int:
     parser.add_argument("--grid", action="append", help="instead of the usual ones")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
-    arguments = parser.parse_args()
+    arguments, others = parser.parse_known_args()
     if arguments.quick:
         arguments.rounds, arguments.batch, arguments.seeds = 2, 64, 1
         arguments.grid = arguments.grid or ["lr=5e-3"]
@@ -155,6 +156,7 @@ def main() -> int:
         *("--methods", methods, "--seeds", str(arguments.seeds)),
         *("--parallel", str(arguments.parallel)),
         *grids,
+        *others,
         *("--out", str(folder / "comparison")),
     ]
     print(" ".join(command), flush=True)
