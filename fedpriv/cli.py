@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fedpriv import __version__
+from fedpriv.commands.doctor import doctor
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
 from fedpriv.environment import set_environment
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(ledger_app, name="ledger")
 app.command()(plan)
+app.command()(doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fedpriv import __version__
 from fedpriv.cli import run
@@ -101,33 +99,6 @@ def digest(config: Config = SITE) -> None:
 
     name = str(read_toml(config).get("allow", {}).get("model", "embedded"))
     print(digest_of(model_name(config.resolve().parent, name)))
-
-
-@app.command()
-def check(
-    config: Config = SITE,
-    job: Annotated[
-        Path | None, typer.Option(help="A federation file or a proposal to try, dry.")
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Don't dial the server.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say what is wrong before joining: kit, server, clock, ledger, data, model; and of a job."""
-    from fedpriv_client.preflight import preflight
-
-    rows = preflight(config, job, offline=offline)
-    if as_json:
-        print(json.dumps([row.as_dict() for row in rows], indent=2))
-    else:
-        table = Table("", "what", "found")
-        for row in rows:
-            table.add_row(
-                {True: "ok", False: "[red]wrong[/]", None: "–"}[row.ok], row.what, row.found
-            )
-        Console(soft_wrap=False).print(table)
-    wrong = [row for row in rows if row.ok is False]
-    if wrong:
-        raise typer.Exit(wrong[0].exit_code)
 
 
 @app.command()

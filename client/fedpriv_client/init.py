@@ -9,7 +9,12 @@ from fedpriv.errors import LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
 from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Ledger
-from fedpriv_client.settings import ledger_path, ledgers, terms_of
+from fedpriv_client.settings import (
+    check_no_ledger_is_missing,
+    ledger_path,
+    ledgers,
+    terms_of,
+)
 
 
 def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> str:
@@ -36,11 +41,8 @@ def init_site(file: SiteFile, config_path: Path, *, another: bool = False) -> st
             f"{config_path}: data.dataset_id names the ledger {ledger_path(file, stated)}, which is"
             " not there. Restore its newest copy; or leave the key out, if it was for other people."
         )
-    if not known and (state / "budget.json").exists():
-        raise LedgerCorruptError(
-            f"{state / 'budget.json'}: was written from a ledger that is missing. Restore its"
-            " newest copy; a new one would be a fresh budget for the same people."
-        )
+    if not known:
+        check_no_ledger_is_missing(file)
     terms = terms_of(file, new_dataset_id())
     path = ledger_path(file, terms.dataset_id)
     private_folder(state)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import ConfigError, LedgerError
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger import Terms
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import SiteSettings
@@ -19,7 +19,7 @@ def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
         config_path: of the file, for messages.
 
     Raises:
-        LedgerError: there is no ledger yet.
+        LedgerError: there is no ledger yet, or there was one.
         ConfigError: there are several, and none is named.
     """
     dataset_id = file.data.dataset_id or _only_ledger(file, config_path)
@@ -84,9 +84,25 @@ def ledgers(file: SiteFile) -> dict[str, Path]:
     return {path.stem: path for path in found if re.fullmatch(r"[0-9a-f]{32}", path.stem)}
 
 
+def check_no_ledger_is_missing(file: SiteFile) -> None:
+    """Check, where there is no ledger, that there never was one.
+
+    Raises:
+        LedgerCorruptError: there was, and a new one would be a fresh budget for the same people.
+    """
+    traces = [file.site.state_dir / name for name in ("budget.json", "ledgers/units.db")]
+    left = next((path for path in traces if path.exists()), None)
+    if left is not None:
+        raise LedgerCorruptError(
+            f"{left}: was written from a ledger that is missing. Restore its newest copy; a new"
+            " one would be a fresh budget for the same people."
+        )
+
+
 def _only_ledger(file: SiteFile, config_path: Path) -> str:
     found = ledgers(file)
     if not found:
+        check_no_ledger_is_missing(file)
         raise LedgerError(
             f"{file.site.state_dir}: holds no ledger yet. Make it, once:"
             f" fedpriv-client init --config {config_path}"

@@ -281,6 +281,11 @@ class ServerSection(Section):
     health: Address | None = Field(None, description="host:port of the gRPC health service")
     wait: str = Field("10m", description="how long the first round waits for the last sites")
 
+    @property
+    def bound(self) -> str:
+        """The host:port to listen on."""
+        return self.listen or f"0.0.0.0:{self.address.rpartition(':')[2]}"
+
     @field_validator("wait")
     @classmethod
     def _duration(cls, value: str) -> str:

@@ -30,9 +30,9 @@ def records_that_fit(worker: Worker) -> int:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         rows = memory // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
         return _power_of_two(min(ON_A_CPU, rows))
-    one = _peak(worker, 1)
+    one = rehearse(worker, 1)
     try:
-        two = _peak(worker, 2)
+        two = rehearse(worker, 2)
     except torch.OutOfMemoryError:
         return 1
     torch.cuda.empty_cache()
@@ -41,16 +41,24 @@ def records_that_fit(worker: Worker) -> int:
     return _power_of_two(min(MOST, int(SHARE * free) // each))
 
 
-def _peak(worker: Worker, count: int) -> int:
-    """Bytes that a step over records of the longest length takes on a GPU."""
+def rehearse(worker: Worker, count: int) -> int:
+    """Compute a step over random records of the longest length.
+
+    Returns:
+        Bytes that it took at most, on a GPU; 0 on a CPU, where the system counts them.
+
+    Privacy:
+        Records have no part in it.
+    """
     length = worker.recipe.model.max_length
     ids = torch.full((count, length), 5)
     classification = worker.recipe.model.task == "classification"
     labels = torch.zeros(count, dtype=torch.int64) if classification else ids
     batch = Batch(ids, torch.ones_like(ids), labels).to(worker.device)
-    torch.cuda.reset_peak_memory_stats(worker.device)
+    if worker.device != "cpu":
+        torch.cuda.reset_peak_memory_stats(worker.device)
     worker.gradients.rows(partial(record_losses, batch=batch), count)
-    return int(torch.cuda.max_memory_allocated(worker.device))
+    return 0 if worker.device == "cpu" else int(torch.cuda.max_memory_allocated(worker.device))
 
 
 def _power_of_two(number: int) -> int:

@@ -154,7 +154,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     lines = textwrap.wrap(" ".join(textwrap.wrap(digits, 4)), 39)
     console.print(
         "Fingerprint of the authority, sha256. Have each site compare it by telephone with what"
-        " fedpriv-client check shows:",
+        " fedpriv doctor shows:",
         soft_wrap=True,
     )
     for line in lines:

@@ -274,9 +274,7 @@ def _server_section(config: JobConfig, source: Path) -> ServerSection:
 
 def _bound(section: ServerSection, plain: bool, source: Path) -> tuple[str, int]:
     """Host and port to bind."""
-    host, _, port = (section.listen or f"0.0.0.0:{section.address.rpartition(':')[2]}").rpartition(
-        ":"
-    )
+    host, _, port = section.bound.rpartition(":")
     host = host.strip("[]")
     if plain:
         host = "127.0.0.1" if section.listen is None else host

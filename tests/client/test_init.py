@@ -13,7 +13,7 @@ from fedpriv.errors import LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger import Ledger
 from fedpriv.privacy.rules import EnvelopeRule, SumRule
 from fedpriv_client.init import init_site
-from fedpriv_client.settings import ledger_path, ledgers
+from fedpriv_client.settings import ledger_path, ledgers, site_settings
 
 
 @pytest.fixture
@@ -76,12 +76,15 @@ def test_a_ledger_that_is_named_and_gone_has_to_be_restored(file: Path) -> None:
 
 
 @pytest.mark.parametrize("another", [False, True])
-def test_a_ledger_that_was_reported_from_and_is_gone_has_to_be_restored(
-    file: Path, another: bool
+@pytest.mark.parametrize("left", ["budget.json", "ledgers/units.db"])
+def test_a_ledger_that_left_traces_and_is_gone_has_to_be_restored(
+    file: Path, left: str, another: bool
 ) -> None:
-    state = load_site(file).site.state_dir
-    state.mkdir()
-    (state / "budget.json").write_text("{}")
+    trace = load_site(file).site.state_dir / left
+    trace.parent.mkdir(parents=True)
+    trace.write_text("{}")
+    with pytest.raises(LedgerCorruptError, match="Restore its newest copy"):
+        site_settings(load_site(file), file)
     with pytest.raises(LedgerCorruptError, match="fresh budget for the same people"):
         init(file, another=another)
 

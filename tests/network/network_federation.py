@@ -96,6 +96,12 @@ class Federation:
         command, *others = arguments
         return _invoked(app, [command, "--config", str(self.site_file(index)), *others])
 
+    def doctor(self, index: int, *arguments: str) -> Any:
+        """What `fedpriv doctor` answers for a site."""
+        from fedpriv.cli import app
+
+        return _invoked(app, ["doctor", str(self.site_file(index)), *arguments])
+
     def server_status(self) -> dict[str, Any]:
         """What `fedpriv-server status` says."""
         from fedpriv_server.cli import app

@@ -137,10 +137,13 @@ def _run(arguments: list[str], log: Path, fault: str, marker: str, namespace: Pa
         import network_faults
 
         network_faults.plant(fault, Path(marker))
-    if arguments[0] == "fedpriv-server":
-        from fedpriv_server.cli import main
-    else:
-        from fedpriv_client.cli import main
+    match arguments[0]:
+        case "fedpriv":
+            from fedpriv.cli import main
+        case "fedpriv-server":
+            from fedpriv_server.cli import main
+        case "fedpriv-client":
+            from fedpriv_client.cli import main
     main()
 
 

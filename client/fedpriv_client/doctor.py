@@ -1,38 +1,30 @@
-"""Everything that can be found wrong before joining, one line each."""
+"""What a site needs to take part, looked at one by one, and what it would answer to a job."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpriv.config.load import load_site
 from fedpriv.config.site import SiteFile
+from fedpriv.doctor import machine, memory
+from fedpriv.doctor.finding import Finding, look
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.process import is_running
 
+if TYPE_CHECKING:
+    from fedpriv.protocol import Proposal
+    from fedpriv.training.worker import WorkerPool
+    from fedpriv_client.check import Verdict
+    from fedpriv_client.site import SiteSettings
 
-@dataclass(frozen=True)
-class Row:
-    """One thing that was looked at.
-
-    Attributes:
-        ok: None if it could not be looked at.
-        exit_code: of the error, if it is wrong.
-    """
-
-    what: str
-    ok: bool | None
-    found: str
-    exit_code: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+_REPLIES = 3  # of a job in a ledger: the last two, and one that is being written
+_COPIES = 2  # of the records: as they are cached while they are read, and their tokens
 
 
-def preflight(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Row]:
+def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
     """Look at everything that a site needs to take part, and at a job if one is given.
 
     The server is dialled and told goodbye. Nothing is committed, spent or changed.
@@ -45,28 +37,37 @@ def preflight(config: Path, job: Path | None = None, *, offline: bool = False) -
         ConfigError: the site's file can't be read; there is nothing to look at then.
     """
     file = load_site(config)
-    rows = [Row("site file", True, f"{file.site.name}, {config}")]
+    findings = [
+        Finding("site file", True, f"{file.site.name}, {config}"),
+        look("packages", machine.packages),
+        look("device", lambda: machine.device(file.compute)),
+        look("clock", machine.clock),
+    ]
     running = is_running(file.site.state_dir)
     if running:
         text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
-        rows.append(Row("client", None, text))
+        findings.append(Finding("client", None, text))
     looks: list[tuple[str, Callable[[], str]]] = [("kit", lambda: _kit(file))]
     if not offline and not running:
         looks.append(("server", lambda: _server(file)))
     if not running:
         looks.append(("ledger", lambda: _ledger(file, config)))
-    looks += [("records", lambda: _records(file)), ("model", lambda: _model(file))]
-    rows += [_look(what, how) for what, how in looks]
+    health = file.site.health
+    if health is not None and not running:
+        looks.append(("port", lambda: machine.port(health, "site.health")))
+    looks += [
+        ("records", lambda: _records(file)),
+        ("model", lambda: _model(file)),
+        ("memory", lambda: memory.weights(file.allow.model, file.compute)),
+    ]
+    findings += [look(what, how) for what, how in looks]
+    trained = 0
     if job is not None:
-        rows += _job(file, config, job)
-    return rows
-
-
-def _look(what: str, how: Callable[[], str]) -> Row:
-    try:
-        return Row(what, True, how())
-    except FedprivError as error:
-        return Row(what, False, str(error), error.exit_code)
+        fits = findings[-1].ok is not False
+        trained, found = _job(file, config, job, load=fits)
+        findings += found
+    findings.append(look("disk", lambda: _disk(file, trained)))
+    return findings
 
 
 def _kit(file: SiteFile) -> str:
@@ -116,7 +117,7 @@ def _records(file: SiteFile) -> str:
     from fedpriv.files import private_folder
 
     state = private_folder(file.site.state_dir)
-    with tempfile.TemporaryDirectory(dir=state, prefix="check-") as cache:
+    with tempfile.TemporaryDirectory(dir=state, prefix="doctor-") as cache:
         records = read_records(
             file.data.path,
             file.data.columns,
@@ -143,31 +144,51 @@ def _model(file: SiteFile) -> str:
     return f"{file.allow.model}, {found}"
 
 
-def _job(file: SiteFile, config: Path, job: Path) -> list[Row]:
+def _disk(file: SiteFile, trained: int) -> str:
+    path = Path(file.data.path)
+    records = path.stat().st_size if path.is_file() else 0
+    needed = _REPLIES * 4 * trained + _COPIES * records
+    return machine.disk(file.site.state_dir, needed, "site.state_dir")
+
+
+def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, list[Finding]]:
+    """How many parameters the job would train, 0 if that was not found out, and what was."""
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
 
+    pool = WorkerPool(1)
     try:
         settings = site_settings(file, config)
-        verdict = check_proposal(settings, read_proposal(job, settings), WorkerPool(1))
+        proposal = read_proposal(job, settings)
+        verdict = check_proposal(settings, proposal, pool if load else None)
     except FedprivError as error:
-        return [Row("job", False, str(error), error.exit_code)]
-    rows = [Row("job", False, refusal, 4) for refusal in verdict.refusals]
-    rows += [Row("job", None, text) for text in verdict.unchecked]
+        return 0, [Finding("job", False, str(error), error.exit_code)]
+    findings = [Finding("job", False, refusal, 4) for refusal in verdict.refusals]
+    findings += [Finding("job", None, text) for text in verdict.unchecked]
     if verdict.plan is not None and not verdict.refusals:
-        plan = verdict.plan
-        rows.append(
-            Row(
-                "job",
-                True,
-                f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
-                f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself"
-                + (
-                    ""
-                    if verdict.allocated is None
-                    else f", {verdict.allocated:.3f} of {verdict.budget:g} with all before"
-                ),
-            )
-        )
-    return rows
+        findings.append(Finding("job", True, _cost(verdict)))
+    if verdict.trained is not None and not verdict.refusals:
+        findings.append(look("step", lambda: _step(proposal, settings, pool)))
+    return verdict.trained or 0, findings
+
+
+def _cost(verdict: Verdict) -> str:
+    plan = verdict.plan
+    assert plan is not None
+    with_all = (
+        ""
+        if verdict.allocated is None
+        else f", {verdict.allocated:.3f} of {verdict.budget:g} with all before"
+    )
+    return (
+        f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
+        f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
+    )
+
+
+def _step(proposal: Proposal, settings: SiteSettings, pool: WorkerPool) -> str:
+    from fedpriv_client.site import recipe_of
+
+    with pool.borrow(recipe_of(proposal, settings)) as worker:
+        return memory.step(worker)

@@ -1,0 +1,61 @@
+"""`fedpriv doctor`: everything that a site's file or a federation's needs, a line each.
+
+What a role looks at is its own package's business: an entry point of the group
+``fedpriv.doctors``, named ``site`` or ``federation``, gives a function of the file, of a job to
+try (or None), and of whether to leave the network alone, that returns findings.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from fedpriv.doctor.finding import Finding
+
+DOCTORS = "fedpriv.doctors"
+
+
+def doctor(
+    file: Annotated[Path, typer.Argument(help="A site's own file, or a federation file.")],
+    job: Annotated[
+        Path | None,
+        typer.Option(help="For a site: a federation file or a proposal to try, dry."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Dial nobody.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Say what is wrong before a job finds out, and what to type. Changes nothing."""
+    findings = examine(file, job, offline=offline)
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        table = Table("", "what")
+        table.add_column("found", overflow="fold")  # digests are to be compared
+        marks = {True: "ok", False: "[red]wrong[/]", None: "–"}
+        for finding in findings:
+            table.add_row(marks[finding.ok], finding.what, finding.found)
+        Console(soft_wrap=False, highlight=False).print(table)
+    wrong = [finding for finding in findings if finding.ok is False]
+    if wrong:
+        raise typer.Exit(wrong[0].exit_code)
+
+
+def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
+    """What the doctor of the file's role finds.
+
+    Raises:
+        ConfigError: the file can't be read, or is of no role.
+    """
+    from fedpriv.config.load import read_toml
+
+    role = "site" if "site" in read_toml(file) else "federation"
+    (point,) = entry_points(group=DOCTORS, name=role)
+    findings: list[Finding] = point.load()(file, job, offline=offline)
+    return findings

@@ -1,0 +1,44 @@
+"""One thing that was looked at, and how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpriv.errors import FedprivError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: in a word or two.
+        ok: None if it could not be looked at, or is no fault but worth knowing.
+        found: in a sentence; where it is wrong, with what to do.
+        exit_code: of the error, if it is wrong.
+    """
+
+    what: str
+    ok: bool | None
+    found: str
+    exit_code: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class DoubtError(Exception):
+    """Raised by a look that found no fault, and nothing that it could vouch for either."""
+
+
+def look(what: str, how: Callable[[], str]) -> Finding:
+    """Look at something: `how` says what it found, or raises what is wrong with it."""
+    try:
+        return Finding(what, True, how())
+    except DoubtError as doubt:
+        return Finding(what, None, str(doubt))
+    except FedprivError as error:
+        return Finding(what, False, str(error), error.exit_code)

@@ -1,0 +1,183 @@
+"""What any machine needs that computes or answers: packages, a device, a clock, ports, room."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import shutil
+import socket
+import tempfile
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.doctor.finding import DoubtError
+from fedpriv.errors import ConfigError, NetworkError
+
+_SHOWN = ("fedpriv", "torch", "transformers", "peft", "flwr")
+_UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
+_TIMEX_BYTES = 512  # more than struct timex has anywhere
+
+
+def packages() -> str:
+    """The versions of what fedpriv stands on, each within the range that it was made for.
+
+    Raises:
+        ConfigError: one is missing, or another version.
+    """
+    wrong = []
+    for text in requires("fedpriv") or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            found = "none"
+        if found == "none" or not requirement.specifier.contains(found, prereleases=True):
+            wrong.append((requirement, found))
+    if wrong:
+        has = ", ".join(f"{requirement.name} {found}" for requirement, found in wrong)
+        needs = " ".join(f"'{requirement.name}{requirement.specifier}'" for requirement, _ in wrong)
+        raise ConfigError(
+            "not the packages that fedpriv was made for", value=has, fix=f"pip install {needs}"
+        )
+    return f"Python {platform.python_version()}, " + ", ".join(
+        f"{name} {version(name)}" for name in _SHOWN
+    )
+
+
+def device(compute: ComputeSection) -> str:
+    """Where steps are computed.
+
+    Raises:
+        ConfigError: there is no such device, or fewer of them than are asked for.
+    """
+    import torch
+
+    from fedpriv.training.team import devices_after
+    from fedpriv.training.worker import device_of
+
+    first = device_of(compute.device)
+    others = devices_after(first, compute.devices, torch.cuda.device_count())
+    if first == "cpu":
+        team = f", {1 + len(others)} processes" if others else ""
+        return f"cpu, {torch.get_num_threads()} threads{team}"
+    shown = []
+    for name in (first, *others):
+        free, there = torch.cuda.mem_get_info(name)
+        shown.append(
+            f"{name} {torch.cuda.get_device_name(name)}, {free / 1e9:.1f} of {there / 1e9:.1f} GB"
+            " free"
+        )
+    return "; ".join(shown)
+
+
+def clock() -> str:
+    """Whether something keeps this machine's clock.
+
+    Raises:
+        DoubtError: nothing does, or the system does not say. A clock may be right all the same, and
+            the server says when it is not.
+    """
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(
+            ctypes.create_string_buffer(_TIMEX_BYTES)
+        )
+    except (OSError, AttributeError):
+        state = -1
+    if state == -1:
+        raise DoubtError("the system does not say whether anything keeps it")
+    if state == _UNSYNCHRONISED:
+        raise DoubtError(
+            "nothing keeps it, as far as the system knows; requests are refused when it is 5 s"
+            " fast or 300 s slow. Turn on NTP: timedatectl set-ntp true"
+        )
+    return "kept by the system"
+
+
+def port(address: str, key: str) -> str:
+    """Whether a host:port of this machine can be listened on; nothing is left listening.
+
+    Raises:
+        ConfigError: it is not this machine's, in use, or not for this user.
+    """
+    host, _, number = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        family, *_, where = socket.getaddrinfo(
+            host, int(number), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen(1)
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror}", key=key, value=address, fix=_port_fix(error)
+        ) from None
+    return f"{address} is free"
+
+
+def _port_fix(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "See who has it (ss -ltnp), or name another port."
+        case errno.EACCES:
+            return "Name a port above 1023, or allow this one (CAP_NET_BIND_SERVICE)."
+        case _:
+            return "Name an address of this machine."
+
+
+def name(address: str) -> str:
+    """What a host:port that is to be dialled resolves to, from here.
+
+    Raises:
+        NetworkError: nothing.
+    """
+    host, _, number = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(number), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NetworkError(
+            f"{host}: has no address here: {error.strerror}. Ask whoever keeps your DNS, or"
+            " correct the name."
+        ) from None
+    return f"{host} is {', '.join(sorted({str(one[4][0]) for one in found}))}"
+
+
+def disk(folder: Path, needed: float, key: str) -> str:
+    """Whether a folder can be written to, and has room. It is not made if it is not there.
+
+    Args:
+        needed: bytes.
+
+    Raises:
+        ConfigError: read-only, somebody else's, or too full.
+    """
+    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there) as probe:
+            probe.write(b"fedpriv")
+            probe.flush()
+            os.fsync(probe.fileno())
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        raise ConfigError(
+            f"can't be written to: {error.strerror}",
+            key=key,
+            value=str(there),
+            fix="Name a folder on a disk that this user may write to, or mount it so.",
+        ) from None
+    if free < needed:
+        raise ConfigError(
+            f"has {free / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed",
+            key=key,
+            value=str(there),
+            fix="Make room, or name another disk.",
+        )
+    return f"{there}: {free / 1e9:.1f} GB free, {needed / 1e9:.2f} GB needed"

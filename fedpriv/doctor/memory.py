@@ -1,0 +1,122 @@
+"""Whether a model and its steps fit: by arithmetic before it is loaded, by a step after."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.training.worker import Worker
+
+_BYTES = {"float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}  # of a weight, as it is loaded
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available(device: str = "cpu") -> int:
+    """Bytes that this process may still take: of a GPU, or of the machine and its container.
+
+    Raises:
+        ConfigError: this system does not say.
+    """
+    if device != "cpu":
+        import torch
+
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+        free = found["MemAvailable"]
+    except (OSError, KeyError, ValueError, IndexError):
+        raise ConfigError("can't be told on this system", key="memory") from None
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        free = min(free, limit - int((_CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        pass
+    return max(0, free)
+
+
+def weights(name: str, compute: ComputeSection) -> str:
+    """Whether a base model's weights fit, without loading them.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    from fedpriv.models.stored import parameters_of
+    from fedpriv.training.worker import device_of
+
+    count = parameters_of(name)
+    if count is None:
+        return "of unknown size"
+    needed, place = count * _BYTES[compute.dtype], device_of(compute.device)
+    free = min(available(), available(place))  # it is loaded through the machine's memory
+    shown = f"{count / 1e6:,.0f} M parameters, {needed / 1e9:.2f} GB of {free / 1e9:.1f} GB free"
+    if needed > free:
+        raise ConfigError(
+            f"does not fit: {shown}",
+            key="model",
+            value=name,
+            fix='Use a smaller one, compute.dtype = "bfloat16", or a machine with more memory.',
+        )
+    return shown
+
+
+def step(worker: Worker) -> str:
+    """What a step over the longest records takes, by making one on random tokens.
+
+    Raises:
+        ConfigError: it does not fit.
+
+    Privacy:
+        Records have no part in it.
+    """
+    from fedpriv.training.microbatch import is_out_of_memory
+
+    records, length = worker.at_once, worker.recipe.model.max_length
+    free = available(worker.device)
+    too_much = ConfigError(
+        f"{records} records of {length} tokens at once do not fit into {free / 1e9:.1f} GB",
+        key="compute.microbatch",
+        value=records,
+        fix="Halve it, lower model.max_length, or set compute.gradient_checkpointing = true.",
+    )
+    try:
+        taken = _taken(worker, 1)
+        if worker.device == "cpu" and taken * records > free:  # too much would not raise: it kills
+            raise too_much
+        taken = _taken(worker, records)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise too_much from None
+    return (
+        f"{worker.vector.size:,} trained; a step over {records} records of {length} tokens at once"
+        f" took {taken / 1e9:.2f} GB, {free / 1e9:.1f} GB are free"
+    )
+
+
+def _taken(worker: Worker, records: int) -> int:
+    """Bytes that a step takes at most: on a CPU, of the process above what it had."""
+    from fedpriv.training.microbatch import rehearse
+
+    _forget_peak()
+    before = _resident("VmRSS")
+    on_a_gpu = rehearse(worker, records)
+    return on_a_gpu if worker.device != "cpu" else max(0, _resident("VmHWM") - before)
+
+
+def _resident(key: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _forget_peak() -> None:
+    """Let VmHWM begin anew (proc(5)); where it may not, it is that of the process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_bytes(b"5")

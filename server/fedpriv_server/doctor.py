@@ -1,0 +1,151 @@
+"""What a coordinator's machine needs to run a job, looked at one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.load import load_job
+from fedpriv.doctor import machine, memory
+from fedpriv.doctor.finding import DoubtError, Finding, look
+from fedpriv.errors import ConfigError, KitError
+from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_server.evaluation import evaluation_records
+from fedpriv_server.orders import server_names
+from fedpriv_server.registry import Registry
+
+SOON = timedelta(days=30)  # before which a certificate is worth renewing
+_VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
+RUNS = Path("runs")
+
+
+def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
+    """Look at everything that a federation file needs on this machine; nothing is changed.
+
+    Args:
+        job: to be tried by a site; a federation file is a job.
+        offline: leave the name service alone.
+
+    Raises:
+        ConfigError: the file can't be read, so there is nothing to look at; or a job was given.
+    """
+    if job is not None:
+        raise ConfigError(
+            "is for a site's file", key="--job", value=str(job), fix=f"{source} is a job itself."
+        )
+    config = load_job(source)
+    server = config.server
+    engine, sites = config.job.engine, len(config.sites)
+    findings = [
+        Finding("federation", True, f"{config.job.name}, {sites} sites, engine {engine}, {source}"),
+        look("packages", machine.packages),
+        look("device", lambda: machine.device(config.compute)),
+        look("clock", machine.clock),
+    ]
+    looks: list[tuple[str, Callable[[], str]]] = []
+    if server is not None and engine == "network":
+        looks += [
+            ("certificate", lambda: _certificate(server)),
+            ("sites", lambda: _sites(config, server)),
+            ("port", lambda: machine.port(server.bound, "server.listen")),
+        ]
+        if server.health is not None:
+            health = server.health
+            looks.append(("port", lambda: machine.port(health, "server.health")))
+        if not offline:
+            looks.append(("name", lambda: machine.name(server.address)))
+    looks.append(("memory", lambda: memory.weights(config.model.name, config.compute)))
+    findings += [look(what, how) for what, how in looks]
+    trained = 0
+    if findings[-1].ok is not False:
+        trained, found = _model(config)
+        findings += found
+    vectors = _VECTORS + sites
+    findings.append(look("disk", lambda: machine.disk(RUNS, vectors * 4 * trained, "--out")))
+    return findings
+
+
+def _certificate(server: ServerSection) -> str:
+    from fedpriv.pki.certificates import check_certificate, load_certificate
+    from fedpriv.pki.keys import load_key
+
+    path = server.pki / "server.crt"
+    for needed in (path, server.pki / "server.key", server.pki / "ca.crt"):
+        if not needed.exists():
+            raise KitError(f"{needed}: no such file. Make it: fedpriv provision federation.toml")
+    key = load_key(server.pki / "server.key")
+    found = check_certificate(
+        load_certificate(path),
+        load_certificate(server.pki / "ca.crt"),
+        use="server",
+        path=path,
+        key=key.public_key(),
+    )
+    if found.names != server_names(server):
+        raise KitError(
+            f"{path}: is for {', '.join(found.names)}, and sites dial {server.address}. Type:"
+            " fedpriv provision federation.toml"
+        )
+    text = f"for {', '.join(found.names)}, until {found.expires:%Y-%m-%d}"
+    if found.expires - datetime.now(UTC) < SOON:
+        raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
+    return text
+
+
+def _sites(config: JobConfig, server: ServerSection) -> str:
+    """Raises KitError for one that can't take part, DoubtError for one that can't yet."""
+    registry = Registry.read(server.pki / "sites.json")
+    now = datetime.now(UTC)
+    stands = {
+        site.name: registry.sites[site.name].status(now)
+        if site.name in registry.sites
+        else "not provisioned"
+        for site in config.sites
+    }
+    shown = ", ".join(f"{name}: {status}" for name, status in stands.items())
+    advice = {
+        "not provisioned": "Type: fedpriv provision federation.toml",
+        "expired": "Type: fedpriv provision federation.toml --renew NAME",
+        "revoked": "Take it out of the file, or renew it with a new key.",
+    }
+    for status, what in advice.items():
+        if status in stands.values():
+            raise KitError(f"{shown}. {what}")
+    if "waiting" in stands.values():
+        raise DoubtError(f"{shown}. Approve its request: fedpriv provision FILE --approve REQUEST")
+    expires = {name: registry.sites[name].expires for name in stands}
+    soon = [name for name, when in expires.items() if when is not None and when - now < SOON]
+    if soon:
+        raise DoubtError(f"{shown}; renew within 30 days: {', '.join(soon)}")
+    return shown
+
+
+def _model(config: JobConfig) -> tuple[int, list[Finding]]:
+    """How many parameters are trained, 0 if the model can't be, and what was found."""
+    loaded: list[Worker] = []
+
+    def load() -> str:
+        worker = Worker(ModelRecipe.of(config))
+        loaded.append(worker)
+        return f"{config.model.name}, {worker.base.digest}"
+
+    def private() -> str:
+        _ = loaded[0].gradients
+        return f"{loaded[0].vector.size:,} trained; each record's gradient is its own"
+
+    def records() -> str:
+        with tempfile.TemporaryDirectory() as cache:
+            reported, tuning = evaluation_records(config, loaded[0].base.tokenizer, Path(cache))
+        apart = f", {len(tuning)} to choose settings by" if tuning else ""
+        return f"{len(reported)} records{apart}"
+
+    findings = [look("model", load)]
+    if not loaded:
+        return 0, findings
+    findings += [look("privacy", private), look("evaluation", records)]
+    if config.job.engine != "network":
+        findings.append(look("step", lambda: memory.step(loaded[0])))
+    return loaded[0].vector.size, findings

@@ -1,0 +1,102 @@
+"""What a machine has, told as it is: each thing as it should be, and broken."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.doctor import machine
+from fedpriv.doctor.finding import DoubtError, Finding, look
+from fedpriv.errors import BudgetError, ConfigError, NetworkError
+
+
+def test_a_look_is_right_wrong_or_in_doubt() -> None:
+    def doubtful() -> str:
+        raise DoubtError("who knows")
+
+    def wrong() -> str:
+        raise BudgetError("too much")
+
+    assert look("a", lambda: "fine") == Finding("a", True, "fine")
+    assert look("b", doubtful) == Finding("b", None, "who knows")
+    assert look("c", wrong) == Finding("c", False, "too much", 4)
+
+
+def test_packages_are_those_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "torch" in machine.packages()
+    monkeypatch.setattr(
+        machine, "requires", lambda name: ["numpy<1", "no-such-package>=2", "ray>9; extra == 'x'"]
+    )
+    with pytest.raises(ConfigError) as error:
+        machine.packages()
+    assert "pip install 'numpy<1' 'no-such-package>=2'" in str(error.value)
+    assert "ray" not in str(error.value)
+
+
+def test_a_device_is_there_or_not() -> None:
+    assert machine.device(ComputeSection(device="cpu")).startswith("cpu, ")
+    assert "3 processes" in machine.device(ComputeSection(device="cpu", devices=3))
+    with pytest.raises(ConfigError, match=r"compute\.device"):
+        machine.device(ComputeSection(device="cuda:99"))
+
+
+@pytest.mark.parametrize(("state", "said"), [(5, "nothing keeps it"), (-1, "does not say")])
+def test_a_clock_that_nothing_keeps_is_told(
+    monkeypatch: pytest.MonkeyPatch, state: int, said: str
+) -> None:
+    class Libc:
+        def adjtimex(self, buffer: Any) -> int:
+            return state
+
+    monkeypatch.setattr(machine.ctypes, "CDLL", lambda *args, **options: Libc())
+    with pytest.raises(DoubtError, match=said):
+        machine.clock()
+    state = 0
+    assert machine.clock() == "kept by the system"
+
+
+def test_a_port_is_free_taken_or_not_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"site\.health: .*in use.*ss -ltnp"):
+            machine.port(address, "site.health")
+    assert machine.port(address, "site.health") == f"{address} is free"
+    assert machine.port(address, "site.health")  # nothing was left listening
+    with pytest.raises(ConfigError, match="an address of this machine"):
+        machine.port("192.0.2.1:8443", "server.listen")
+
+
+def test_a_name_leads_somewhere_or_not() -> None:
+    assert "127.0.0.1" in machine.name("localhost:8443")
+    with pytest.raises(NetworkError, match="has no address here"):
+        machine.name("no-such-host.invalid:8443")
+
+
+def test_a_folder_has_room_or_not(tmp_path: Path) -> None:
+    there = machine.disk(tmp_path / "not" / "yet", 1e6, "site.state_dir")
+    assert str(tmp_path) in there
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"site\.state_dir: has .* GB free"):
+        machine.disk(tmp_path, 1e18, "site.state_dir")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A disk that can't be written to, where this machine lets a test mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "none", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount a disk")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_read_only_disk_is_told(read_only: Path) -> None:
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        machine.disk(read_only / "state", 0, "site.state_dir")

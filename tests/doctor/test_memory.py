@@ -1,0 +1,69 @@
+"""Whether a model fits, before it is loaded and by a step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.doctor import memory
+from fedpriv.errors import ConfigError
+from fedpriv.training import microbatch
+
+Make = Callable[..., Any]
+
+
+def test_weights_are_counted_without_being_loaded(
+    model_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = ComputeSection(device="cpu")
+    assert "4 M parameters, 0.02 GB" in memory.weights("embedded", compute)
+    monkeypatch.setattr(memory, "available", lambda device="cpu": 10_000_000)
+    with pytest.raises(ConfigError, match="does not fit: 4 M parameters"):
+        memory.weights("embedded", compute)
+    assert memory.weights("embedded", ComputeSection(device="cpu", dtype="bfloat16"))
+
+
+def test_a_container_counts_for_less_than_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = memory.available()
+    assert machine > 0
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("2000\n")
+    assert memory.available() == 3000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.available() > 3000
+
+
+def test_a_step_is_made_and_measured(make_worker: Make) -> None:
+    found = memory.step(make_worker(microbatch=8))
+    assert re.search(r"8 records of 64 tokens at once took \d+\.\d\d GB", found)
+
+
+@pytest.mark.parametrize("raised", [torch.OutOfMemoryError("CUDA"), MemoryError()])
+def test_a_step_that_does_not_fit_is_told(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    def rehearse(worker: Any, count: int) -> int:
+        raise raised
+
+    monkeypatch.setattr(microbatch, "rehearse", rehearse)
+    with pytest.raises(ConfigError, match=r"compute\.microbatch: 16 records .* do not fit"):
+        memory.step(make_worker())
+
+
+def test_a_step_that_would_kill_the_process_is_not_tried(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(memory, "_taken", lambda worker, records: made.append(records) or 10**15)
+    with pytest.raises(ConfigError, match="do not fit"):
+        memory.step(make_worker())
+    assert made == [1]

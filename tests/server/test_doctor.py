@@ -1,0 +1,143 @@
+"""What `fedpriv doctor` says of a coordinator's machine, one wrong thing at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError
+from fedpriv_server.orders import Orders
+from fedpriv_server.provision import provision
+
+Found = dict[str, dict[str, Any]]
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def file(federation: Make) -> Path:
+    """A federation file for the network, provisioned."""
+    path: Path = federation()
+    text = path.read_text().replace("[job]\n", '[job]\nengine = "network"\n')
+    text = "\n".join(
+        line for line in text.splitlines() if not line.startswith(('data = "site', "size"))
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path.write_text(text + f'\n[server]\naddress = "localhost:{port}"\n')
+    order(path)
+    return path
+
+
+def order(file: Path, now: datetime | None = None, **orders: Any) -> None:
+    provision(load_job(file), Orders(**orders), passphrase=lambda: b"", now=now)
+
+
+def examined(file: Path) -> tuple[int, Found]:
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--json"])
+    return answer.exit_code, {row["what"]: row for row in json.loads(answer.stdout)}
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_federation_that_is_ready(file: Path) -> None:
+    code, found = examined(file)
+    assert code == 0, found
+    order = "federation,packages,device,clock,certificate,sites,port,name,memory,model,privacy"
+    assert list(found) == [*order.split(","), "evaluation", "disk"]
+    assert all(row["ok"] for what, row in found.items() if what != "clock"), found
+    assert found["sites"]["found"] == "site-0: active, site-1: active"
+    assert "24 records" in found["evaluation"]["found"]
+
+
+def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> None:
+    code, found = examined(federation())
+    assert code == 0
+    assert "certificate" not in found
+    assert "records of 32 tokens at once" in found["step"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "old", "new", "said"),
+    [
+        ("certificate", 3, 'address = "localhost', 'address = "127.0.0.1', "and sites dial 127."),
+        ("sites", 3, 'name = "site-1"', 'name = "site-9"', "site-9: not provisioned"),
+        ("evaluation", 2, "held-out.jsonl", "none.jsonl", "none.jsonl"),
+        ("evaluation", 2, 'text = "note"', 'text = "words"', "words"),
+        ("device", 2, "[data]", '[compute]\ndevice = "cuda:9"\n[data]', "compute.device"),
+        ("model", 2, "r = 2", 'r = 2\ntarget_modules = ["nothing"]', "nothing"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    file: Path, what: str, code: int, old: str, new: str, said: str
+) -> None:
+    change(file, old, new)
+    exit_code, found = examined(file)
+    assert exit_code == code
+    assert found[what]["ok"] is False
+    assert said in found[what]["found"]
+
+
+def test_a_port_in_use_is_named(file: Path) -> None:
+    address = load_job(file).server.bound.replace("0.0.0.0", "127.0.0.1")  # type: ignore[union-attr]
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        code, found = examined(file)
+    assert code == 2
+    assert "in use" in found["port"]["found"]
+
+
+def test_certificates_and_keys_are_looked_at(file: Path) -> None:
+    key = file.parent / "pki" / "server.key"
+    key.chmod(0o644)
+    assert examined(file)[0] == 3
+    key.chmod(0o600)
+    order(file, revoke=("site-1",))
+    code, found = examined(file)
+    assert (code, found["sites"]["ok"]) == (3, False)
+    assert "site-1: revoked" in found["sites"]["found"]
+    key.unlink()
+    assert "Make it: fedpriv provision" in examined(file)[1]["certificate"]["found"]
+
+
+def test_a_certificate_that_ends_soon_is_no_fault_but_told(file: Path) -> None:
+    shutil.rmtree(file.parent / "pki")
+    order(file, now=datetime.now(UTC) - timedelta(days=350), days=365)
+    code, found = examined(file)
+    assert code == 0
+    assert found["certificate"]["ok"] is None
+    assert "--renew server" in found["certificate"]["found"]
+    assert "renew within 30 days: site-0, site-1" in found["sites"]["found"]
+
+
+def test_a_job_is_for_a_sites_doctor(file: Path) -> None:
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--job", str(file)])
+    assert isinstance(answer.exception, ConfigError)
+
+
+def test_a_model_that_can_not_be_trained_privately_is_told(file: Path, model_folder: Make) -> None:
+    change(
+        file,
+        f'name = "{model_folder("llama")}"',
+        f'name = "{model_folder("deberta")}"\ntask = "classification"\n'
+        f"labels = {json.dumps([str(i) for i in range(12)])}",
+    )
+    change(file, 'text = "note"', 'text = "note", label = "patient"')
+    change(file, "alpha = 4", 'alpha = 4\ntarget_modules = ["query_proj"]')
+    code, found = examined(file)
+    assert code == 2
+    assert found["privacy"]["ok"] is False
+    assert "position" in found["privacy"]["found"]
+    assert found["evaluation"]["ok"] is True
