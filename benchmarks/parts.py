@@ -24,13 +24,13 @@ import torch
 from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
+from small_llama import save_small_llama
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
 from fedpriv.data.encode import Example
 from fedpriv.data.store import ExampleStore, StoredUnits
 from fedpriv.environment import set_environment
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum
-from fedpriv.models.stored import EMBEDDED
 from fedpriv.privacy.entropy import SystemEntropy
 from fedpriv.privacy.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism import release_gaussian
@@ -47,21 +47,7 @@ SLOTS = 1000
 
 
 def make_worker(folder: Path) -> Worker:
-    import transformers
-
-    torch.manual_seed(0)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=384,
-        intermediate_size=1536,
-        num_hidden_layers=6,
-        num_attention_heads=6,
-        max_position_embeddings=TOKENS,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_small_llama(folder, width=384, layers=6, heads=6, tokens=TOKENS)
     model = ModelSection(name=str(folder), max_length=TOKENS)
     lora = LoraSection(r=8, alpha=16, target_modules=("q_proj", "v_proj"))
     return Worker(ModelRecipe(model, lora, 0, ComputeSection(device="cpu")))

@@ -23,6 +23,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from small_llama import save_small_llama
 
 from fedpriv.environment import set_environment
 
@@ -37,27 +38,6 @@ file = Path(sys.argv[1])
 out = simulate(load_job(file), Path(sys.argv[2]), source=file)
 print([row["seconds"] for row in out.rounds])
 """
-
-
-def make_model(folder: Path) -> None:
-    import torch
-    import transformers
-
-    from fedpriv.models.stored import EMBEDDED
-
-    torch.manual_seed(0)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
-    config = transformers.LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: int) -> Path:
@@ -98,7 +78,7 @@ def resident(session: int) -> int:
 def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(folder / "model")
+        save_small_llama(folder / "model", width=32, layers=2, heads=4, tokens=64)
         file = make_federation(folder, folder / "model", engine, sites, rounds)
         process = subprocess.Popen(
             [sys.executable, "-c", RUN, str(file), str(folder / "run")],

@@ -11,10 +11,10 @@ from pathlib import Path
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.privacy.accountant import epsilon_upper
-from fedpriv.privacy.ledger import Ledger, Plan
+from fedpriv.privacy.ledger import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.training.worker import WorkerPool
-from fedpriv_client.site import SiteSettings, check_fields, check_model, check_terms, recipe_of
+from fedpriv_client.site import SiteSettings, check_fields, check_model, open_ledger, recipe_of
 
 _ANY = "sha256:" + "0" * 64  # the digest of what a federation file does not say
 
@@ -85,10 +85,8 @@ def check_proposal(
         plan = limits.calibrated(proposal, terms)
         epsilon = epsilon_upper([plan.event()], terms.delta)
     try:
-        with Ledger.open(settings.ledger, reading=True) as ledger:
-            check_terms(terms, ledger)
-            with _noting(refusals):
-                allocated = ledger.check(plan) if plan is not None else None
+        with open_ledger(settings, reading=True) as ledger, _noting(refusals):
+            allocated = ledger.check(plan) if plan is not None else None
     except LedgerInUseError:
         unchecked.append(
             f"What is left of the budget: {settings.ledger} is in use. If this site's client is"

@@ -99,13 +99,10 @@ def _server(file: SiteFile) -> str:
 
 
 def _ledger(file: SiteFile, config: Path) -> str:
-    from fedpriv.privacy.ledger import Ledger
     from fedpriv_client.settings import site_settings
-    from fedpriv_client.site import check_terms
+    from fedpriv_client.site import open_ledger
 
-    settings = site_settings(file, config)
-    with Ledger.open(settings.ledger, reading=True) as ledger:
-        check_terms(settings.terms, ledger)
+    with open_ledger(site_settings(file, config), reading=True) as ledger:
         return (
             f"ε = {ledger.epsilon_spent:.3f} spent, {ledger.epsilon_allocated:.3f} allocated of"
             f" {ledger.terms.budget:g} for life"

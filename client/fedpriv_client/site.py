@@ -127,6 +127,32 @@ def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
         )
 
 
+def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
+    """The ledger of a site, compared with its terms and with all that was seen of it elsewhere.
+
+    Args:
+        reading: to look at it only.
+
+    Raises:
+        LedgerError: it can't be used; see `Ledger.open`.
+        LedgerCorruptError: the witness, or the site's own last report, has seen more of it.
+        ConfigError: it was made with other terms.
+    """
+    ledger = Ledger.open(settings.ledger, settings.witness, reading=reading)
+    report = settings.state_dir / "budget.json"
+    try:
+        if report.exists():
+            seen = budget.read(report)
+            # A file that is named by its data set is not the ledger of another one's report.
+            if settings.terms.simulated or seen.dataset_id == ledger.terms.dataset_id:
+                ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
+        check_terms(settings.terms, ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
 def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) -> None:
     """Check the model that was loaded for a proposal, before anything is paid for it.
 
@@ -264,18 +290,7 @@ class Site:
                     f" budget that its people have for life: {_making(settings)}"
                 )
             return Ledger.create(path, settings.terms, settings.witness)
-        ledger = Ledger.open(path, settings.witness)
-        try:
-            if report.exists():
-                seen = budget.read(report)
-                # A file that is named by its data set is not the ledger of another one's report.
-                if settings.terms.simulated or seen.dataset_id == ledger.terms.dataset_id:
-                    ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
-            check_terms(settings.terms, ledger)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
+        return open_ledger(settings)
 
     def _read_records(self) -> datasets.Dataset:
         settings = self.settings

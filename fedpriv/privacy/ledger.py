@@ -122,7 +122,8 @@ class Ledger:
 
         Args:
             witness: as when it was made.
-            reading: to look at it only, which changes nothing and needs no witness.
+            reading: to look at it only, which changes nothing; it may be done without the witness,
+                and is then not compared with it.
 
         Raises:
             LedgerError: no such file, not a ledger, of another format, or without its witness.
@@ -134,24 +135,37 @@ class Ledger:
         try:
             if not reading:
                 ledger._take_witness(witness)
+            elif witness is not None and (known := ledger._known_witness(witness)) is not None:
+                ledger._compare(known)
         except BaseException:
             ledger.close()
             raise
         return ledger
 
     def _take_witness(self, path: Path | None) -> None:
+        witness = self._known_witness(path)
+        if witness is not None:
+            witness.hold()
+            self._witness = witness
+            self._compare(witness)
+            self._settle()
+
+    def _known_witness(self, path: Path | None) -> Witness | None:
+        """The witness that the ledger was made with; None if it was made without one."""
         if not self.terms.witnessed:
             if path is not None:
                 raise LedgerError(f"{self.path}: was made without a witness. Leave it out.")
-            return
+            return None
         if path is None or not path.exists():
             raise LedgerError(
                 f"{self.path}: was made with a witness, and "
                 + (f"{path} is not there. Mount its disk." if path else "none is named. Name it.")
             )
-        witness = Witness.read(path)
-        witness.hold()
-        self._witness = witness
+        return Witness.read(path)
+
+    def _compare(self, witness: Witness) -> None:
+        """Check that a witness is this ledger's, and has seen no row that is not in it."""
+        path = witness.path
         if witness.dataset_id != self.terms.dataset_id:
             raise LedgerError(
                 f"{path}: is the witness of population {witness.dataset_id}, and {self.path} is"
@@ -164,7 +178,6 @@ class Ledger:
                 f"{error} If there is none, `fedpriv ledger recover {self.path} --witness {path}`"
                 " goes on with what is certainly left."
             ) from None
-        self._settle()
 
     def close(self) -> None:
         """Give the lock back."""

@@ -672,6 +672,8 @@ def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> N
     for opened in (Ledger.open, Ledger.recover):
         with pytest.raises(LedgerError, match=r"is (the witness )?of population 1111"):
             opened(path, witness)
+    with pytest.raises(LedgerError, match=r"is the witness of population 1111"):
+        Ledger.open(path, witness, reading=True)
     with_plan(tmp_path / "c.db").close()
     with pytest.raises(LedgerError, match="without a witness"):
         Ledger.open(tmp_path / "c.db", witness)
@@ -721,6 +723,9 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
         take(ledger, 0, job="job-2")
         lost_head, used, allocated = ledger.head, ledger._history.used, ledger.epsilon_allocated
     shutil.copy(backup, path)
+    with pytest.raises(LedgerCorruptError, match="back in time.*fedpriv ledger recover"):
+        Ledger.open(path, witness, reading=True)
+    Ledger.open(path, reading=True).close()
     with Ledger.recover(path, witness) as ledger:
         assert ledger._history.used == pytest.approx(used)
         assert ledger.epsilon_allocated == pytest.approx(allocated) == ledger.epsilon_spent

@@ -1,0 +1,368 @@
+"""Many sites, many rounds, and trouble all the way: is anything lost, paid twice, or growing?
+
+    python benchmarks/soak.py --out soak --json soak.json
+
+A real `fedpriv-server` and 50 real `fedpriv-client`s, each a process of its own, over TLS on
+loopback, 500 rounds of a tiny random model. All the while, every few seconds somebody is killed (a
+site; now and then the server) and started again at once, or a site is stopped for a while as if it
+hung. Memory and open files of the server and of the sites are looked at throughout.
+
+In the end it says, and fails where it is not so: the job is finished, every round in its metrics;
+each round's replies come from slots that their sites have paid; each ledger verifies, its slots are
+paid once, and its ε is that of so many steps, computed anew; what the server holds, and what the
+sites hold together, is no more in the last quarter of the rounds than in the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import statistics
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from small_llama import save_small_llama
+
+from fedpriv.environment import set_environment
+
+set_environment()
+
+WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]
+UNITS, EPSILON, DELTA = 40, 6.0, 1e-3
+HEAVY = [
+    "fedpriv.training.worker",
+    "fedpriv_client.app",
+    "fedpriv_client.serve",
+    "fedpriv_server.serve",
+    "peft",
+    "transformers.models.llama.modeling_llama",
+]
+SERVER = "server"
+
+
+def site_name(number: int) -> str:
+    return f"site-{number:02}"
+
+
+def make_federation(folder: Path, sites: int, rounds: int) -> Path:
+    """A provisioned federation, with each site's kit, records and ledger in a folder of its own."""
+    from fedpriv.config.load import load_job, load_site
+    from fedpriv.models.base import digest_of
+    from fedpriv_client.init import init_site
+    from fedpriv_server.orders import Orders
+    from fedpriv_server.provision import provision
+
+    draw = random.Random(0)
+    folder.mkdir(parents=True)
+    model = folder / "model"
+    save_small_llama(model, width=16, layers=1, heads=2, tokens=32)
+    names = [site_name(number) for number in range(sites)]
+    write_notes(folder / "held-out.jsonl", draw)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    file = folder / "federation.toml"
+    file.write_text(
+        f'[job]\nname = "soak"\nrounds = {rounds}\nengine = "network"\n'
+        f'min_sites = {sites // 2}\nround_timeout = "60s"\n'
+        f'[server]\naddress = "localhost:{port}"\nwait = "120s"\n'
+        f'[model]\nname = "{model}"\nmax_length = 32\n'
+        '[data]\ncolumns = { text = "text" }\n'
+        "[lora]\nr = 2\nalpha = 4\n[optimizer]\nlr = 1e-2\n"
+        f"[privacy]\nepsilon = {EPSILON}\ndelta = {DELTA}\nsample_rate = 0.2\nclip_norm = 1.0\n"
+        "max_records_per_unit = 1\n"
+        '[evaluation]\ndata = "held-out.jsonl"\nevery = 50\nlimit = 8\n'
+        + "".join(f'[[sites]]\nname = "{name}"\n' for name in names)
+    )
+    provision(load_job(file), Orders(), passphrase=lambda: b"")
+    digest = digest_of(str(model))
+    for name in names:
+        kit = folder / "pki" / "kits" / name
+        write_notes(kit / "notes.jsonl", draw)
+        own = {
+            "path": '"notes.jsonl"',
+            "size": str(UNITS),
+            "epsilon": f"{2 * EPSILON}",
+            "per_job": f"{EPSILON}",
+            "model_digest": f'"{digest}"',
+            "model": f'"{model}"',
+        }
+        lines = (kit / "site.toml").read_text().splitlines()
+        for index, line in enumerate(lines):
+            key = line.removeprefix("#!").partition("=")[0].strip()
+            if key in own and (line.startswith("#!") or key == "model"):
+                lines[index] = f"{key} = {own[key]}"
+        (kit / "site.toml").write_text("\n".join(lines) + "\n")
+        init_site(load_site(kit / "site.toml"), kit / "site.toml")
+    return file
+
+
+def write_notes(path: Path, draw: random.Random) -> None:
+    notes = [{"text": " ".join(draw.choices(WORDS, k=12))} for _ in range(UNITS)]
+    path.write_text("".join(json.dumps(note) + "\n" for note in notes))
+
+
+class Processes:
+    """The server and its sites; each is started again by whoever kills it."""
+
+    def __init__(self, folder: Path, file: Path, sites: int) -> None:
+        self._context: Any = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(HEAVY)
+        self._folder = folder
+        kits = folder / "pki" / "kits"
+        self._commands = {
+            SERVER: ["fedpriv-server", "--config", str(file), "--out", str(folder / "run")]
+        } | {
+            name: ["fedpriv-client", "--config", str(kits / name / "site.toml")]
+            for name in map(site_name, range(sites))
+        }
+        self.running: dict[str, Any] = {}
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self._commands if name != SERVER]
+
+    def start(self, name: str) -> None:
+        log = self._folder / f"{name}.log"
+        process = self._context.Process(target=_run, args=(self._commands[name], log), daemon=True)
+        process.start()
+        self.running[name] = process
+
+    def kill(self, name: str) -> None:
+        self.running[name].kill()
+        self.running[name].join()
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.kill()
+        for process in self.running.values():
+            process.join()
+
+
+def _run(arguments: list[str], log: Path) -> None:
+    """In the new process."""
+    with log.open("ab") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
+    sys.argv = arguments
+    import torch
+
+    torch.set_num_threads(1)
+    if arguments[0] == "fedpriv-server":
+        from fedpriv_server.cli import main
+    else:
+        from fedpriv_client.cli import main
+    main()
+
+
+@dataclass
+class Trouble:
+    """What is done to the processes while they work."""
+
+    processes: Processes
+    every: float  # seconds between two
+    draw: random.Random
+    kills: int = 0
+    hangs: int = 0
+    restarts: int = 0  # of the server
+
+    def go_on_until(self, done: threading.Event) -> None:
+        while not done.wait(self.draw.expovariate(1 / self.every)):
+            chance = self.draw.random()
+            if chance < 0.04:
+                self.restarts += 1
+                self.processes.kill(SERVER)
+                self.processes.start(SERVER)
+                continue
+            name = self.draw.choice(self.processes.names)
+            if chance < 0.7:
+                self.kills += 1
+                self.processes.kill(name)
+                self.processes.start(name)
+            else:
+                self.hangs += 1
+                pid = self.processes.running[name].pid
+                os.kill(pid, signal.SIGSTOP)
+                done.wait(self.draw.uniform(1, 15))
+                os.kill(pid, signal.SIGCONT)
+
+
+def looked_at(pid: int) -> tuple[float, int]:
+    """Bytes that a process has to itself, and how many files it has open; zeros if it has gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        own = sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+        return own * 1024.0, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:
+        return 0.0, 0
+
+
+def rounds_done(run: Path) -> int:
+    try:
+        return (run / "metrics.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def soak(folder: Path, sites: int, rounds: int, every: float, seed: int) -> dict[str, Any]:
+    """Run it; gives what was seen on the way."""
+    file = make_federation(folder, sites, rounds)
+    processes = Processes(folder, file, sites)
+    trouble = Trouble(processes, every, random.Random(seed))
+    done = threading.Event()
+    maker = threading.Thread(target=trouble.go_on_until, args=(done,))
+    seen = []
+    started = time.monotonic()
+    try:
+        for name in (SERVER, *processes.names):
+            processes.start(name)
+        while not rounds_done(folder / "run"):
+            time.sleep(0.2)
+        maker.start()
+        while not _finished(folder / "run"):
+            server = processes.running[SERVER]
+            if server.exitcode is not None and server.exitcode != -signal.SIGKILL:
+                break
+            mine = [looked_at(processes.running[name].pid) for name in processes.names]
+            memory, files = looked_at(server.pid)
+            seen.append(
+                {
+                    "round": rounds_done(folder / "run"),
+                    "server": memory,
+                    "server_files": files,
+                    "sites": sum(one[0] for one in mine),
+                    "site_files": max(one[1] for one in mine),
+                }
+            )
+            time.sleep(2)
+        seconds = time.monotonic() - started
+    finally:
+        done.set()
+        if maker.ident is not None:
+            maker.join()
+        processes.running[SERVER].join(60)
+        processes.stop()
+    return {
+        "sites": sites,
+        "rounds": rounds,
+        "seconds": seconds,
+        "kills": trouble.kills,
+        "hangs": trouble.hangs,
+        "server_restarts": trouble.restarts,
+        "seen": seen,
+        "exit_code": processes.running[SERVER].exitcode,
+    }
+
+
+def _finished(run: Path) -> bool:
+    try:
+        return bool(json.loads((run / "run.json").read_text())["status"] == "finished")
+    except (OSError, ValueError):
+        return False
+
+
+def check(folder: Path, found: dict[str, Any]) -> list[str]:
+    """What is not as it should be."""
+    from fedpriv.privacy.accountant import epsilon_upper
+    from fedpriv.privacy.ledger import Ledger
+
+    wrong = []
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    metrics = [json.loads(line) for line in lines]
+    if [row["round"] for row in metrics] != list(range(1, found["rounds"] + 1)):
+        wrong.append(f"{len(metrics)} rounds in the metrics, not {found['rounds']}")
+    job = json.loads((folder / "run" / "run.json").read_text())["job_id"]
+    found["replies"] = found["slots"] = 0
+    for number in range(found["sites"]):
+        name = site_name(number)
+        used = [r["round"] for r in metrics if r["sites"].get(name, {}).get("status") == "ok"]
+        (path,) = (folder / "pki" / "kits" / name / "state" / "ledgers").glob("[0-9a-f]*.db")
+        with Ledger.open(path, reading=True) as ledger:
+            ledger.check_outbox()
+            slots, plan = ledger.slots(job), ledger.plan(job)
+            paid = [slot for slot, _ in slots]
+            assert plan is not None
+            again = epsilon_upper([plan.event(steps=len(paid))], DELTA)
+            spent = ledger.epsilon_spent
+        found["replies"] += len(used)
+        found["slots"] += len(paid)
+        if len(set(paid)) != len(paid):
+            wrong.append(f"{name}: a slot was paid twice")
+        if not {number - 1 for number in used} <= {slot for slot, sent in slots if sent}:
+            wrong.append(f"{name}: the server used a reply that was not paid")
+        if abs(spent - again) > 0.01 * again:
+            wrong.append(f"{name}: ε = {spent} spent, {again} for {len(paid)} steps")
+    for key, allowed in {
+        "server": 1.1,
+        "server_files": 1.2,
+        "sites": 1.1,
+        "site_files": 1.2,
+    }.items():
+        early, late = quarters(found, key)
+        found[f"{key}_growth"] = late / early
+        if late > allowed * early:
+            wrong.append(f"{key} grew from {early:.4g} to {late:.4g}")
+    return wrong
+
+
+def quarters(found: dict[str, Any], key: str) -> tuple[float, float]:
+    """Medians over the second and the last quarter of the rounds."""
+    rounds = found["rounds"]
+    early = [s[key] for s in found["seen"] if rounds / 4 <= s["round"] < rounds / 2 and s[key]]
+    late = [s[key] for s in found["seen"] if s["round"] >= 3 * rounds / 4 and s[key]]
+    if not early or not late:
+        return 1.0, 1.0
+    return statistics.median(early), statistics.median(late)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("soak"), help="a new folder")
+    parser.add_argument("--sites", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two troubles")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.sites, arguments.rounds, arguments.every = 6, 12, 2.0
+    found = soak(
+        arguments.out.resolve(), arguments.sites, arguments.rounds, arguments.every, arguments.seed
+    )
+    wrong = check(arguments.out, found)
+    if found["exit_code"] != 0:
+        wrong.append(f"the server ended with {found['exit_code']}")
+    table = Table("", "second quarter", "last quarter")
+    for key, unit in (("server", 1e6), ("sites", 1e6), ("server_files", 1), ("site_files", 1)):
+        early, late = quarters(found, key)
+        label = f"{key}, MB" if unit != 1 else key
+        table.add_row(label, f"{early / unit:.0f}", f"{late / unit:.0f}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{found['rounds']} rounds of {found['sites']} sites in {found['seconds'] / 60:.0f} min;"
+        f" {found['kills']} sites killed, {found['hangs']} hung, the server killed"
+        f" {found['server_restarts']} times; {found['slots']} slots paid,"
+        f" {found['replies']} replies used"
+    )
+    for one in wrong:
+        console.print(f"WRONG: {one}", style="red")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
