@@ -38,7 +38,7 @@ from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.pe_sgd import Span
 from fedpriv.training.private_step import SiteMethod, private_step
-from fedpriv.training.team import shared
+from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
 
@@ -422,8 +422,7 @@ class Site:
         _take_set(job, request, change)
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
-            name, span = job.proposal.method, job.span
-            method = shared(site_method(name, span), worker, name, span)
+            method = method_of(worker, job.proposal.method, job.span)
             size = method.prepare(worker, vector)
             ledger.commit(job.plan)
             paid = ledger.reserve_all(request.job_id, slots, digest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.config.job import LoraSection
@@ -67,13 +67,7 @@ def _targets(base: Base, settings: LoraSection) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
     kind = base.model.config.model_type
-    linear = sorted(
-        {
-            name.rpartition(".")[2]
-            for name, module in base.model.named_modules()
-            if type(module).__name__ in ("Linear", "Conv1D")
-        }
-    )
+    linear = sorted({name.rpartition(".")[2] for name, _ in _linear(base)})
     if settings.target_modules == "all-linear":
         return _all_linear(base, settings)
     if settings.target_modules == "auto":
@@ -98,12 +92,14 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     heads = HEADS if output is None else ()  # a classifier's output has another name
     whole = (*settings.modules_to_save, *heads)
     return [
-        name
-        for name, module in base.model.named_modules()
-        if type(module).__name__ in ("Linear", "Conv1D")
-        and module is not output
-        and not name.endswith(whole)
+        name for name, module in _linear(base) if module is not output and not name.endswith(whole)
     ]
+
+
+def _linear(base: Base) -> Iterator[tuple[str, Any]]:
+    for name, module in base.model.named_modules():
+        if type(module).__name__ in ("Linear", "Conv1D"):
+            yield name, module
 
 
 def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:

@@ -246,8 +246,13 @@ class Shared:
         return asked
 
 
-def shared(method: SiteMethod, worker: Worker, name: str, span: Span | None) -> SiteMethod:
-    """A method as a worker computes it: with its team, if it has one."""
+def method_of(worker: Worker, name: str, span: Span | None = None) -> SiteMethod:
+    """The site's half of a method as a worker computes it: with its team, if it has one.
+
+    Raises:
+        ConfigError: see `fedpriv.registry.site_method`.
+    """
+    method = site_method(name, span)
     return method if worker.team is None else Shared(method, worker.team, name, span)
 
 

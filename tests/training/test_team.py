@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.registry import site_method
-from fedpriv.training.team import Shared, dealt, devices_after, shared
+from fedpriv.training.team import Shared, dealt, devices_after, method_of
 
 CLIP = 0.4
 Make = Callable[..., Any]
@@ -51,7 +51,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
     found = []
     noise = np.random.default_rng(1).normal(size=alone.vector.size).astype(np.float32) / 10
     for worker in (alone, leader):
-        method = shared(site_method("dp-lora"), worker, "dp-lora", None)
+        method = method_of(worker, "dp-lora")
         values = worker.initial + noise
         assert method.prepare(worker, values) == worker.vector.size
         found.append(method.clipped_sum(worker, units(count), values, CLIP, numerics))
