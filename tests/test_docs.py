@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
+    "deploy/README.md",
+    "docs/deploy.md",
+    "docs/network.md",
     "docs/methods.md",
     "docs/models.md",
     "docs/privacy.md",

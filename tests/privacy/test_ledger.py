@@ -723,7 +723,7 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
         take(ledger, 0, job="job-2")
         lost_head, used, allocated = ledger.head, ledger._history.used, ledger.epsilon_allocated
     shutil.copy(backup, path)
-    with pytest.raises(LedgerCorruptError, match="back in time.*fedpriv ledger recover"):
+    with pytest.raises(LedgerCorruptError, match=r"back in time.*fedpriv ledger recover"):
         Ledger.open(path, witness, reading=True)
     Ledger.open(path, reading=True).close()
     with Ledger.recover(path, witness) as ledger:
