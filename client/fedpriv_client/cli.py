@@ -23,6 +23,9 @@ app = typer.Typer(
 )
 Config = Annotated[Path, typer.Option("--config", help="The site's own file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+Probe = Annotated[
+    bool, typer.Option("--probe", help="Print nothing; exit with 0 if it is connected, else 1.")
+]
 SITE = Path("site.toml")
 
 
@@ -102,7 +105,7 @@ def digest(config: Config = SITE) -> None:
 
 
 @app.command()
-def status(config: Config = SITE, as_json: AsJson = False) -> None:
+def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False) -> None:
     """How this site's process goes, and what its budget report says."""
     from fedpriv.process import read_status
     from fedpriv.report import budget
@@ -110,6 +113,8 @@ def status(config: Config = SITE, as_json: AsJson = False) -> None:
 
     folder = _load(config).site.state_dir
     facts: dict[str, Any] = read_status(folder)
+    if probe:
+        raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
     orders = Orders.read(folder)
     facts |= {"paused": orders.paused, "refused": list(orders.refused)}
     path = folder / "budget.json"

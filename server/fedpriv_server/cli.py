@@ -63,11 +63,20 @@ def serve(
 def status(
     out: Annotated[Path, typer.Option(help="Run directory.")],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="Print nothing; exit with 0 if it listens or has finished, else 1."
+        ),
+    ] = False,
 ) -> None:
     """How the job in a run directory goes, and which site it waits for."""
     from fedpriv.process import read_status
 
     facts = read_status(out)
+    if probe:
+        listens = facts["running"] and facts.get("state") in ("waiting", "running")
+        raise typer.Exit(0 if listens or facts.get("state") == "finished" else 1)
     if "state" not in facts:
         raise RunError(f"{out}: no server has worked here.")
     if not facts["running"] and facts["state"] != "finished":

@@ -102,12 +102,16 @@ class Federation:
 
         return _invoked(app, ["doctor", str(self.site_file(index)), *arguments])
 
-    def server_status(self) -> dict[str, Any]:
-        """What `fedpriv-server status` says."""
+    def ask_server(self, *arguments: str) -> Any:
+        """What `fedpriv-server` answers for the run."""
         from fedpriv_server.cli import app
 
-        answer = _invoked(app, ["status", "--out", str(self.out), "--json"])
-        return dict(json.loads(answer.stdout))
+        command, *others = arguments
+        return _invoked(app, [command, "--out", str(self.out), *others])
+
+    def server_status(self) -> dict[str, Any]:
+        """What `fedpriv-server status` says."""
+        return dict(json.loads(self.ask_server("status", "--json").stdout))
 
     def provision(self, *arguments: str) -> None:
         """Run `fedpriv provision`, for what it does to a federation that runs."""

@@ -144,6 +144,13 @@ def health(port: int) -> Any:
     return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
 
 
+def probes(federation: Federation) -> tuple[int, int]:
+    """What `status --probe` of the server and of the first site ends with; neither says a word."""
+    answers = federation.ask_server("status", "--probe"), federation.ask(0, "status", "--probe")
+    assert [answer.output for answer in answers] == ["", ""]
+    return answers[0].exit_code, answers[1].exit_code
+
+
 def test_processes_say_how_they_are(federation: Federation, expected: Totals) -> None:
     """To probes, to people and to programs; and no word of a record is in it."""
     federation.only(2, needed=2)
@@ -158,6 +165,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     client.until("Trying again")
     assert health(sites) == "NOT_SERVING"
     assert health(servers) is None
+    assert probes(federation) == (1, 1)
     status = json.loads(federation.ask(0, "status", "--json").stdout)
     assert (status["running"], status["connection"]) == (True, "waiting")
     assert "can't be reached" in status["problem"]
@@ -169,6 +177,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     client.until("is ready")
     assert health(sites) == "SERVING"
     wait_for(lambda: federation.server_status()["state"] == "waiting")
+    assert probes(federation) == (0, 0)
     status = federation.server_status()
     assert status["running"] is True
     assert status["problem"].startswith("Waiting for")
@@ -176,6 +185,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     federation.client(1)
     federation.finish(server)
 
+    assert probes(federation) == (0, 1)
     status = federation.server_status()
     assert (status["running"], status["state"], status["round"]) == (False, "finished", ROUNDS)
     assert {site["last"] for site in status["sites"].values()} == {"ok"}
