@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Command:
 
     Args:
         namespace: of the network that it is in; default: the test's.
+        folder: in which it works; default: the test's.
+        environment: what is set there, beside what the test has.
 
     Attributes:
         log: what it writes.
@@ -61,11 +63,14 @@ class Command:
         fault: str = "",
         marker: Path | None = None,
         namespace: Path | None = None,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
+        place = (folder or Path.cwd(), dict(environment or {}))
         self._process = context.Process(
             target=_run,
-            args=(arguments, log, fault, str(marker or ""), namespace),
+            args=(arguments, log, fault, str(marker or ""), namespace, *place),
             daemon=True,
         )
         self._process.start()
@@ -121,8 +126,18 @@ def wait_for(
         time.sleep(0.05)
 
 
-def _run(arguments: list[str], log: Path, fault: str, marker: str, namespace: Path | None) -> None:
+def _run(
+    arguments: list[str],
+    log: Path,
+    fault: str,
+    marker: str,
+    namespace: Path | None,
+    folder: Path,
+    environment: dict[str, str],
+) -> None:
     """In the new process: its output, its fault, its command."""
+    os.chdir(folder)
+    os.environ.update(environment)
     with log.open("a", encoding="utf-8") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
