@@ -90,17 +90,26 @@ def _report(site: Site, message: Message) -> BudgetReport:
 
 
 def _answer(message: Message, work: Callable[[], Result]) -> Message:
-    """The reply to a message. Of an error its code and class leave; its text is logged here."""
-    arrays: ArrayRecord | None = None
-    body: Body | BudgetReport
+    """The reply to a message."""
     try:
         body, arrays = work()
-    except FedprivError as error:
-        refusal = body = Refusal.of(error)
-        log.error("Refused (%s): %s", refusal.refused, error)
     except Exception as error:
-        log.exception("Failed: %s", type(error).__name__)
+        return refusal(message, error)
+    return _reply(message, body, arrays)
+
+
+def refusal(message: Message, error: Exception) -> Message:
+    """What is said of an error: its code and class leave; its text is logged here."""
+    if isinstance(error, FedprivError):
+        body = Refusal.of(error)
+        log.error("Refused (%s): %s", body.refused, error)
+    else:
         body = FAILED
+        log.error("Failed: %s", type(error).__name__, exc_info=error)
+    return _reply(message, body, None)
+
+
+def _reply(message: Message, body: Body | BudgetReport, arrays: ArrayRecord | None) -> Message:
     content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
     if arrays is not None:
         content["arrays"] = arrays
