@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -21,10 +21,11 @@ from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, PausedError
 from fedpriv.protocol import Proposal
 from fedpriv.training.worker import WorkerPool
-from fedpriv_client.app import client_app
+from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import RUN, set_identity
 from fedpriv_simulation.sites import Sites
+from fedpriv_simulation.whole_set import make_whole
 from fedpriv_simulation.workers import hosts_that_fit
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Host:
         self._sites, self._proposal = sites, proposal
         self._pool = WorkerPool(1)
         self._open: OrderedDict[int, Site] = OrderedDict()
+        self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
 
     def answer(self, number: int, message: Message) -> Message:
@@ -61,8 +63,13 @@ class Host:
         """
         if self._closed:
             raise PausedError("The simulation has ended.")
-        context = Context(run_id=RUN, node_id=0, node_config={}, state=RecordDict(), run_config={})
-        return client_app(self._site(number))(message, context)
+        state = self._states[number]
+        context = Context(run_id=RUN, node_id=0, node_config={}, state=state, run_config={})
+        try:
+            make_whole(message, state)
+            return client_app(self._site(number))(message, context)
+        except Exception as error:
+            return refusal(message, error)
 
     def close(self) -> None:
         """Give the ledgers back, for good."""

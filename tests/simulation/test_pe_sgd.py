@@ -12,6 +12,7 @@ import pytest
 from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.budget import read, verify
+from fedpriv_simulation.hosts import OPEN
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 
 Make = Callable[..., Any]
@@ -59,6 +60,20 @@ def test_a_set_of_public_records_stays_as_it_is(
         report = read(out / "sites" / name / "budget.json")
         verify(report)
         assert [event.count for event in report.events] == [3]
+
+
+@pytest.mark.slow
+def test_sites_that_are_closed_between_rounds_have_the_set(
+    federation: Make, tmp_path: Path, given: str
+) -> None:
+    """One process with more sites than it keeps open is sent the set once, as any other."""
+    file = federation(rounds=2, sites=OPEN + 1)
+    threads = run(file, tmp_path / "threads", given, insecure_seed=1)
+    settings = (given, "job.engine=ray", "compute.workers=1")
+    processes = run(file, tmp_path / "processes", *settings, insecure_seed=1)
+    assert adapter_bytes(processes) == adapter_bytes(threads)
+    down = [[line["bytes_down"] for line in found.rounds] for found in (threads, processes)]
+    assert down[0] == down[1]
 
 
 def test_local_steps_of_one_site_are_those_of_a_frozen_basis(
