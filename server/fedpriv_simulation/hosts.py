@@ -187,10 +187,17 @@ def gpus_of_a_host(config: JobConfig, there: int, count: int) -> float:
     return each
 
 
-def _ray() -> Any:
-    """Ray, that answers nobody but us: it listens on ports, and does what it is told there."""
+def guard_ray() -> None:
+    """Let Ray answer nobody but us: it listens on ports, and does what it is told there.
+
+    To be called before Ray is started.
+    """
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _ray() -> Any:
+    guard_ray()
     try:
         import ray
     except ImportError:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr.serverapp import Grid
+
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report import write_report
@@ -22,6 +24,7 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.sites import Sites
+from fedpriv_simulation.visits import PATIENCE
 from fedpriv_simulation.workers import own_threads, workers_of
 
 
@@ -60,6 +63,7 @@ def simulate(
     insecure_seed: int | None = None,
     progress: Progress = Progress(),
     pool: WorkerPool | None = None,
+    grid: Grid | None = None,
 ) -> Outcome:
     """Run a federation on this machine, every site with a ledger of its own.
 
@@ -69,6 +73,8 @@ def simulate(
         insecure_seed: draw sampling and noise from a seed. Public data only; every output is
             stamped NOT PRIVATE.
         pool: of models that were loaded before, for one run after the other.
+        grid: of a runtime that is there already, where `Visits` answer for the sites; by default
+            there is one for the time of the run, as `job.engine` says.
 
     Raises:
         FedprivError: something is wrong; before the first round nothing is left behind and
@@ -95,7 +101,7 @@ def simulate(
     opened = RunDirectory.resume if resume else RunDirectory.create
     run = opened(out, config, insecure_seed=insecure_seed)
     try:
-        return _simulate(config, run, source, insecure_seed, progress, pool)
+        return _simulate(config, run, source, insecure_seed, progress, pool, grid)
     finally:
         run.discard()
 
@@ -107,6 +113,7 @@ def _simulate(
     insecure_seed: int | None,
     progress: Progress,
     pool: WorkerPool | None,
+    there: Grid | None,
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         progress.preparing("Loading the model")
@@ -115,7 +122,7 @@ def _simulate(
             stack.callback(pool.close)
             job = Job(config, run, pool)
         sites = Sites(config, run.path, insecure_seed, job.proposal.base_digest)
-        grid, report_on = _meeting(stack, sites, job, pool, source, progress)
+        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there)
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)
@@ -133,42 +140,48 @@ def _meeting(
     pool: WorkerPool,
     source: Path,
     progress: Progress,
-) -> tuple[InlineGrid, Callable[[], dict[str, BudgetReport]]]:
+    there: Grid | None,
+) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
     """Where client and server meet, and what writes the sites' budget reports afterwards.
 
     Every site is opened here at least once, so that whatever it refuses can be told in full.
     """
     config, job_id = sites.config, job.proposal.job_id
+    inline = there is None and config.job.engine == "inline"
+    patience = 0.0 if there is None else PATIENCE  # its processes end when they like
     opened: list[Site] = []
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
         with _naming(source, f"sites.{section.name}"):
-            site = sites.open(section, pool)
+            site = sites.open(section, pool, patience=patience)
             with contextlib.ExitStack() as own:
                 own.callback(site.close)
                 site.consider(job.proposal)
-                if config.job.engine == "inline":
+                if inline:
                     opened.append(site)
                     stack.push(own.pop_all())
-    if config.job.engine == "inline":
+    if inline:
         apps = {node: client_app(site) for node, site in enumerate(opened, start=FIRST_SITE)}
         grid = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
         return grid, lambda: {
             site.settings.name: write_budget_report(site, job_id) for site in opened
         }
-    with _naming(source):
-        hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
-    grid = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
+    hosts = None
+    if there is None:
+        with _naming(source):
+            hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
+        there = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
 
     def report_on() -> dict[str, BudgetReport]:
-        hosts.close()
+        if hosts is not None:
+            hosts.close()
         found = {}
         for section in config.sites:
-            with contextlib.closing(sites.open(section, pool)) as site:
+            with contextlib.closing(sites.open(section, pool, patience=patience)) as site:
                 found[section.name] = write_budget_report(site, job_id)
         return found
 
-    return grid, report_on
+    return there, report_on
 
 
 def _check_files(config: JobConfig, source: Path) -> None:

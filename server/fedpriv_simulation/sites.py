@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.errors import LedgerInUseError
 from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
 from fedpriv.privacy.history import new_dataset_id
 from fedpriv.privacy.ledger import Terms
@@ -13,6 +15,8 @@ from fedpriv.training.worker import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site, SiteSettings
 from fedpriv_server.run_directory import site_folder
+
+PAUSE = 0.05  # seconds between two looks at a ledger that another process has
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,26 @@ class Sites:
     insecure_seed: int | None
     base_digest: str
 
-    def open(self, section: SiteSection, pool: WorkerPool) -> Site:
+    def open(self, section: SiteSection, pool: WorkerPool, *, patience: float = 0.0) -> Site:
         """A site with a ledger of its own.
 
+        Args:
+            patience: seconds to wait for another process that has the ledger.
+
         Raises:
+            LedgerInUseError: another process still has it.
             FedprivError: as `Site`.
         """
+        until = time.monotonic() + patience
+        while True:
+            try:
+                return self._open(section, pool)
+            except LedgerInUseError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE)
+
+    def _open(self, section: SiteSection, pool: WorkerPool) -> Site:
         config, seed = self.config, self.insecure_seed
         assert section.data is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon

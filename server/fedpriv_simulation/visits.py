@@ -1,0 +1,71 @@
+"""Sites that are opened for one message and closed after it, in whatever process it comes to.
+
+For a runtime that gives a message to the next process that is idle, as Flower's own simulation
+does. A site's ledger is open in one process at a time, because whoever opens it locks it; what a
+process keeps is the model. What a site has to know of earlier messages, the job and where there is
+one the synthetic set, is in the context that Flower keeps for its node: all of it came from the
+server, and no ledger is in there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from pathlib import Path
+
+from flwr.app import Context, Message, MessageType
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import LedgerInUseError, PausedError
+from fedpriv.protocol import Proposal
+from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_client.app import client_app, refusal
+from fedpriv_client.site import Site
+from fedpriv_simulation.sites import Sites
+from fedpriv_simulation.whole_set import make_whole
+
+PATIENCE = 60.0  # seconds that a message waits for another one that its site is at
+JOB = "fedpriv"  # the record's name, in a message and in the state of a node
+
+
+class Visits:
+    """Answers for any site of a simulation, one message after the other.
+
+    Args:
+        run: run directory.
+        insecure_seed: as for `Sites`.
+    """
+
+    def __init__(self, config: JobConfig, run: Path, insecure_seed: int | None) -> None:
+        self._config, self._run, self._seed = config, run, insecure_seed
+        self._pool = WorkerPool(1)
+
+    @cached_property
+    def _sites(self) -> Sites:
+        with self._pool.borrow(ModelRecipe.of(self._config)) as worker:
+            return Sites(self._config, self._run, self._seed, worker.base.digest)
+
+    def answer(self, number: int, message: Message, context: Context) -> Message:
+        """The reply of the site with that number, in the order of the file.
+
+        Args:
+            context: of the site's node; holds what the next message needs.
+        """
+        try:
+            with contextlib.closing(self._open(number)) as site:
+                if message.metadata.message_type == MessageType.TRAIN and JOB in context.state:
+                    site.consider(Proposal.parse(context.state.config_records[JOB]["body"]))
+                make_whole(message, context.state)
+                reply = client_app(site)(message, context)
+        except Exception as error:
+            return refusal(message, error)
+        if message.metadata.message_type == MessageType.QUERY:
+            context.state[JOB] = message.content[JOB]
+        return reply
+
+    def _open(self, number: int) -> Site:
+        section = self._config.sites[number]
+        try:
+            return self._sites.open(section, self._pool, patience=PATIENCE)
+        except LedgerInUseError as error:
+            raise PausedError(f"{section.name} is at an earlier request. {error}") from None
