@@ -1,0 +1,1 @@
+"""fedpriv as a Flower app: `flwr run deploy/flower`."""

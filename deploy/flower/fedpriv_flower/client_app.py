@@ -1,0 +1,43 @@
+"""A site, as whatever process of Flower's simulation a message comes to."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedpriv_flower.settings import Settings
+from fedpriv_simulation.hosts import guard_ray
+from fedpriv_simulation.visits import Visits
+
+# Flower reads this module before it starts Ray. A cluster that happens to be there would run sites
+# on machines that don't have their ledgers.
+os.environ["RAY_ADDRESS"] = "local"
+guard_ray()
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Consider a proposal."""
+    return _answer(message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer the slots of a round."""
+    return _answer(message, context)
+
+
+def _answer(message: Message, context: Context) -> Message:
+    number = int(context.node_config["partition-id"])
+    return _visits(Settings.of(context)).answer(number, message, context)
+
+
+@cache
+def _visits(settings: Settings) -> Visits:
+    """Once in a process: it keeps the model."""
+    return Visits(settings.job(), settings.out, settings.insecure_seed)
