@@ -20,7 +20,6 @@ DOCUMENTS = [
     "docs/roadmap.md",
     "docs/results.md",
     "README.md",
-    "deploy/README.md",
 ]
 _PATH = re.compile(
     r"`((?:fedpriv|client|server|strategies|tests|benchmarks|scripts|docs)/[\w./-]+)(?:::(\w+))?`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -56,17 +57,17 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     if health is not None and not running:
         looks.append(("port", lambda: machine.port(health, "site.health")))
     looks += [
+        ("disk", lambda: _disk(file, 0)),  # before the records are read into it
         ("records", lambda: _records(file)),
         ("model", lambda: _model(file)),
         ("memory", lambda: memory.weights(file.allow.model, file.compute)),
     ]
     findings += [look(what, how) for what, how in looks]
-    trained = 0
     if job is not None:
         fits = findings[-1].ok is not False
         trained, found = _job(file, config, job, load=fits)
         findings += found
-    findings.append(look("disk", lambda: _disk(file, trained)))
+        findings.append(look("disk", lambda: _disk(file, trained)))
     return findings
 
 
@@ -102,6 +103,15 @@ def _ledger(file: SiteFile, config: Path) -> str:
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import open_ledger
 
+    witness = file.budget.witness
+    if witness is not None and witness.exists() and not os.access(witness, os.W_OK):
+        raise ConfigError(
+            "can't be written to by this user",
+            file=config,
+            key="budget.witness",
+            value=str(witness),
+            fix="The ledger tells it of every row before anything leaves.",
+        )
     with open_ledger(site_settings(file, config), reading=True) as ledger:
         return (
             f"ε = {ledger.epsilon_spent:.3f} spent, {ledger.epsilon_allocated:.3f} allocated of"
@@ -112,9 +122,11 @@ def _ledger(file: SiteFile, config: Path) -> str:
 def _records(file: SiteFile) -> str:
     from fedpriv.data import check_labels, read_records
     from fedpriv.files import private_folder
+    from fedpriv_client.site import cache_folder
 
-    state = private_folder(file.site.state_dir)
-    with tempfile.TemporaryDirectory(dir=state, prefix="doctor-") as cache:
+    private_folder(file.site.state_dir)
+    kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
+    with tempfile.TemporaryDirectory(dir=kept, prefix="doctor-") as cache:
         records = read_records(
             file.data.path,
             file.data.columns,

@@ -127,6 +127,11 @@ def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
         )
 
 
+def cache_folder(state_dir: Path) -> Path:
+    """Where clear text of records is while a site is open; emptied whenever one is opened."""
+    return state_dir / "cache"
+
+
 def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
     """The ledger of a site, compared with its terms and with all that was seen of it elsewhere.
 
@@ -317,8 +322,7 @@ class Site:
 
     @property
     def _cache(self) -> Path:
-        """Clear text, for as long as the site is open."""
-        return self.settings.state_dir / "cache"
+        return cache_folder(self.settings.state_dir)
 
     def consider(self, proposal: Proposal) -> Offer:
         """Check a proposal against the site's limits and budget; nothing is committed yet.
@@ -474,6 +478,9 @@ class Site:
         return self._job.proposal.wire
 
     def close(self) -> None:
-        """Give the ledger back, and remove the clear text of the records."""
-        self.ledger.close()
-        shutil.rmtree(self._cache, ignore_errors=True)
+        """Remove the clear text of the records, and give the ledger back, in this order: whoever
+        has the ledger next has the folder, too."""
+        try:
+            shutil.rmtree(self._cache, ignore_errors=True)
+        finally:
+            self.ledger.close()

@@ -8,12 +8,14 @@ try (or None), and of whether to leave the network alone, that returns findings.
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Say what is wrong before a job finds out, and what to type. Changes nothing."""
+    from fedpriv.process import stop_on_terminate
+
+    stop_on_terminate()  # or a copy of the records could be left
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
     findings = examine(file, job, offline=offline)
     if as_json:
         print(json.dumps([finding.as_dict() for finding in findings], indent=2))
@@ -40,7 +47,7 @@ def doctor(
         table.add_column("found", overflow="fold")  # digests are to be compared
         marks = {True: "ok", False: "[red]wrong[/]", None: "–"}
         for finding in findings:
-            table.add_row(marks[finding.ok], finding.what, finding.found)
+            table.add_row(marks[finding.ok], finding.what, escape(finding.found))
         Console(soft_wrap=False, highlight=False).print(table)
     wrong = [finding for finding in findings if finding.ok is False]
     if wrong:

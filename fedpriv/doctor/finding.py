@@ -42,3 +42,5 @@ def look(what: str, how: Callable[[], str]) -> Finding:
         return Finding(what, None, str(doubt))
     except FedprivError as error:
         return Finding(what, False, str(error), error.exit_code)
+    except OSError as error:  # a folder that may not be entered, a disk that is full
+        return Finding(what, False, f"{error.filename or 'A file'}: {error.strerror}.", 2)

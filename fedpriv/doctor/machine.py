@@ -159,8 +159,9 @@ def disk(folder: Path, needed: float, key: str) -> str:
     Raises:
         ConfigError: read-only, somebody else's, or too full.
     """
-    there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    there = folder.absolute()
     try:
+        there = next(one for one in (there, *there.parents) if one.exists())
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"fedpriv")
             probe.flush()

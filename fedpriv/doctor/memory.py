@@ -34,8 +34,10 @@ def available(device: str = "cpu") -> int:
         raise ConfigError("can't be told on this system", key="memory") from None
     try:
         limit = int((_CGROUP / "memory.max").read_text())
-        free = min(free, limit - int((_CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
+        taken = int((_CGROUP / "memory.current").read_text())
+        kinds = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        free = min(free, limit - taken + int(kinds["inactive_file"]))  # a cache is given back
+    except (OSError, ValueError, KeyError):  # no container, or one without a limit
         pass
     return max(0, free)
 
@@ -85,9 +87,10 @@ def step(worker: Worker) -> str:
         fix="Halve it, lower model.max_length, or set compute.gradient_checkpointing = true.",
     )
     try:
-        taken = _taken(worker, 1)
-        if worker.device == "cpu" and taken * records > free:  # too much would not raise: it kills
-            raise too_much
+        if worker.device == "cpu" and records > 2:  # too much would not raise there: it kills
+            one, two = _taken(worker, 1), _taken(worker, 2)
+            if one + (records - 1) * max(0, two - one) > free:
+                raise too_much
         taken = _taken(worker, records)
     except Exception as error:
         if not is_out_of_memory(error):

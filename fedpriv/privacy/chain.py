@@ -18,6 +18,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from fedpriv.files import canonical_json, sync_folder
 APPLICATION = 0x66707631  # "fpv1", in the file's header
 FORMAT = 2
 GENESIS = "0" * 64
+GLANCE = 10.0  # seconds that somebody may look at a ledger while another waits to spend
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,"
     " hash TEXT NOT NULL) STRICT",
@@ -322,6 +324,8 @@ def _check_header(path: Path) -> None:
 def _lock(path: Path, *, reading: bool) -> int:
     """A descriptor of the file that holds a lock on it, for this process alone.
 
+    Whoever looks at a ledger holds it for a moment; whoever spends waits for that.
+
     Raises:
         LedgerInUseError: another process, or another part of this one, has it.
     """
@@ -329,12 +333,22 @@ def _lock(path: Path, *, reading: bool) -> int:
         file = os.open(path, os.O_RDONLY if reading else os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise _in_use(path) from None
+    until = time.monotonic() + GLANCE
+    while not _locks(file, fcntl.LOCK_SH if reading else fcntl.LOCK_EX):
+        if reading or time.monotonic() > until or not _locks(file, fcntl.LOCK_SH):
+            os.close(file)
+            raise _in_use(path)
+        fcntl.flock(file, fcntl.LOCK_UN)  # there are only readers: let the next of us try, too
+        time.sleep(0.05)
     return file
+
+
+def _locks(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _in_use(path: Path) -> LedgerInUseError:
@@ -368,6 +382,11 @@ def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
         connection.close()
         if "locked" in str(error):
             raise _in_use(path) from None
+        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise LedgerError(
+                f"{path}: was being written to when its process or its machine stopped. Nothing is"
+                " lost: the next start of the site completes it."
+            ) from None
         raise LedgerError(f"{path}: can't be opened ({error}).") from None
     except sqlite3.DatabaseError as error:
         connection.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -50,7 +52,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
         looks += [
             ("certificate", lambda: _certificate(server)),
             ("sites", lambda: _sites(config, server)),
-            ("port", lambda: machine.port(server.bound, "server.listen")),
+            ("port", lambda: _port(server)),
         ]
         if server.health is not None:
             health = server.health
@@ -93,6 +95,31 @@ def _certificate(server: ServerSection) -> str:
     if found.expires - datetime.now(UTC) < SOON:
         raise DoubtError(f"{text}. Type: fedpriv provision federation.toml --renew server")
     return text
+
+
+def _port(server: ServerSection) -> str:
+    """Raises DoubtError where the port is taken by this federation's own server."""
+    try:
+        return machine.port(server.bound, "server.listen")
+    except ConfigError:
+        if _is_ours(server):
+            raise DoubtError("this federation's server runs, and listens there") from None
+        raise
+
+
+def _is_ours(server: ServerSection) -> bool:
+    host, _, port = server.bound.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host).strip("[]")
+    try:
+        context = ssl.create_default_context(cafile=server.pki / "ca.crt")
+        context.check_hostname = False
+        with (
+            socket.create_connection((host, int(port)), timeout=5) as raw,
+            context.wrap_socket(raw),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:

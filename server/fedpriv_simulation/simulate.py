@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
-from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
 from fedpriv.training.worker import WorkerPool
@@ -26,6 +27,8 @@ from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.visits import PATIENCE
 from fedpriv_simulation.workers import own_threads, workers_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -177,8 +180,11 @@ def _meeting(
             hosts.close()
         found = {}
         for section in config.sites:
-            with contextlib.closing(sites.open(section, pool, patience=patience)) as site:
-                found[section.name] = write_budget_report(site, job_id)
+            try:
+                with contextlib.closing(sites.open(section, pool, patience=patience)) as site:
+                    found[section.name] = write_budget_report(site, job_id)
+            except LedgerInUseError as error:  # a late process of a runtime that is not ours
+                log.error("%s: its budget report was not written anew. %s", section.name, error)
         return found
 
     return there, report_on

@@ -27,7 +27,7 @@ _PART = re.compile(
     r"^```(?P<kind>\w+) ?(?P<where>[\w./-]*)\n(?P<text>.*?)^```$|^<!-- (?P<said>.*?) -->$",
     re.M | re.S,
 )
-_STAYS = re.compile(r"fedpriv-(server|client) --config \S+( --out \S+)?$")
+_STAYS = re.compile(r"fedpriv-(server|client) --config \S+( --set \S+)?( --out \S+)?$")
 
 
 class Consortium:
@@ -37,7 +37,10 @@ class Consortium:
         self.folder = folder
         self.port = str(free_port())
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
+        self.environment = os.environ | {
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "FEDPRIV_CA_PASSPHRASE": "what a reader types when asked",
+        }
         self.expected = 0  # exit code of the next block
 
     def follow(self, guide: str) -> int:
@@ -58,9 +61,6 @@ class Consortium:
         return commands
 
     def _type(self, line: str, where: str) -> None:
-        if (exported := re.fullmatch(r'export (\w+)="(.*)"', line)) is not None:
-            self.environment[exported[1]] = exported[2]
-            return
         if _STAYS.fullmatch(line):
             with (self.folder / f"{where}.log").open("ab") as log:
                 self.running[where] = subprocess.Popen(
@@ -135,6 +135,8 @@ def test_a_block_is_typed_somewhere() -> None:
 def test_a_consortium_from_nothing(consortium: Consortium) -> None:
     assert consortium.follow(GUIDE.read_text()) > 40
     logs = consortium.log("coordinator")
-    assert logs.count("is finished") == 2
+    assert logs.count("is finished") == 3
+    for backup in (consortium.folder / "backup").iterdir():
+        assert not backup.stat().st_mode & 0o077
     assert "Traceback" not in logs + consortium.log("surgery") + consortium.log("radiology")
-    assert (consortium.folder / "coordinator" / "run-2" / "report.html").exists()
+    assert (consortium.folder / "coordinator" / "run-3" / "report.html").exists()

@@ -123,8 +123,9 @@ def test_a_file_is_well_formed(file: Path) -> None:
 def test_kubernetes_takes_it(rendered: Documents) -> None:
     for document in rendered.values():
         kubernetes_validate.validate(document, KUBERNETES, strict=True)
-        if document["kind"] != "Namespace":
-            assert document["metadata"]["namespace"] == "fedpriv"
+        of_the_server = "fedpriv-server" in document["metadata"]["name"]
+        space = "fedpriv-coordinator" if of_the_server else "fedpriv"
+        assert document["metadata"]["namespace"] == space
 
 
 def test_a_pod_can_do_little(rendered: Documents) -> None:
@@ -152,14 +153,17 @@ def test_a_pod_can_do_little(rendered: Documents) -> None:
             assert not any("subPath" in mount for mount in container["volumeMounts"])
         for volume in spec["volumes"]:
             assert not {"hostPath", "nfs"} & set(volume)
-    label = "pod-security.kubernetes.io/enforce"
-    assert rendered["Namespace/fedpriv"]["metadata"]["labels"] == {label: "restricted"}
 
 
 def test_what_a_pod_names_is_there(rendered: Documents) -> None:
     """Volumes of its mounts, and the maps, secrets and claims of its volumes."""
-    claims = {"fedpriv-data"}  # the site's, or the coordinator's, own
-    claims |= {name.partition("/")[2] for name in rendered if name.startswith("Persistent")}
+    space = next(iter(rendered.values()))["metadata"]["namespace"]
+    own = {"fedpriv": "fedpriv-data", "fedpriv-coordinator": "fedpriv-evaluation"}[space]
+    claims = {own} | {
+        document["metadata"]["name"]
+        for document in kept("site") + kept("coordinator")
+        if document["metadata"].get("namespace") == space
+    }
     for template in pods(rendered).values():
         spec = template["spec"]
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
@@ -174,9 +178,23 @@ def test_what_a_pod_names_is_there(rendered: Documents) -> None:
                     assert f"Secret/{secret.get('secretName') or secret['name']}" in rendered
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
-    for name, document in rendered.items():
-        if name.startswith("PersistentVolumeClaim/"):
-            assert document["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+def kept(overlay: str) -> list[dict[str, Any]]:
+    """What is applied once, and outlives what is rendered."""
+    return list(yaml.safe_load_all((SOURCE / overlay / "keep.yaml").read_text()))
+
+
+def test_deleting_what_was_applied_leaves_ledgers_and_runs(rendered: Documents) -> None:
+    assert not [name for name in rendered if name.startswith(("Namespace/", "Persistent"))]
+    for overlay in ("site", "coordinator"):
+        for document in kept(overlay):
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+            if document["kind"] == "PersistentVolumeClaim":
+                assert document["spec"]["accessModes"] == ["ReadWriteOncePod"]
+            else:
+                label = "pod-security.kubernetes.io/enforce"
+                assert document["metadata"]["labels"] == {label: "restricted"}
 
 
 def test_no_key_is_in_a_config_map(rendered: Documents) -> None:
@@ -282,9 +300,10 @@ def test_a_site_starts_with_a_key_that_is_its_own(folder: Path, tmp_path: Path) 
     site = render(folder, "site")
     spec = site["StatefulSet/fedpriv-client"]["spec"]["template"]["spec"]
     given, kit, state = tmp_path / "given", tmp_path / "kit", tmp_path / "state"
-    places = {"/given": given, "/fedpriv": kit, "/var/lib/fedpriv": state}
-    kit.mkdir()
-    state.mkdir()
+    witness = tmp_path / "witness"
+    places = {"/given": given, "/fedpriv": kit, "/var/lib/fedpriv": state, "/witness": witness}
+    for empty in (kit, state, witness):
+        empty.mkdir()
     files = [*(folder / "site" / "kit").glob("*")]
     volume(given, {file.name: file.read_bytes() for file in files})
     with pytest.raises(Exception, match="may be read or changed by other users"):
@@ -298,10 +317,12 @@ def test_a_site_starts_with_a_key_that_is_its_own(folder: Path, tmp_path: Path) 
     )
     init_site(mine, kit / "site.toml")
     assert len(ledgers(mine)) == 1
-    for path in state.rglob("*"):
+    (witness / "site" / "site.witness").write_text("")
+    private = [*state.rglob("*"), *witness.rglob("*")]
+    for path in private:
         path.chmod(stat.S_IMODE(path.stat().st_mode) | (0o2070 if path.is_dir() else 0o060))
     prepare(spec, places)
-    for path in state.rglob("*"):
+    for path in private:
         assert not path.stat().st_mode & 0o077
 
 

@@ -85,6 +85,8 @@ def test_the_units_differ_in_what_they_run_alone() -> None:
         "WorkingDirectory",
         "StateDirectory",
         "LimitNOFILE",
+        "User",
+        "Group",
     }
 
 

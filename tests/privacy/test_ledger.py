@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
@@ -703,6 +704,41 @@ def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path
     (tmp_path / "pulled out").rename(folder)
     with Ledger.open(path, folder / "witness.json") as ledger:
         assert ledger.slots("job-1") == [(0, True), (1, False)]  # paid, and not computed
+
+
+def test_whoever_spends_waits_for_whoever_looks(path: Path) -> None:
+    """A look must not stop a site that starts; another that spends does, at once."""
+    with_plan(path).close()
+    looking = Ledger.open(path, reading=True)
+    threading.Timer(0.5, looking.close).start()
+    started = time.monotonic()
+    with Ledger.open(path):
+        assert time.monotonic() - started > 0.4
+        started = time.monotonic()
+        for reading in (False, True):
+            with pytest.raises(LedgerInUseError):
+                Ledger.open(path, reading=reading)
+        assert time.monotonic() - started < 0.4
+
+
+def test_a_ledger_that_was_cut_off_while_it_was_written_is_told_when_it_is_looked_at(
+    path: Path, tmp_path: Path
+) -> None:
+    with_plan(path).close()
+    writing = sqlite3.connect(path, isolation_level=None)
+    writing.execute("PRAGMA cache_size = 1")
+    writing.execute("BEGIN IMMEDIATE")
+    writing.execute("CREATE TABLE large (text)")
+    writing.executemany("INSERT INTO large VALUES (?)", [("x" * 4000,) for _ in range(200)])
+    cut = tmp_path / "cut.db"
+    shutil.copy(path, cut)
+    shutil.copy(f"{path}-journal", f"{cut}-journal")
+    writing.close()
+    with pytest.raises(LedgerError, match="the next start of the site completes it"):
+        Ledger.open(cut, reading=True)
+    with Ledger.open(cut) as ledger:
+        assert ledger.plan("job-1") is not None
+    Ledger.open(cut, reading=True).close()
 
 
 RULES = [PlanRule(), EnvelopeRule(0.1, 1.5, 40), RdpRule.best(4.0, 1e-5), SumRule(2e-6)]

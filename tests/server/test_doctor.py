@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import ssl
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -93,10 +95,31 @@ def test_what_is_wrong_is_named(
 
 def test_a_port_in_use_is_named(file: Path) -> None:
     address = load_job(file).server.bound.replace("0.0.0.0", "127.0.0.1")  # type: ignore[union-attr]
-    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+    bound = ("127.0.0.1", int(address.rpartition(":")[2]))
+    with socket.create_server(bound) as stranger:
+        threading.Thread(target=lambda: stranger.accept()[0].close()).start()
         code, found = examined(file)
     assert code == 2
     assert "in use" in found["port"]["found"]
+
+
+def test_a_port_that_is_our_own_servers_is_no_fault(file: Path) -> None:
+    section = load_job(file).server
+    assert section is not None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(section.pki / "server.crt", section.pki / "server.key")
+    port = int(section.bound.rpartition(":")[2])
+
+    def serve(listening: socket.socket) -> None:
+        with context.wrap_socket(listening.accept()[0], server_side=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        threading.Thread(target=serve, args=(listening,)).start()
+        code, found = examined(file)
+    assert code == 0, found
+    assert found["port"]["ok"] is None
+    assert "this federation's server runs" in found["port"]["found"]
 
 
 def test_certificates_and_keys_are_looked_at(file: Path) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedpriv import logs
 from fedpriv_flower.settings import Settings
 from fedpriv_simulation.hosts import guard_ray
 from fedpriv_simulation.visits import Visits
@@ -16,6 +17,7 @@ from fedpriv_simulation.visits import Visits
 # on machines that don't have their ledgers.
 os.environ["RAY_ADDRESS"] = "local"
 guard_ray()
+logs.configure(as_json=False)  # of an error that is not ours, nothing that could quote a record
 
 app = ClientApp()
 

@@ -1,0 +1,164 @@
+"""What `fedpriv doctor` says of a site, one wrong thing at a time; over the network elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.text import Text
+from typer.testing import CliRunner
+
+from fedpriv.cli import app
+from fedpriv.config.load import load_site
+from fedpriv.files import write_json
+from fedpriv.models.base import digest_of
+from fedpriv.pki.keys import new_key, write_key
+from fedpriv.privacy.ledger import Ledger, Plan
+from fedpriv_client.init import init_site
+from fedpriv_client.settings import ledger_path, ledgers
+from fedpriv_client.site import cache_folder
+
+Found = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A site's file without TLS, with its records, its key and its ledger."""
+    path = tmp_path / "site.toml"
+    path.write_text(
+        f"""
+        site = {{ name = "clinic" }}
+        server = {{ address = "127.0.0.1:1", key = "site.key", plain = true }}
+        [data]
+        path = "notes.jsonl"
+        columns = {{ text = "note" }}
+        max_records_per_unit = 1
+        size = 24
+        [budget]
+        epsilon = 10.0
+        per_job = 4.0
+        witness = "elsewhere/witness"
+        [allow]
+        model_digest = "{digest_of("embedded")}"
+        """
+    )
+    rows = [json.dumps({"note": f"note {number}"}) for number in range(24)]
+    (tmp_path / "notes.jsonl").write_text("\n".join(rows))
+    write_key(tmp_path / "site.key", new_key())
+    (tmp_path / "elsewhere").mkdir()
+    init_site(load_site(path), path)
+    return path
+
+
+def examined(file: Path, *options: str) -> tuple[int, Found]:
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--json", *options])
+    return answer.exit_code, {row["what"]: row for row in json.loads(answer.stdout)}
+
+
+def tree(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
+    before = tree(file.parent)
+    code, found = examined(file, "--offline")
+    assert code == 0, found
+    order = "site file,packages,device,clock,kit,ledger,disk,records,model,memory"
+    assert list(found) == order.split(",")
+    assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
+    assert tree(file.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "old", "new", "said"),
+    [
+        ("records", 2, '"notes.jsonl"', '"none.jsonl"', "none.jsonl"),
+        ("records", 2, '{ text = "note" }', '{ text = "word" }', "word"),
+        ("ledger", 2, "size = 24", "size = 25", "fixed as 24"),
+        ("ledger", 2, "elsewhere/witness", "/proc/version", "can't be written to"),
+        ("model", 2, 'model_digest = "', 'model_digest = "sha256:' + "0" * 64 + '" # "', "digest"),
+        ("kit", 3, "site.key", "none.key", "none.key"),
+        ("device", 2, "[data]", '[compute]\n device = "cuda:9"\n[data]', "compute.device"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    file: Path, what: str, code: int, old: str, new: str, said: str
+) -> None:
+    if new == "/proc/version" and os.access(new, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    exit_code, found = examined(file, "--offline")
+    assert exit_code == code, found
+    assert found[what]["ok"] is False
+    assert said in found[what]["found"]
+
+
+def test_an_older_copy_of_the_ledger_is_told(file: Path) -> None:
+    """By the witness, though nothing is spent by looking."""
+    (path,) = ledgers(load_site(file)).values()
+    older = path.read_bytes()
+    with Ledger.open(path, file.parent / "elsewhere" / "witness") as ledger:
+        ledger.commit(Plan("job", "dp-lora", 0.1, 2.0, 1.0, 3, "sha256:" + "0" * 64))
+    path.write_bytes(older)
+    code, found = examined(file, "--offline")
+    assert code == 4
+    assert "went back in time" in found["ledger"]["found"]
+
+
+def test_a_folder_that_fails_is_a_finding_and_the_rest_is_looked_at(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("fedpriv.files.private_folder", refuse)
+    code, found = examined(file, "--offline")
+    assert code == 2
+    assert "Permission denied" in found["records"]["found"]
+    assert found["model"]["ok"] is True
+
+
+def test_what_is_found_is_shown_as_it_is(file: Path) -> None:
+    file.write_text(file.read_text().replace('"notes.jsonl"', '"[/old]/[red]notes.jsonl"'))
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--offline"])
+    assert answer.exit_code == 2
+    shown = Text.from_ansi(answer.stdout).plain.replace("│", " ").split()
+    assert "[/old]/[red]notes.jsonl" in "".join(shown)
+
+
+def test_a_doctor_that_is_asked_to_end_leaves_no_records(file: Path) -> None:
+    """What one that is killed leaves is in a folder that a site empties when it starts."""
+    state = load_site(file).site.state_dir
+    rows = "\n".join(json.dumps({"note": "x" * 200}) for _ in range(200_000))
+    (file.parent / "notes.jsonl").write_text(rows)
+    program = Path(sys.executable).parent / "fedpriv"
+    process = subprocess.Popen(
+        [str(program), "doctor", str(file), "--offline"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while not list(cache_folder(state).glob("doctor-*/*")) and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert list(cache_folder(state).iterdir()) == []
+
+
+def test_a_job_is_tried_dry(file: Path) -> None:
+    write_json(file.parent / "none.json", {})
+    code, found = examined(file, "--offline", "--job", str(file.parent / "none.json"))
+    assert code == 2
+    assert found["job"]["ok"] is False
+    assert ledger_path(load_site(file), next(iter(ledgers(load_site(file))))).exists()
