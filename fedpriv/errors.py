@@ -38,6 +38,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LONGEST_VALUE = 500  # characters of a value in a message
+
 
 class FedprivError(Exception):
     """The root: catch this to catch everything fedpriv raises on purpose."""
@@ -53,7 +55,7 @@ class ConfigError(FedprivError):
         problem: what is wrong, in a clause.
         file: the file that holds it, or None for the command line.
         key: dotted path of the key, such as ``privacy.epsilon``.
-        value: the offending value, shown with ``repr``.
+        value: the offending value, shown with ``repr``, the beginning of it if it is long.
         fix: what to do about it, in a sentence.
     """
 
@@ -70,9 +72,18 @@ class ConfigError(FedprivError):
     ) -> None:
         self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
         where = ": ".join(str(part) for part in (file, key) if part)
-        got = "" if value is ... else f" (got {value!r})"
+        got = "" if value is ... else f" (got {shown(value)})"
         advice = f" {fix}" if fix else ""
         super().__init__(f"{where + ': ' if where else ''}{problem}{got}.{advice}")
+
+
+def shown(value: object) -> str:
+    """`repr`, of a length that somebody reads. For values that anybody may have written."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python writes no number of thousands of digits
+        return f"{type(value).__name__}, too long to show"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class DataError(ConfigError):

@@ -23,7 +23,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedpriv import registry
 from fedpriv.config.job import (
+    MAX_SEED,
     MAX_STEPS,
+    MAX_UNITS,
     DenoiseSection,
     Digest,
     JobConfig,
@@ -103,7 +105,7 @@ class Proposal(Body):
     job_id: JobId
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=MAX_STEPS)
-    seed: int = Field(ge=0)
+    seed: int = Field(ge=0, le=MAX_SEED)
     fields: tuple[str, ...]
     model: ModelSection
     lora: LoraSection
@@ -167,7 +169,7 @@ class Offer(Body):
 
     site: str = Field(max_length=64)
     dataset_id: str = Field(max_length=64)
-    declared_size: int = Field(ge=1, le=10**10)
+    declared_size: int = Field(ge=1, le=MAX_UNITS)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(gt=0, le=1e9)
     epsilon: float = Field(ge=0, le=MAX_EPSILON)

@@ -97,11 +97,10 @@ def init(
 @app.command()
 def digest(config: Config = SITE) -> None:
     """Print the digest of the base model, for allow.model_digest."""
-    from fedpriv.config.load import model_name, read_toml
+    from fedpriv.config.load import allowed_model
     from fedpriv.models.base import digest_of
 
-    name = str(read_toml(config).get("allow", {}).get("model", "embedded"))
-    print(digest_of(model_name(config.resolve().parent, name)))
+    print(digest_of(allowed_model(config)))
 
 
 @app.command()

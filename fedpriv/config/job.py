@@ -25,6 +25,8 @@ Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 MAX_STEPS = 100_000  # of a job
+MAX_UNITS = 10**10  # of a population
+MAX_SEED = 2**63 - 1
 MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SHAPES = {
@@ -47,7 +49,9 @@ class JobSection(Section):
     wire: Wire = Field(
         "float32", description="how sites send updates; rounding what is released is free"
     )
-    seed: int = Field(0, ge=0, description="public randomness only; never noise or sampling")
+    seed: int = Field(
+        0, ge=0, le=MAX_SEED, description="public randomness only; never noise or sampling"
+    )
     data_is_public: bool = Field(False, description="true only for research data")
     min_sites: int = Field(1, ge=1, description="replies without which a round does not count")
     round_timeout: str = Field("10m", description="how long a round waits, such as 30s or 10m")
@@ -300,7 +304,9 @@ class SiteSection(Section):
     data: Path | str | None = Field(
         None, description="a file, a saved dataset folder, or owner/name of a hub"
     )
-    size: int | None = Field(None, ge=1, description="declared, in units; typed, never derived")
+    size: int | None = Field(
+        None, ge=1, le=MAX_UNITS, description="declared, in units; typed, never derived"
+    )
     epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
     ledger: Path | None = Field(
         None, description="a ledger that outlives the run, made by fedpriv ledger init"
@@ -457,7 +463,7 @@ def seconds(duration: str) -> float:
     Raises:
         ValueError: it is not a number followed by s, m or h.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", duration)
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh])", duration)
     if match is None or float(match[1]) == 0:
         raise ValueError("expected a positive number followed by s, m or h, such as 10m")
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]

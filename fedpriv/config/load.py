@@ -7,7 +7,8 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +37,7 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
         ConfigError: names the file, the key, the value and what to do.
     """
     path = EMBEDDED if path is None else path
-    job = _absolute(_load(JobConfig, path, overrides), path.resolve().parent)
+    job = _absolute(_load(JobConfig, path, overrides), path)
     _check_public(job, path)
     return with_defaults(job, path)
 
@@ -63,11 +64,15 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
                     "kit": folder / server.kit,
                 }
             ),
-            "data": file.data.model_copy(update={"path": _source(folder, file.data.path)}),
+            "data": file.data.model_copy(
+                update={"path": _source(path, "data.path", file.data.path)}
+            ),
             "budget": file.budget.model_copy(
                 update={"witness": None if witness is None else folder / witness}
             ),
-            "allow": file.allow.model_copy(update={"model": model_name(folder, file.allow.model)}),
+            "allow": file.allow.model_copy(
+                update={"model": _model(path, "allow.model", file.allow.model)}
+            ),
         }
     )
 
@@ -76,6 +81,7 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
+    _check_texts(tree, path)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -89,13 +95,45 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it does not exist, can't be read, or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't be read: {error}", file=path) from None
-    except tomllib.TOMLDecodeError as error:
+    try:
+        return _toml(text)
+    except ValueError as error:
         raise ConfigError(f"is not TOML: {error}", file=path) from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        ValueError: it is none, or one that nobody writes.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number has thousands of digits") from None
+    except RecursionError:
+        raise ValueError("its values are nested too deeply") from None
+
+
+def _check_texts(value: object, path: Path, key: str = "") -> None:
+    """Refuse what no file's name, and no other text, has in it."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_texts(item, path, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_texts(item, path, f"{key}.{index}")
+    elif isinstance(value, str) and "\0" in value:
+        raise ConfigError(
+            "holds a NUL character", file=path, key=key, value=value, fix="Take it out."
+        )
 
 
 def apply_override(tree: dict[str, Any], override: str) -> None:
@@ -118,23 +156,25 @@ def _child(node: Any, part: str, dotted: str) -> Any:
     if isinstance(node, dict):
         return node.setdefault(part, {})
     if isinstance(node, list):
-        named = {item.get("name"): item for item in node if isinstance(item, dict)}
+        tables = [item for item in node if isinstance(item, dict)]
+        named = {str(item.get("name")): item for item in tables}
         if part in named:
             return named[part]
-        if part.isdigit() and int(part) < len(node):
-            return node[int(part)]
+        numbered = {str(index): item for index, item in enumerate(node)}
+        if part in numbered:
+            return numbered[part]
         raise ConfigError(
             f"there is no {part!r}",
             key=f"--set {dotted}",
-            fix=f"Use one of {', '.join(map(str, named))}.",
+            fix=f"Use one of {', '.join(named)}.",
         )
     raise ConfigError("is not a table", key=f"--set {dotted}")
 
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return _toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
@@ -171,12 +211,15 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
     return list(getattr(model, "model_fields", {}))
 
 
-def _absolute(job: JobConfig, folder: Path) -> JobConfig:
+def _absolute(job: JobConfig, path: Path) -> JobConfig:
     """Make the file's paths absolute."""
+    folder = path.resolve().parent
     sites = tuple(
         site.model_copy(
             update={
-                "data": None if site.data is None else _source(folder, site.data),
+                "data": None
+                if site.data is None
+                else _source(path, f"sites.{site.name}.data", site.data),
                 "ledger": None if site.ledger is None else folder / site.ledger,
                 "witness": None if site.witness is None else folder / site.witness,
             }
@@ -185,8 +228,8 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     )
     evaluation = job.evaluation.model_copy(
         update={
-            key.removeprefix("evaluation."): folder / path
-            for key, path in job.evaluation.files().items()
+            key.removeprefix("evaluation."): folder / file
+            for key, file in job.evaluation.files().items()
         }
     )
     gate, made_up, server = job.gate, job.synthetic, job.server
@@ -195,10 +238,10 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     if made_up is not None and made_up.data is not None:
         made_up = made_up.model_copy(update={"data": folder / made_up.data})
     if made_up is not None and made_up.generator is not None:
-        made_up = made_up.model_copy(update={"generator": _generator(folder, made_up.generator)})
+        made_up = made_up.model_copy(update={"generator": _generator(path, made_up.generator)})
     if server is not None:
         server = server.model_copy(update={"pki": folder / server.pki})
-    model = job.model.model_copy(update={"name": model_name(folder, job.model.name)})
+    model = job.model.model_copy(update={"name": _model(path, "model.name", job.model.name)})
     return job.model_copy(
         update={
             "sites": sites,
@@ -211,12 +254,12 @@ def _absolute(job: JobConfig, folder: Path) -> JobConfig:
     )
 
 
-def _generator(folder: Path, generator: GeneratorSection) -> GeneratorSection:
+def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:
     found: dict[str, object] = {}
     if generator.kind == "local" and generator.model is not None:
-        found["model"] = model_name(folder, generator.model)
+        found["model"] = _model(file, "synthetic.generator.model", generator.model)
     if generator.answers is not None:
-        found["answers"] = folder / generator.answers
+        found["answers"] = file.resolve().parent / generator.answers
     return generator.model_copy(update=found)
 
 
@@ -257,16 +300,45 @@ def _share(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def model_name(folder: Path, name: str) -> str:
+def _model(file: Path, key: str, name: str) -> str:
     """A folder beside the file, or what stands for a model elsewhere."""
-    return str(folder / name) if (folder / name).is_dir() else name
+    path = file.resolve().parent / name
+    with _looking(file, key, name):
+        return str(path) if path.is_dir() else name
 
 
-def _source(folder: Path, data: Path | str) -> Path | str:
+def allowed_model(path: Path) -> str:
+    """The model of a site's file, in which other keys are still to be filled in.
+
+    Raises:
+        ConfigError: the file can't be read, or what it says of the model.
+    """
+    tree = read_toml(path)
+    _check_texts(tree, path)
+    allow = tree.get("allow", {})
+    name = allow.get("model", "embedded") if isinstance(allow, dict) else None
+    if not isinstance(name, str):
+        raise ConfigError("is no name of a model", file=path, key="allow.model", value=name)
+    return _model(path, "allow.model", name)
+
+
+def _source(file: Path, key: str, data: Path | str) -> Path | str:
     """A path of the site, or the owner/name of a hub dataset where no such path exists."""
-    path = folder / data
-    is_hub_name = re.fullmatch(r"[\w-]+/[\w-]+", str(data)) and not path.exists()
+    path = file.resolve().parent / data
+    with _looking(file, key, data):
+        is_hub_name = re.fullmatch(r"[\w-]+/[\w-]+", str(data)) and not path.exists()
     return str(data) if is_hub_name else path
+
+
+@contextmanager
+def _looking(file: Path, key: str, value: object) -> Iterator[None]:
+    """Name the key of a path that can't be looked for."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"can't be looked for: {error.strerror}", file=file, key=key, value=value
+        ) from None
 
 
 def digest(job: JobConfig) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from fedpriv.config.job import (
+    MAX_UNITS,
     SHAPES,
     Address,
     ComputeSection,
@@ -56,7 +57,7 @@ class SiteData(DataSection):
     path: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
     unit: str = Field("record", min_length=1, description="record, or an id column")
     max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
-    size: int = Field(ge=1, description="declared, in units; typed, never derived")
+    size: int = Field(ge=1, le=MAX_UNITS, description="declared, in units; typed, never derived")
     labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
 
 
@@ -109,7 +110,9 @@ class AllowSection(Section):
     max_synthetic: int = Field(
         1_000, ge=1, le=MAX_SYNTHETIC, description="records of a set that gradients are written in"
     )
-    max_basis: float = Field(4.0, gt=0, description="gigabytes that those gradients may take")
+    max_basis: float = Field(
+        4.0, gt=0, le=1e6, description="gigabytes that those gradients may take"
+    )
     targets: tuple[str, ...] = Field(
         (), description="names of the layers that may get an adapter; empty: any"
     )

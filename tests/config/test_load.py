@@ -25,6 +25,12 @@ def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
         ("privcy.epsilon=3", "privcy", "Did you mean 'privacy'?"),
         ("sites.surgery.siz=3", "sites.0.siz", "Did you mean 'size'?"),
         ("privacy.epsilon=0", "privacy.epsilon", "greater than 0"),
+        ("job.rounds=0x" + "f" * 5000, "job.rounds", "got int, too long to show"),
+        ("job.rounds=" + "f" * 5000, "job.rounds", "f" * 400 + "…"),
+        ("job.seed=9223372036854775808", "job.seed", "less than or equal to 9223372036854775807"),
+        ("job.round_timeout=" + "9" * 10 + "s", "job.round_timeout", "such as 10m"),
+        (r'sites.surgery.data="a\u0000b"', "sites.0.data", "NUL"),
+        ("model.name=" + "a" * 300, "model.name", "File name too long"),
         ("privacy.epsilon=-1", "privacy.epsilon", "greater than 0"),
         ("privacy.epsilon=nan", "privacy.epsilon", "finite"),
         ("privacy.epsilon=inf", "privacy.epsilon", "finite"),
@@ -141,7 +147,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
     assert (error.key, "is missing" in str(error)) == ("sites.0.data", True)
 
 
-@pytest.mark.parametrize("text", ["[job", "a = ", "\x00"])
+@pytest.mark.parametrize("text", ["[job", "a = ", "\x00", "a = " + "9" * 5000, "a = " + "[" * 1100])
 def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "f.toml"
     file.write_text(text)
@@ -153,7 +159,11 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["privacy.epsilon", "=3", "sites.nobody.size=3", "sites.9.size=3", "job.name.x=3"]
+    "override",
+    [
+        *("privacy.epsilon", "=3", "sites.nobody.size=3", "sites.9.size=3", "job.name.x=3"),
+        *("sites.².size=3", f"sites.{'9' * 5000}.size=3"),
+    ],
 )
 def test_a_bad_override_is_refused(override: str) -> None:
     assert str(error_of(override)).startswith("--set")
