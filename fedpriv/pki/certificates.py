@@ -192,7 +192,7 @@ def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         describe(certificate)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise KitError(
             f"{path}: is not a certificate that fedpriv made, or was cut short. Copy it again."
         ) from None
@@ -214,7 +214,7 @@ def describe(certificate: x509.Certificate) -> Description:
             [usage] = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
             use = _ISSUED_FOR[usage]
         key = certificate.public_key()
-    except (IndexError, KeyError, UnsupportedAlgorithm, *_MALFORMED) as error:
+    except (IndexError, KeyError, TypeError, UnsupportedAlgorithm, *_MALFORMED) as error:
         raise ValueError(f"a certificate of another kind: {error}") from None
     return Description(
         name=str(name),
@@ -279,7 +279,7 @@ def check_certificate(
 def _is_signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
