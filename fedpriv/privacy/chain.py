@@ -33,6 +33,8 @@ APPLICATION = 0x66707631  # "fpv1", in the file's header
 FORMAT = 2
 GENESIS = "0" * 64
 GLANCE = 10.0  # seconds that somebody may look at a ledger while another waits to spend
+# What is said of a damaged file; its own bytes may be in it, which need be no text.
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, body TEXT NOT NULL,"
     " hash TEXT NOT NULL) STRICT",
@@ -126,12 +128,9 @@ class Chain:
         chain = cls(path, reading=reading)
         try:
             chain._check()
-        except sqlite3.DatabaseError as error:
+        except _UNREADABLE as error:
             chain.close()
-            raise LedgerCorruptError(
-                f"{path}: can't be read as a ledger ({error})."
-                " Restore it together with its newest head, or close the population."
-            ) from None
+            raise _unreadable(path, error) from None
         except BaseException:
             chain.close()
             raise
@@ -175,13 +174,23 @@ class Chain:
             return Head(len(self._hashes) - 1, self._hashes[-1])
 
     def rows(self, after: int = 0) -> list[Row]:
-        """Every row after so many, oldest first."""
+        """Every row after so many, oldest first.
+
+        Raises:
+            LedgerCorruptError: one has no fields, or can't be read any more.
+        """
+        query = "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number"
         with self.lock:
-            found = self._connection.execute(
-                "SELECT number, kind, body, hash FROM rows WHERE number > ? ORDER BY number",
-                (after,),
-            ).fetchall()
-        return [Row(number, kind, json.loads(body), digest) for number, kind, body, digest in found]
+            try:
+                found = self._connection.execute(query, (after,)).fetchall()
+            except _UNREADABLE as error:
+                raise _unreadable(self.path, error) from None
+        try:
+            return [
+                Row(number, kind, _fields(body), digest) for number, kind, body, digest in found
+            ]
+        except (ValueError, RecursionError) as error:
+            raise corrupt(self.path, f"a row is no JSON object ({error})") from None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -248,11 +257,19 @@ class Chain:
         )
 
     def reply(self, job: str, slot: int) -> bytes | None:
-        """A reply of the outbox, or None if it is not kept."""
+        """A reply of the outbox, or None if it is not kept.
+
+        Raises:
+            LedgerCorruptError: it can't be read, or is none.
+        """
+        query = "SELECT reply FROM outbox WHERE job = ? AND slot = ?"
         with self.lock:
-            row = self._connection.execute(
-                "SELECT reply FROM outbox WHERE job = ? AND slot = ?", (job, slot)
-            ).fetchone()
+            try:
+                row = self._connection.execute(query, (job, slot)).fetchone()
+            except _UNREADABLE as error:
+                raise _unreadable(self.path, error) from None
+        if row is not None and not isinstance(row[0], bytes):
+            raise corrupt(self.path, f"the stored reply of slot {slot} is no reply")
         return None if row is None else row[0]
 
     def check_witness(self, witness: Head) -> None:
@@ -285,11 +302,26 @@ class Chain:
         for number, kind, body, digest in cursor:
             if number != len(self._hashes):
                 break
-            if digest != row_hash(self._hashes[-1], kind, body.encode()):
+            is_text = isinstance(kind, str) and isinstance(body, str)
+            if not is_text or digest != row_hash(self._hashes[-1], kind, body.encode()):
                 raise corrupt(self.path, f"row {number} was edited")
             self._hashes.append(digest)
         if cursor.fetchone() is not None or len(self._hashes) == 1:
             raise corrupt(self.path, f"row {len(self._hashes)} is missing")
+
+
+def _fields(body: str) -> dict[str, Any]:
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError(f"a {type(found).__name__}")
+    return found
+
+
+def _unreadable(path: Path, error: Exception) -> LedgerCorruptError:
+    return LedgerCorruptError(
+        f"{path}: can't be read as a ledger ({error})."
+        " Restore it together with its newest head, or close the population."
+    )
 
 
 def corrupt(path: Path, what: str) -> LedgerCorruptError:
@@ -388,7 +420,7 @@ def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
                 " lost: the next start of the site completes it."
             ) from None
         raise LedgerError(f"{path}: can't be opened ({error}).") from None
-    except sqlite3.DatabaseError as error:
+    except _UNREADABLE as error:
         connection.close()
         raise LedgerCorruptError(f"{path}: is not a fedpriv ledger ({error}).") from None
     except BaseException:

@@ -8,6 +8,7 @@ one needs someone who has seen it: a report that the site signed, or the server.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parse_head(text: str) -> Head:
     rows, _, digest = text.partition(":")
-    if not rows.isdecimal() or int(rows) < 1 or len(digest) != 64:
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:
         raise ConfigError(
             "is not a head",
             key="--head",

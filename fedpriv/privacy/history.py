@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-from fedpriv.errors import BudgetError, FedprivError, LedgerError
+from fedpriv.config.job import MAX_UNITS
+from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.chain import Head
 from fedpriv.privacy.plan import Account, Plan
@@ -65,12 +67,16 @@ class Terms:
     def __post_init__(self) -> None:
         sizes = (self.declared_size, self.max_records_per_unit)
         flags = (self.simulated, self.private, self.witnessed)
-        if not all(type(size) is int and size >= 1 for size in sizes):
-            raise LedgerError(f"Expected sizes={sizes} to be integers >= 1.")
+        if not all(type(text) is str for text in (self.dataset_id, self.unit)):
+            raise LedgerError("Expected dataset id and unit to be texts.")
+        if not all(type(size) is int and 1 <= size <= MAX_UNITS for size in sizes):
+            raise LedgerError(
+                f"Expected sizes={shown(sizes)} to be integers from 1 to {MAX_UNITS:g}."
+            )
         if not all(type(flag) is bool for flag in flags) or self.relation != RELATION:
             raise LedgerError(f"Expected flags={flags} and relation={self.relation!r} as known.")
-        if not 0 < self.budget < math.inf:
-            raise LedgerError(f"Expected budget={self.budget} > 0 and finite.")
+        if not 0 < self.budget <= sys.float_info.max:
+            raise LedgerError(f"Expected budget={shown(self.budget)} > 0 and finite.")
         if not 0 < self.delta < 1 / self.declared_size:
             raise LedgerError(
                 f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
@@ -140,12 +146,13 @@ class History:
         }
         try:
             readers[kind](**fields)
+            if kind not in ("reserve", "release"):
+                mark = Mark(self.rows + 1, self.used, tuple(map(float, self._open)))
+                self._marks.append(mark)
         except (FedprivError, ArithmeticError, TypeError, KeyError, ValueError):
             job = fields.get("job", "")
             raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
         self.rows += 1
-        if kind not in ("reserve", "release"):
-            self._marks.append(Mark(self.rows, self.used, tuple(map(float, self._open))))
 
     def _plan(self, **fields: Any) -> None:
         plan = Plan(**fields)
@@ -165,6 +172,8 @@ class History:
         account, key = self.accounts[job], (job, slot)
         if account.closed or key in self.requests or type(slot) is not int:
             raise ValueError
+        if type(request) is not str:
+            raise ValueError
         if not 0 <= slot < account.plan.steps:
             raise ValueError
         self.requests[key] = request
@@ -172,7 +181,7 @@ class History:
 
     def _release(self, job: str, slot: int, reply: str) -> None:
         key = (job, slot)
-        if key not in self.requests or key in self.releases:
+        if key not in self.requests or key in self.releases or type(reply) is not str:
             raise ValueError
         self.releases[key] = reply
 
@@ -187,7 +196,9 @@ class History:
 
     def _restored(self, rows: int, head: str, lost: list[float]) -> None:
         """An older copy goes on: whatever was open, or was taken in the lost one, is spent."""
-        if not all(0 <= amount < math.inf for amount in lost):
+        if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
+            raise ValueError
+        if type(rows) is not int or type(head) is not str:
             raise ValueError
         for account in self.accounts.values():
             account.closed = account.closed or "lost"
@@ -319,5 +330,12 @@ class History:
         }
 
 
-def _fields(body: dict[str, Any]) -> dict[str, Any]:
+def _fields(body: object) -> dict[str, Any]:
+    """The fields of a row.
+
+    Raises:
+        ValueError: its body has none.
+    """
+    if not isinstance(body, dict):
+        raise ValueError("a row has no fields")
     return {key: value for key, value in body.items() if key != "at"}

@@ -380,6 +380,11 @@ class Ledger:
                     f"{witness}: is of population {seen.dataset_id}, {path} of"
                     f" {ledger.terms.dataset_id}. Nothing was changed."
                 )
+            if any(len(s.used) != len(ledger._history.limit) for s in seen.seen):
+                raise LedgerError(
+                    f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
+                    " Nothing was changed."
+                )
             newest, fork = seen.seen[-1], common[-1]
             if newest == fork:
                 raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
@@ -403,8 +408,9 @@ class Ledger:
             before = min(fork.used[index], mark.used[index])
             again = max(fork.open[index], mark.open[index]) if forked else 0.0
             exact = Fraction(after) - Fraction(before) + Fraction(again)
-            rounded = float(max(exact, Fraction(0)))
-            lost.append(rounded if rounded >= exact else math.nextafter(rounded, math.inf))
+            lost.append(_rounded_up(max(exact, Fraction(0))))
+        if not all(map(math.isfinite, lost)):
+            raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
             self._append("restored", {"rows": newest.rows, "head": newest.hash, "lost": lost})
 
@@ -535,6 +541,14 @@ class Ledger:
         except BaseException:
             self._chain.close()  # half of a memory would sell the same slots again
             raise
+
+
+def _rounded_up(exact: Fraction) -> float:
+    try:
+        rounded = float(exact)
+    except OverflowError:
+        return math.inf
+    return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
 
 
 def _named(slots: range) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -45,7 +45,7 @@ class Plan:
             ("steps", type(self.steps) is int and 1 <= self.steps <= MAX_STEPS),
             ("sample_rate", 0 < self.sample_rate <= 1),
             ("noise_multiplier", 0 < self.noise_multiplier <= MAX_NOISE),
-            ("clip_norm", 0 < self.clip_norm < math.inf),
+            ("clip_norm", 0 < self.clip_norm <= sys.float_info.max),
             ("numerics", self.numerics in get_args(Numerics)),
         )
         for name, holds in checks:

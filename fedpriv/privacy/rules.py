@@ -28,12 +28,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.errors import BudgetError, ConfigError, LedgerError
+from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
 from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import MAX_STEPS, Plan
 from fedpriv.privacy.rdp import ORDERS, epsilon_from_rdp, rdp
 
 Amounts = tuple[float, ...]
+MAX_PLANS = 10**6  # that share δ
 _ULP = 1 + 1e-12  # debits are rounded up, so that a sum of roundings never gains
 
 
@@ -85,8 +86,10 @@ class EnvelopeRule:
     guarantee = "all slots of the envelope, filled by whatever events that it dominates"
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise LedgerError(f"Expected slots={self.slots} >= 1.")
+        if type(self.slots) is not int or not 1 <= self.slots <= MAX_STEPS:
+            raise LedgerError(
+                f"Expected slots={shown(self.slots)} to be an integer from 1 to {MAX_STEPS:g}."
+            )
         if not self.noise_multiplier > 0:
             raise LedgerError(f"Expected noise_multiplier={self.noise_multiplier} > 0.")
         Event(self.sample_rate, self.noise_multiplier, self.slots)
@@ -195,7 +198,13 @@ class SumRule:
 
     @classmethod
     def of(cls, delta: float, plans: int) -> SumRule:
-        """An equal share of δ for each of so many plans, exactly no more than δ together."""
+        """An equal share of δ for each of so many plans, exactly no more than δ together.
+
+        Raises:
+            LedgerError: more plans than anybody has.
+        """
+        if not 1 <= plans <= MAX_PLANS:
+            raise LedgerError(f"Expected plans={shown(plans)} to be from 1 to {MAX_PLANS:g}.")
         share = delta / plans
         while Fraction(share) * plans > Fraction(delta):
             share = math.nextafter(share, 0.0)

@@ -180,7 +180,7 @@ class UnitIndex:
         """What SQLite and the disk say, as errors of the ledger."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # of what is in a damaged file
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _BUSY:
                 raise LedgerInUseError(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,12 +107,14 @@ class Witness:
             content = path.read_bytes()
             first, *lines = content.decode().split("\n")[:-1]
             dataset_id = json.loads(first)["witness of"]
+            if type(dataset_id) is not str:
+                raise ValueError("population")
             seen = [_sighting(line) for line in lines]
             if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
                 raise ValueError("rows")
         except OSError as error:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
         return cls(path, dataset_id, seen, content.rfind(b"\n") + 1)
 
@@ -149,12 +151,20 @@ def _lines(seen: Iterable[Sighting]) -> bytes:
 
 def _sighting(line: str) -> Sighting:
     fields = json.loads(line)
-    used, open_ = (tuple(float(amount) for amount in fields[key]) for key in ("used", "open"))
-    if len(used) != len(open_) or not all(0 <= amount < math.inf for amount in (*used, *open_)):
+    used, open_ = (tuple(map(_amount, fields[key])) for key in ("used", "open"))
+    if len(used) != len(open_):
         raise ValueError("amounts")
     if type(fields["rows"]) is not int or not _HASH.fullmatch(fields["hash"]):
         raise ValueError("head")
     return Sighting(fields["rows"], fields["hash"], used, open_)
+
+
+def _amount(stated: object) -> float:
+    match stated:
+        case int() | float() if 0 <= stated <= sys.float_info.max:
+            return float(stated)
+        case _:
+            raise ValueError("amounts")
 
 
 def _unwritable(path: Path, error: OSError) -> LedgerError:
