@@ -148,7 +148,7 @@ class Blocks:
         arrays = (_name, _scale_of) if self._wire == "int8" else (_name,)
         count = -(-self.size // BLOCK)
         # Counted first: a size that is only claimed makes no list of names.
-        if len(self._names) == len(arrays) * count:
+        if self.size >= 0 and len(self._names) == len(arrays) * count:
             expected = {named(index) for named in arrays for index in range(count)}
             if set(self._names) == expected:
                 return

@@ -29,6 +29,7 @@ from flwr.common.constant import (
     NOOP_FLWR_AID,
     SUPERLINK_NODE_ID,
 )
+from flwr.common.serde import message_from_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
@@ -487,6 +488,10 @@ def _check_single_reply(request: PushMessagesRequest) -> None:
     texts = metadata.message_id, metadata.reply_to_message_id, metadata.group_id
     if max(map(len, (*texts, metadata.message_type))) > LONGEST_NAME:
         raise ProtocolError(f"A name of more than {LONGEST_NAME} characters.")
+    try:
+        message_from_proto(request.messages_list[0])
+    except Exception as error:  # whatever a site may have put together
+        raise ProtocolError(f"A reply that can't be read ({type(error).__name__}).") from None
 
 
 def _replying(metadata: Metadata, reply_to: str) -> Metadata:

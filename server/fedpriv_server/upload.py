@@ -123,6 +123,8 @@ class Upload:
             raw = self._get(key)
             if raw.startswith(ArrayRecord.__qualname__.encode()):
                 references = json.loads(get_object_body(raw, ArrayRecord))
+                if not isinstance(references, dict):
+                    raise ProtocolError("Arrays without names.")
                 content[name] = StoredArrays(references, self._array)
             else:
                 content[name] = ConfigRecord.inflate(raw)
