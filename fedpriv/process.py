@@ -86,10 +86,11 @@ class Status:
 def read_status(folder: Path) -> dict[str, Any]:
     """What a folder's process said last, and whether it still runs."""
     try:
-        facts: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        facts = {}
-    return {"running": is_running(folder), **facts}
+        facts = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        facts = None
+    said = facts if isinstance(facts, dict) else {}
+    return {"running": None} | said | {"running": is_running(folder)}
 
 
 def _now() -> str:

@@ -35,10 +35,13 @@ class Orders:
         path = folder / "orders.json"
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(bool(found["paused"]), tuple(map(str, found["refused"])))
+            paused, refused = found["paused"], found["refused"]
+            if type(paused) is not bool or type(refused) is not list:
+                raise TypeError
+            return cls(paused, tuple(map(str, refused)))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ConfigError(
                 "can't be read as orders", file=path, fix="Give the order again, or remove it."
             ) from None

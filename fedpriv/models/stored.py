@@ -8,6 +8,7 @@ from pathlib import Path
 
 EMBEDDED = Path(__file__).parent.parent / "assets" / "base"
 INDEX = "model.safetensors.index.json"
+LARGEST_SIZE = 2**48  # of a tensor, in any direction
 LONGEST_HEADER = 100_000_000  # bytes, as the library's own limit
 
 
@@ -52,7 +53,7 @@ def _count(folder: Path) -> int | None:
         if index.exists():
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         return sum(_count_file(folder / name) for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -63,4 +64,11 @@ def _count_file(path: Path) -> int:
         if length > LONGEST_HEADER:
             raise ValueError(f"{path}: no safetensors file")
         header = json.loads(file.read(length))
-    return sum(math.prod(header[name]["shape"]) for name in header.keys() - {"__metadata__"})
+    return sum(_values(header[name]["shape"]) for name in header.keys() - {"__metadata__"})
+
+
+def _values(shape: list[object]) -> int:
+    """How many a tensor of that shape has; what is no shape could be long to multiply."""
+    if not all(type(size) is int and 0 <= size <= LARGEST_SIZE for size in shape):
+        raise ValueError(f"{shape!r:.100}: no shape")
+    return math.prod(size for size in shape if isinstance(size, int))

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from fedpriv.config.synthetic import GeneratorSection
-from fedpriv.errors import RoundError
+from fedpriv.errors import RoundError, RunError
 from fedpriv.files import canonical_json, write_json
 
 AT_ONCE = 8
@@ -68,10 +68,11 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
 
     Raises:
         RoundError: the service does not answer, or refuses.
+        RunError: its answer was kept, and can't be read any more.
     """
     path = cache / f"{hashlib.sha256(canonical_json([url, body])).hexdigest()}.json"
     if path.exists():
-        return _text(json.loads(path.read_text(encoding="utf-8")))
+        return _text(_kept(path))
     problem = ""
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -88,7 +89,7 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
             raise RoundError(f"{url} refuses (HTTP {response.status_code}); see [synthetic].")
         try:
             found = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = "no JSON"
             continue
         write_json(path, found)
@@ -96,9 +97,19 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
     raise RoundError(f"{url} gave no answer in {ATTEMPTS} attempts ({problem}).")
 
 
+def _kept(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise RunError(
+            f"{path}: can't be read as an answer that was kept. Remove it to have it asked again."
+        ) from None
+
+
 def _text(found: Any) -> str:
     try:
         text = found["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         return ""
-    return text if isinstance(text, str) else ""
+    # JSON can hold half of a character, and nothing else can.
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""

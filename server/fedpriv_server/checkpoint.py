@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field, TypeAdapter
 
+from fedpriv.config.job import MAX_STEPS
 from fedpriv.errors import RunError
 from fedpriv.files import replacing
 from fedpriv.privacy.ledger import Head
@@ -16,6 +19,11 @@ from fedpriv.privacy.privatised import Privatised, require_privatised, restored
 from fedpriv.synthetic.records import Record
 from fedpriv.training.optimizer import Tensors
 
+_ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_STEPS)])
+_HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
+    dict[str, tuple[Annotated[int, Field(ge=0)], str]]
+)
+_RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
 _SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
 
 
@@ -79,9 +87,22 @@ class Checkpoint:
             with safe_open(path, framework="pt") as stream:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-            heads = {k: Head(*v) for k, v in json.loads(meta["heads"]).items()}
-            text = tensors.pop(_SET, None)
-            made_up = None if text is None else restored(json.loads(text.numpy().tobytes()))
-            return cls(meta["job_id"], int(meta["round"]), restored(tensors), heads, made_up)
+            heads = _HEADS.validate_json(meta["heads"], strict=True)
+            text, made_up = tensors.pop(_SET, None), None
+            if text is not None:
+                made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))
+            return cls(
+                meta["job_id"],
+                _ROUND.validate_python(meta["round"]),
+                restored(tensors),
+                {name: Head(*head) for name, head in heads.items()},
+                made_up,
+            )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path}: is not a checkpoint ({error}).") from None
+            raise RunError(
+                f"{path}: is not a checkpoint ({_first_line(error)}). Put the newest one back."
+            ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{str(error).partition(chr(10))[0]:.200}"

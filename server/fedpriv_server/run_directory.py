@@ -191,15 +191,22 @@ class RunDirectory:
             ) from None
 
     def rounds(self, last: int) -> list[dict[str, Any]]:
-        """The metrics of the rounds up to `last`; later lines, and half of one, are dropped."""
+        """The metrics of the rounds up to `last`; later lines, and half of one, are dropped.
+
+        Raises:
+            RunError: the file can't be read.
+        """
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            raise RunError(f"{path}: can't be read: {error.strerror}.") from None
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
+        for line in lines:
+            row = _metrics(line)
+            if row is None:
                 break
             if row["round"] <= last:
                 kept.append(row)
@@ -212,7 +219,18 @@ class RunDirectory:
         write_json(self.path / "run.json", self.info)
 
 
+_NEEDED = {"job_id", "status", "config", "config_digest", "private"}
 _SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
+
+
+def _metrics(line: bytes) -> dict[str, Any] | None:
+    """The metrics in a line; None of one that was cut short, or was never written by us."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_ours = isinstance(row, dict) and type(row.get("round")) is int
+    return row if is_ours else None
 
 
 def _empty(path: Path) -> None:
@@ -233,10 +251,12 @@ def _read_info(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     try:
-        info: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return info if {"job_id", "status", "config", "config_digest"} <= info.keys() else None
-    except (OSError, ValueError, AttributeError):
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         raise RunError(f"{file}: can't be read as the record of a run.") from None
+    if not isinstance(info, dict):
+        raise RunError(f"{file}: can't be read as the record of a run.")
+    return info if info.keys() >= _NEEDED else None
 
 
 def _differences(old: Any, new: Any, key: str = "") -> list[str]:
