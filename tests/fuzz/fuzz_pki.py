@@ -1,0 +1,154 @@
+"""What a coordinator and a site hand to each other: kit, request, registry."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fuzz_der
+from cryptography.hazmat.primitives.asymmetric import ec
+from fuzz_mutate import json_bytes, mutate_bytes
+from fuzz_target import Target, packed, parts, raw, refuses
+
+from fedpriv.pki.certificates import authority_certificate, certificate_pem, site_certificate
+from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.keys import private_pem
+from fedpriv.pki.kit import Manifest, new_manifest, read_kit, sign_manifest
+from fedpriv.pki.request import make_request, read_request
+from fedpriv_server.registry import Registry
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CA_KEY = ec.derive_private_key(11, ec.SECP256R1())  # keys that guard nothing
+SITE_KEY = ec.derive_private_key(12, ec.SECP256R1())
+FILES = ("kit.json", "ca.crt", "site.crt", "site.key")
+
+
+@cache
+def kit() -> dict[str, str]:
+    """The parts of a kit, as texts."""
+    ca = authority_certificate(CA_KEY, "a" * 32, "hearts", days=3650, now=NOW)
+    own = site_certificate(ca, CA_KEY, SITE_KEY.public_key(), "cardiology", days=365, now=NOW)
+    manifest = new_manifest(
+        ca,
+        own,
+        federation="a" * 32,
+        federation_name="hearts",
+        address="fed.example.org:8443",
+        names=("fed.example.org",),
+        now=NOW,
+    )
+    return {
+        "kit.json": sign_manifest(manifest, CA_KEY).model_dump_json(indent=2),
+        "ca.crt": certificate_pem(ca).decode(),
+        "site.crt": certificate_pem(own).decode(),
+        "site.key": private_pem(SITE_KEY).decode(),
+    }
+
+
+def read(data: bytes, folder: Path) -> None:
+    """A kit with other parts; `sealed`, its digests and its signature are those of the parts."""
+    found = parts(data, **kit(), sealed=False)
+    for name in FILES:
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_bytes(raw(found[name]))
+    path = folder / "kit.json"
+    if found["sealed"]:
+        manifest = read_document(path, Manifest, fix="")
+        digests = {name: _digest(folder / name) for name in ("ca.crt", "site.crt")}
+        write_document(path, sign_manifest(manifest.model_copy(update={"files": digests}), CA_KEY))
+    whole = read_kit(path, key=folder / "site.key", now=NOW + timedelta(days=1))
+    refuses(whole.manifest == read_document(path, Manifest, fix=""), "another manifest")
+    refuses(whole.public_key.startswith(b"-----BEGIN PUBLIC KEY-----"), "no key")
+
+
+def _digest(path: Path) -> str:
+    return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def mutate_kit(data: bytes, random: Random) -> bytes:
+    if random.random() < 0.05:
+        return mutate_bytes(data, random)
+    found = parts(data, **kit(), sealed=False)
+    name = random.choice(FILES)
+    found["sealed"] = found["sealed"] or random.random() < 0.7
+    change: Callable[[bytes, Random], bytes] = json_bytes if name == "kit.json" else mutate_part
+    found[name] = change(raw(found[name]), random).decode("latin-1")
+    return packed(**{key: found[key] for key in found if found[key] != kit().get(key)})
+
+
+def mutate_part(pem: bytes, random: Random) -> bytes:
+    return fuzz_der.mutate_pem(pem, random, CA_KEY)
+
+
+def kits() -> dict[str, bytes]:
+    return {
+        "whole": b"{}",
+        "sealed": b'{"sealed": true}',
+        "sealed-parts": packed(
+            **{name: kit()[name] for name in ("site.crt", "ca.crt")}, sealed=True
+        ),
+    }
+
+
+def request(data: bytes, folder: Path) -> None:
+    path = folder / "site.request.pem"
+    path.write_bytes(data)
+    name, key = read_request(path)
+    refuses(isinstance(name, str) and isinstance(key, ec.EllipticCurvePublicKey), "no request")
+
+
+def registry(data: bytes, folder: Path) -> None:
+    path = folder / "sites.json"
+    path.write_bytes(data)
+    found = Registry.read(path)
+    found.admissible(NOW)
+    for site in found.sites.values():
+        if site.public_key is not None:
+            refuses(found.find(site.public_key) is site, "a site that its key does not find")
+        found.write(site)
+    refuses(Registry.read(path).sites == found.sites, "other sites when it is read again")
+
+
+def sites() -> dict[str, bytes]:
+    row: dict[str, Any] = {
+        "name": "cardiology",
+        "key_made": "here",
+        "certificate": kit()["site.crt"],
+        "revoked": None,
+        "retired": ["sha256:" + "b" * 64],
+    }
+    awaited = {**row, "name": "surgery", "key_made": "site", "certificate": None}
+    awaited["revoked"] = "2026-01-01T00:00:00Z"
+    return {"two": json.dumps({"format": 1, "sites": [row, awaited]}, indent=1).encode()}
+
+
+def mutate_sites(data: bytes, random: Random) -> bytes:
+    if random.random() < 0.5:
+        return json_bytes(data, random)
+    try:
+        tree = json.loads(data)
+        row = random.choice(tree["sites"])
+        row["certificate"] = mutate_part(raw(row["certificate"]), random).decode("latin-1")
+        return json.dumps(tree).encode()
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return mutate_bytes(data, random)
+
+
+def mutate_request(data: bytes, random: Random) -> bytes:
+    return fuzz_der.mutate_pem(data, random, SITE_KEY)
+
+
+TARGETS = (
+    Target("kit", read, kits, mutate_kit),
+    Target(
+        "request", request, lambda: {"cardiology": make_request(SITE_KEY, "c" * 10)}, mutate_request
+    ),
+    Target("registry", registry, sites, mutate_sites),
+)
