@@ -302,8 +302,9 @@ class Chain:
         for number, kind, body, digest in cursor:
             if number != len(self._hashes):
                 break
-            is_text = isinstance(kind, str) and isinstance(body, str)
-            if not is_text or digest != row_hash(self._hashes[-1], kind, body.encode()):
+            if not (isinstance(kind, str) and isinstance(body, str)):
+                raise corrupt(self.path, f"row {number} is no text")
+            if digest != row_hash(self._hashes[-1], kind, body.encode()):
                 raise corrupt(self.path, f"row {number} was edited")
             self._hashes.append(digest)
         if cursor.fetchone() is not None or len(self._hashes) == 1:
