@@ -81,7 +81,7 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     tree = read_toml(path)
     for override in overrides:
         apply_override(tree, override)
-    _check_texts(tree, path)
+    _check_values(tree, path)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -122,17 +122,25 @@ def _toml(text: str) -> dict[str, Any]:
         raise ValueError("its values are nested too deeply") from None
 
 
-def _check_texts(value: object, path: Path, key: str = "") -> None:
-    """Refuse what no file's name, and no other text, has in it."""
+def _check_values(value: object, path: Path, key: str = "") -> None:
+    """Refuse texts that can't be the name of a file, and numbers beyond those of TOML."""
     if isinstance(value, dict):
         for name, item in value.items():
-            _check_texts(item, path, f"{key}.{name}".lstrip("."))
+            _check_values(item, path, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            _check_texts(item, path, f"{key}.{index}")
+            _check_values(item, path, f"{key}.{index}")
     elif isinstance(value, str) and "\0" in value:
         raise ConfigError(
             "holds a NUL character", file=path, key=key, value=value, fix="Take it out."
+        )
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(
+            "is an integer of more than 64 bits",
+            file=path,
+            key=key,
+            value=value,
+            fix="Use a smaller one.",
         )
 
 
@@ -314,7 +322,7 @@ def allowed_model(path: Path) -> str:
         ConfigError: the file can't be read, or what it says of the model.
     """
     tree = read_toml(path)
-    _check_texts(tree, path)
+    _check_values(tree, path)
     allow = tree.get("allow", {})
     name = allow.get("model", "embedded") if isinstance(allow, dict) else None
     if not isinstance(name, str):
