@@ -37,7 +37,9 @@ SHAPES = {
 
 class JobSection(Section):
     name: Name = Field("federation", description="name of the job and of its run directory")
-    method: str = Field("dp-lora", description="what a site computes and the server does with it")
+    method: str = Field(
+        "dp-lora", max_length=64, description="what a site computes and the server does with it"
+    )
     sync: int = Field(
         1, ge=1, le=1000, description="private steps of a round; above 1, sites move by themselves"
     )
