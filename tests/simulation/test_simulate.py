@@ -346,7 +346,15 @@ def test_a_run_that_never_began_makes_room(federation: Make, tmp_path: Path) -> 
     file, out = federation(rounds=1), tmp_path / "run"
     out.mkdir()
     (out / "run.json").write_text(
-        json.dumps({"job_id": "x", "status": "preparing", "config": {}, "config_digest": ""})
+        json.dumps(
+            {
+                "job_id": "x",
+                "status": "preparing",
+                "config": {},
+                "config_digest": "",
+                "private": True,
+            }
+        )
     )
     with pytest.raises(RunError, match="no run to resume"):
         run(file, out, resume=True)
