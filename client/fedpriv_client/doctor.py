@@ -120,22 +120,21 @@ def _ledger(file: SiteFile, config: Path) -> str:
 
 
 def _records(file: SiteFile) -> str:
-    from fedpriv.data import check_labels, read_records
+    from fedpriv.data import read_labelled
     from fedpriv.files import private_folder
     from fedpriv_client.site import cache_folder
 
     private_folder(file.site.state_dir)
     kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
     with tempfile.TemporaryDirectory(dir=kept, prefix="doctor-") as cache:
-        records = read_records(
+        records = read_labelled(
             file.data.path,
             file.data.columns,
             unit=file.data.unit,
+            labels=file.data.labels,
             cache_dir=Path(cache),
             key="data.path",
         )
-        if "label" in file.data.columns:
-            check_labels(records, file.data.labels, file.data.path)
         return f"{len(records)} rows, readable; {file.data.size} units declared"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.config.job import ComputeSection, Wire
-from fedpriv.data import DataSpec, Population, check_labels, encode_population, read_records
+from fedpriv.data import DataSpec, Population, encode_population, read_labelled
 from fedpriv.data.identity import identities
 from fedpriv.errors import (
     AccountingError,
@@ -300,16 +300,14 @@ class Site:
     def _read_records(self) -> datasets.Dataset:
         settings = self.settings
         shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
-        records = read_records(
+        return read_labelled(
             settings.data,
             settings.columns,
             unit=settings.terms.unit,
+            labels=settings.limits.labels,
             cache_dir=self._cache,
             key=f"sites.{settings.name}.data" if settings.terms.simulated else "data.path",
         )
-        if "label" in settings.columns:
-            check_labels(records, settings.limits.labels, settings.data)
-        return records
 
     def _claim_units(self) -> None:
         terms, path = self.ledger.terms, self.ledger.path.resolve()

@@ -8,10 +8,10 @@ needs torch, so it is not imported by this package.
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.population import (
     Population,
-    check_labels,
     encode_population,
     load_examples,
     load_population,
+    read_labelled,
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
@@ -20,10 +20,10 @@ __all__ = [
     "DataSpec",
     "Example",
     "Population",
-    "check_labels",
     "encode_population",
     "encode_record",
     "load_examples",
     "load_population",
+    "read_labelled",
     "read_records",
 ]

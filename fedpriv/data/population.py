@@ -16,6 +16,7 @@ from fedpriv.data.store import ExampleStore, StoredUnits, Units
 from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PreTrainedTokenizerBase
 
 
@@ -65,24 +66,38 @@ def load_population(
         entry of `Population.units`. Nothing leaves.
     """
     _check(spec, tokenizer)
-    records = read_records(source, spec.columns, unit=spec.unit, cache_dir=cache_dir, key=key)
-    if "label" in spec.columns:
-        check_labels(records, spec.labels, source)
+    records = read_labelled(
+        source, spec.columns, unit=spec.unit, labels=spec.labels, cache_dir=cache_dir, key=key
+    )
     return encode_population(records, spec, tokenizer, cache_dir)
 
 
-def check_labels(records: Iterable[Mapping[str, Any]], labels: Sequence[str], source: Any) -> None:
-    """Refuse records whose label is not one of `labels`.
+def read_labelled(
+    source: Path | str,
+    columns: Mapping[str, str],
+    *,
+    unit: str,
+    labels: Sequence[str],
+    cache_dir: Path,
+    key: str,
+) -> datasets.Dataset:
+    """A site's records; in those with a label column, a label that is not known is refused.
+
+    Args:
+        source, columns, unit, cache_dir, key: see `read_records`.
 
     Raises:
-        DataError: names the row, not its label.
+        DataError: see `read_records`; of a label it names the row, not the label.
 
     Privacy:
         For the site's own administrator, at its start. A site that refused a *job* for it would
         tell the server whose labels its records hold.
     """
-    for row, record in enumerate(records, 1):
-        check_label(record, labels, row=row, source=source)
+    records = read_records(source, columns, unit=unit, cache_dir=cache_dir, key=key)
+    if "label" in columns:
+        for row, record in enumerate(records, 1):
+            check_label(record, labels, row=row, source=source)
+    return records
 
 
 def encode_population(
