@@ -10,8 +10,9 @@ find the same clipped sum. Peak memory is what tensors take beyond the model, by
 allocator. The floor is the multiplications of the plain step at the best rate seen here.
 
 ``plain`` is what transformers and peft do by themselves; ``opacus hooks`` what opacus does by
-default. fastDP is measured where it is installed; it is on no package index. On a GPU, larger
-shapes and bfloat16: ``--device cuda --shapes gpu``.
+default. fastDP is on no package index: it is measured where a checkout of
+awslabs/fast-differential-privacy is on PYTHONPATH. On a GPU, larger shapes and bfloat16:
+``--device cuda --shapes gpu``.
 """
 
 from __future__ import annotations
@@ -312,6 +313,9 @@ class FastDP(Way):
         from fastDP import PrivacyEngine
 
         super().__init__(model, batch)
+        for module in model.modules():
+            if type(module).__name__ == "BertEmbeddings":  # what transformers 5 no longer has
+                module.position_embedding_type = "absolute"
         self.engine = PrivacyEngine(
             model,
             batch_size=len(batch),
@@ -326,7 +330,16 @@ class FastDP(Way):
         self.engine.attach(self.optimizer)
 
     def step(self) -> None:
+        parameters: list[Any] = trained(self.model)
+        if self.keep_sum:  # its sums have their noise from the start
+            noise = [p.noise for p in parameters]
+            for p in parameters:
+                p.noise = 0.0
         usual_losses(self.logits(), self.batch.labels).mean().backward()
+        if self.keep_sum:
+            self.take([p.private_grad for p in parameters])
+            for p, usual in zip(parameters, noise, strict=True):
+                p.noise = usual
         self.optimizer.step()
         self.optimizer.zero_grad()
 

@@ -103,7 +103,6 @@ def backward(model: nn.Module, losses: Losses, batch_size: int) -> None:
         per_record.sum().backward()  # type: ignore[no-untyped-call]
 
 
-def trained_type(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where a model's trained parameters are, and what rows of their gradients are made of."""
-    weight = next(p for p in model.parameters() if p.requires_grad)
-    return weight.device, torch.float64 if weight.dtype == torch.float64 else torch.float32
+def row_type(weight: Tensor) -> torch.dtype:
+    """Of the rows of gradients by a trained parameter: float32, or float64 by a float64 one."""
+    return torch.float64 if weight.dtype == torch.float64 else torch.float32

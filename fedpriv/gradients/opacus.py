@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError, NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, trained_type
+from fedpriv.gradients.engine import Losses, Take, backward, row_type
 from fedpriv.gradients.mixing import refuse_mixing
 
 # Of the summed gradient, that rounding may make between rows and autograd's own sum.
@@ -72,12 +72,12 @@ class OpacusGradients:
     @property
     def device(self) -> torch.device:
         """Where the rows are made."""
-        return trained_type(self._model)[0]
+        return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the rows: float32, or float64 for a float64 model."""
-        return trained_type(self._model)[1]
+        return row_type(self._trained[0])
 
     @property
     def blocks(self) -> list[tuple[int, int]]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, trained_type
+from fedpriv.gradients.engine import Losses, Take, backward, row_type
 from fedpriv.gradients.mixing import refuse_mixing
 from fedpriv.gradients.product import FrozenLinear, weight_of
 from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
@@ -89,7 +89,9 @@ class PerSampleGradients:
             self._add(name, module, with_bias="bias" in trained)
         if not self._blocks:
             raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
-        self._order = [name for name, p in model.named_parameters() if p.requires_grad]
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._order = [name for name, _ in named]
+        self._trained = [p for _, p in named]
         self._attach()
 
     def _add(self, name: str, module: nn.Linear, with_bias: bool) -> None:
@@ -187,12 +189,12 @@ class PerSampleGradients:
     @property
     def device(self) -> torch.device:
         """Where the rows are made."""
-        return trained_type(self._model)[0]
+        return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the rows: float32, or float64 for a float64 model."""
-        return trained_type(self._model)[1]
+        return row_type(self._trained[0])
 
     @property
     def blocks(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Run a job over a Flower grid: rounds, evaluation, checkpoints, and an adapter at the end."""
+"""Run a job over a Flower grid: rounds, evaluation, checkpoints, and in the end what was made."""
 
 from __future__ import annotations
 
@@ -188,10 +188,10 @@ class Job:
                 self.rounds.append(metrics)
                 listener(metrics)
         except (KeyboardInterrupt, RoundError):
-            self.save_adapter()
+            self.save()
             run.stop("interrupted")
             raise
-        self.save_adapter()
+        self.save()
         run.stop("finished")
 
     def _agree(self, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
@@ -247,10 +247,11 @@ class Job:
         with self._pool.borrow(self.recipe) as worker:
             return evaluate(worker, examples, vector).eval_loss
 
-    def save_adapter(self) -> Path:
-        """Write the adapter as PEFT reads it; the embedded base goes beside it.
+    def save(self) -> None:
+        """Write the adapter as PEFT reads it, and the synthetic set as records are kept.
 
-        An adapter that named "embedded" would send peft to a hub.
+        The embedded base goes beside the adapter, which would send peft to a hub if it named
+        "embedded". The set is post-processing of released values, as the adapter is.
         """
         folder = self.run.path / "adapter"
         with self._pool.borrow(self.recipe) as worker:
@@ -260,4 +261,5 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        return folder
+        if self.evolution is not None:
+            self.run.write_synthetic(self.evolution.records.value)

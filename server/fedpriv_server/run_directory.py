@@ -3,7 +3,7 @@
 run.json       first of all, with status `preparing`: nothing is spent yet
 metrics.jsonl  one line a round, before its checkpoint
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
-adapter/       when the job stops
+adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import RunError
-from fedpriv.files import write_json
+from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK
 from fedpriv_server.checkpoint import Checkpoint
 
@@ -214,6 +215,11 @@ class RunDirectory:
         temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         temporary.replace(path)
         return kept
+
+    def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
+        """Keep a synthetic set as records are kept, so that it can be read as any other data."""
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        write_atomic(self.path / "synthetic.jsonl", "".join(lines))
 
     def _write(self) -> None:
         write_json(self.path / "run.json", self.info)

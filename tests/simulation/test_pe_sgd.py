@@ -12,6 +12,7 @@ import pytest
 from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.budget import read, verify
+from fedpriv.synthetic.records import SyntheticSet
 from fedpriv_simulation.hosts import OPEN
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 
@@ -56,6 +57,9 @@ def test_a_set_of_public_records_stays_as_it_is(
     if noise in ("coefficients", "products"):  # six floats a site, and the body of a reply
         assert lines[-1]["bytes_up"] < 2 * (6 * 4 + 400)
     assert lines[1]["bytes_down"] < lines[0]["bytes_down"]  # the set was sent once
+    kept = (out / "synthetic.jsonl").read_text().splitlines()
+    assert len(kept) == 6
+    assert set(kept) < set(Path(given.partition("=")[2]).read_text().splitlines())
     for name in ("site-0", "site-1"):
         report = read(out / "sites" / name / "budget.json")
         verify(report)
@@ -153,6 +157,8 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
         )
     resumed = run(file, tmp_path / "halves", *evolving, insecure_seed=3, resume=True)
     assert [line["synthetic"]["digest"] for line in metrics(tmp_path / "halves")] == digests
+    made = (tmp_path / "halves" / "synthetic.jsonl").read_text().splitlines()
+    assert SyntheticSet(map(json.loads, made)).digest == digests[-1]
     assert adapter_bytes(resumed) == adapter_bytes(whole)
 
 
