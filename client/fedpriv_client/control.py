@@ -19,7 +19,8 @@ class Orders:
 
     Attributes:
         paused: answer no request.
-        refused: ids of jobs to which no request is answered any more.
+        refused: jobs to which no request is answered any more, by id, or by the name that the
+            coordinator gave them, which an id begins with.
     """
 
     paused: bool = False
@@ -56,5 +57,5 @@ class Orders:
         """
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
-        if job in self.refused:
+        if job in self.refused or job.rpartition("-")[0] in self.refused:
             raise PausedError(f"The administrator of this site refuses job {job!r}.")

@@ -29,6 +29,13 @@ def test_a_refusal_is_of_one_job(tmp_path: Path) -> None:
         Orders.read(tmp_path).check("bad")
 
 
+def test_a_refusal_by_name_is_of_all_jobs_of_that_name(tmp_path: Path) -> None:
+    Orders(refused=("notes",)).write(tmp_path)
+    Orders.read(tmp_path).check("notes-2-1a2b3c4d")
+    with pytest.raises(PausedError, match="'notes-1a2b3c4d'"):
+        Orders.read(tmp_path).check("notes-1a2b3c4d")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"paused": true}', '{"paused": 1, "refused": 3}'])
 def test_orders_that_can_not_be_read_are_not_taken_for_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "orders.json").write_text(text)
