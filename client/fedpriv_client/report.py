@@ -34,7 +34,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     """
     ledger = site.ledger
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
-    strict = plan is not None and plan.numerics == "strict"
+    strict = _is_strict(site)
     events = []
     if plan is not None:
         numbered = enumerate(slot for slot, _ in ledger.slots(job))
@@ -73,6 +73,16 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         ledger_rows=head.rows,
         job=job,
     )
+
+
+def _is_strict(site: Site) -> bool:
+    """Whether all that the claim is about was computed strictly, and whatever is still to come.
+
+    The claim is for the life of the ledger, not for one job.
+    """
+    numerics, only = site.ledger.numerics, {"strict"}
+    to_come = set() if site.ledger.is_full else set(site.settings.limits.numerics)
+    return bool(numerics | to_come) and numerics | to_come == only
 
 
 def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:

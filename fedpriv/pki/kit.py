@@ -36,7 +36,7 @@ from fedpriv.pki.certificates import (
     parse_certificate,
 )
 from fedpriv.pki.document import read_document
-from fedpriv.pki.keys import PrivateKey, fingerprint, load_key, public_pem
+from fedpriv.pki.keys import PrivateKey, fingerprint, load_key
 
 AGAIN = "Copy the whole kit again, as the coordinator sent it."
 Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -64,17 +64,13 @@ class Kit:
 
     Attributes:
         ca, certificate: PEM.
-        key: private; `public_key` is its PEM, by which the server knows the site.
+        key: private; by its public half the server knows the site.
     """
 
     manifest: Manifest
     ca: bytes
     certificate: bytes
     key: PrivateKey
-
-    @property
-    def public_key(self) -> bytes:
-        return public_pem(self.key.public_key())
 
 
 def new_manifest(

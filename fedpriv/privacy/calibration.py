@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.plan import MAX_STEPS
 from fedpriv.privacy.rdp import epsilon_from_rdp, rdp
-
-MAX_STEPS = 10**9
 
 
 def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:

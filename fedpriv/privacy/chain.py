@@ -73,7 +73,7 @@ class Chain:
     Use `Chain.create` or `Chain.open`. Methods may be called from any thread.
     """
 
-    def __init__(self, path: Path, *, reading: bool = False) -> None:
+    def __init__(self, path: Path, *, reading: bool = False, new: bool = False) -> None:
         self.path = path.absolute()
         self.lock = threading.RLock()
         self._pid = os.getpid()
@@ -81,6 +81,8 @@ class Chain:
         self._hashes = [GENESIS]
         self._file = _lock(path, reading=reading)
         try:
+            if new and os.fstat(self._file).st_size:  # looked at under the lock
+                raise LedgerError(f"{path}: already exists. Open it, or choose another path.")
             self._connection = _connect(path, reading=reading)
         except BaseException:
             os.close(self._file)
@@ -94,18 +96,16 @@ class Chain:
             LedgerError: there is already one of that name. (An empty file, as a crash in this
                 very call may leave it, never held a row and is used.)
         """
-        if path.exists() and path.stat().st_size:
-            raise LedgerError(f"{path}: already exists. Open it, or choose another path.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        chain = cls(path)
+        chain = cls(path, new=True)
         try:
             with chain.transaction():
                 for statement in _SCHEMA:
                     chain._connection.execute(statement)
                 chain.append(kind, body, dated=True)
         except BaseException:
+            path.unlink()  # while the lock is held: it is this call's file
             chain.close()
-            path.unlink()
             raise
         sync_folder(path.parent)
         return chain

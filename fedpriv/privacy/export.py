@@ -59,7 +59,7 @@ def verify_ledger(
             rows = ledger.rows()
         checked.append("every stored reply is the one that was released")
     history = read_history(rows, path)
-    if history.is_over and not history.restored:
+    if history.is_over and not history.lost:
         raise LedgerCorruptError(
             f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
             f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
@@ -68,6 +68,9 @@ def verify_ledger(
     checked.insert(0, f"{newest.rows} rows, each with the hash of the one before")
 
     def was_seen(seen: Head, who: str) -> None:
+        if seen in history.lost:
+            checked.append(f"{who} has seen row {seen.rows} of a copy that is lost and paid for")
+            return
         if seen.rows > newest.rows or ([GENESIS, *(r.hash for r in rows)][seen.rows]) != seen.hash:
             raise LedgerCorruptError(
                 f"{path}: went back in time. It holds {newest.rows} rows, and {who} has seen row"

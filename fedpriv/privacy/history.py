@@ -24,6 +24,7 @@ from fedpriv.privacy.plan import Account, Plan
 from fedpriv.privacy.rules import Amounts, PlanRule, Rule, rule_of
 
 Slot = tuple[str, int]
+UNKNOWN = "unknown"  # numerics of plans that were lost
 RELATION = "add-or-remove-one-unit"
 SPENT = (
     "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
@@ -112,6 +113,7 @@ class History:
         accounts: job → its plan and how far it is.
         requests: reserved slot → digest of the request it was reserved for.
         releases: released slot → digest of the reply.
+        lost: heads that were seen of copies that are lost, and that are accounted for.
 
     Raises:
         ValueError: a row that can't follow those before it.
@@ -128,7 +130,7 @@ class History:
         self.accounts: dict[str, Account] = {}
         self.requests: dict[Slot, str] = {}
         self.releases: dict[Slot, str] = {}
-        self.restored: list[Head] = []  # newest heads of copies that were lost
+        self.lost: set[Head] = set()
         self.rows = 1
         self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
         self._open = [Fraction(0)] * len(self.limit)
@@ -194,17 +196,26 @@ class History:
         account.closed = "closed"
         self._charge(self._used, account, 1)
 
-    def _restored(self, rows: int, head: str, lost: list[float]) -> None:
-        """An older copy goes on: whatever was open, or was taken in the lost one, is spent."""
+    def _restored(self, rows: int, heads: list[str], lost: list[float]) -> None:
+        """An older copy goes on: whatever was open, or was taken in the lost one, is spent.
+
+        Args:
+            rows: of the newest head that was seen of the lost copy.
+            heads: the hashes of its last rows, of all that this copy does not have, oldest first.
+            lost: what was taken in them.
+        """
         if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
             raise ValueError
-        if type(rows) is not int or type(head) is not str:
+        if type(rows) is not int or type(heads) is not list or not 0 < len(heads) <= rows:
+            raise ValueError
+        if not all(type(head) is str for head in heads):
             raise ValueError
         for account in self.accounts.values():
             account.closed = account.closed or "lost"
         self._open = [Fraction(0)] * len(self._open)
         self._used = [a + Fraction(b) for a, b in zip(self._used, lost, strict=True)]
-        self.restored.append(Head(rows, head))
+        first = rows - len(heads) + 1
+        self.lost.update(Head(number, head) for number, head in enumerate(heads, first))
 
     def allocated_with(self, plan: Plan) -> float:
         """`epsilon_allocated` with one more plan, which is not taken in.
@@ -248,6 +259,11 @@ class History:
         return self.terms.rule.limit(self.terms.budget, self.terms.delta)
 
     @property
+    def is_full(self) -> bool:
+        """Whether the rule takes no further plan, whatever it costs."""
+        return isinstance(self.terms.rule, PlanRule) and self.used[0] >= 1
+
+    @property
     def used(self) -> Amounts:
         """What plans have taken of it."""
         return tuple(map(float, self._used))
@@ -264,6 +280,15 @@ class History:
         return max(claim, terms.rule.allocated(used, terms.delta))
 
     @property
+    def numerics(self) -> frozenset[str]:
+        """In which plans computed, or may still compute, what the claim is about.
+
+        After a copy was lost, nobody knows what its plans were.
+        """
+        in_it = (a for a in self.accounts.values() if a.reserved or a.closed != "closed")
+        return frozenset({a.plan.numerics for a in in_it} | ({UNKNOWN} if self.lost else set()))
+
+    @property
     def epsilon_allocated(self) -> float:
         """An upper bound over the plans accepted so far, as the rule charges them."""
         return self.terms.rule.allocated(self.used, self.terms.delta)
@@ -275,7 +300,7 @@ class History:
         After a copy was lost, nobody knows which slots were, and all that is allocated counts.
         """
         spent = epsilon_upper(self.spent_events, self.terms.delta)
-        return max(spent, self.epsilon_allocated) if self.restored else spent
+        return max(spent, self.epsilon_allocated) if self.lost else spent
 
     @property
     def is_over(self) -> bool:

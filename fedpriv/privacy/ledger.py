@@ -207,9 +207,9 @@ class Ledger:
         return self._chain.head
 
     def check_witness(self, witness: Head) -> None:
-        """See `Chain.check_witness`. The newest head of a copy that was lost is no surprise."""
+        """See `Chain.check_witness`. What was seen of a copy that was lost is no surprise."""
         with self._chain.lock:
-            if witness not in self._history.restored:
+            if witness not in self._history.lost:
                 self._chain.check_witness(witness)
 
     def check(self, plan: Plan) -> float:
@@ -328,6 +328,7 @@ class Ledger:
         with self._chain.lock:
             for key, paid in zip(keys, reservations, strict=True):
                 is_paid = self._history.requests.get(key) == paid.request_digest
+                is_paid &= paid.ledger == self.terms.dataset_id
                 if not is_paid or key in self._history.releases:
                     raise SlotError(
                         f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
@@ -388,8 +389,8 @@ class Ledger:
             newest, fork = seen.seen[-1], common[-1]
             if newest == fork:
                 raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
-            if newest.head not in ledger._history.restored:  # else only the witness was not told
-                ledger._restore(newest, fork, forked=fork.rows < len(rows))
+            if newest.head not in ledger._history.lost:  # else only the witness was not told
+                ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
             ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
             ledger._witness.hold()
         except BaseException:
@@ -397,13 +398,13 @@ class Ledger:
             raise
         return ledger
 
-    def _restore(self, newest: Sighting, fork: Sighting, *, forked: bool) -> None:
+    def _restore(self, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
         """Write what was taken between a row that both copies have and the newest that was seen.
 
         What this accountant makes of the plans at the fork may differ from what the witness was
         told then; the dearer reading counts.
         """
-        mark, lost = self._history.mark(fork.rows), []
+        newest, mark, lost = seen[-1], self._history.mark(fork.rows), []
         for index, after in enumerate(newest.used):
             before = min(fork.used[index], mark.used[index])
             again = max(fork.open[index], mark.open[index]) if forked else 0.0
@@ -412,7 +413,14 @@ class Ledger:
         if not all(map(math.isfinite, lost)):
             raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
-            self._append("restored", {"rows": newest.rows, "head": newest.hash, "lost": lost})
+            heads = [sighting.hash for sighting in seen[fork.rows :]]
+            self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its rule takes no further plan; see `History`."""
+        with self._chain.lock:
+            return self._history.is_full
 
     @property
     def begun(self) -> bool:
@@ -425,6 +433,12 @@ class Ledger:
         """What `epsilon_committed` covers; see `History`."""
         with self._chain.lock:
             return self._history.guarantee
+
+    @property
+    def numerics(self) -> frozenset[str]:
+        """Of the plans that the claim is about; see `History`."""
+        with self._chain.lock:
+            return self._history.numerics
 
     @property
     def epsilon_committed(self) -> float:

@@ -22,12 +22,12 @@ from fedpriv.privacy.accountant import (
     epsilon_upper,
 )
 from fedpriv.privacy.calibration import (
-    MAX_STEPS,
     calibrate_delta,
     calibrate_noise,
     calibrate_rate,
     calibrate_steps,
 )
+from fedpriv.privacy.plan import MAX_STEPS
 
 DEFAULT_DELTA = 1e-5  # that of a federation file
 DEFAULT_RECORDS = (2, 3, 5)

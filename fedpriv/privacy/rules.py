@@ -66,8 +66,8 @@ class PlanRule:
         return used[1]
 
     def claim(self, used: Amounts, budget: float, delta: float) -> float:
-        """ε for life."""
-        return used[1]
+        """ε for life: of the plan that took it; before there is one, any within the budget may."""
+        return used[1] if used[0] else budget
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -33,8 +33,9 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.privacy.entropy import SystemEntropy
+from fedpriv.privacy.export import verify_ledger
 from fedpriv.privacy.history import new_dataset_id
-from fedpriv.privacy.ledger import Head, Ledger, Terms
+from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
 from fedpriv.privacy.privatised import public
 from fedpriv.privacy.rules import RdpRule
 from fedpriv.protocol import FAILED, LocalSteps
@@ -141,7 +142,7 @@ def test_the_model_that_a_site_names_has_to_be_the_one_it_allows(
 def test_considering_commits_nothing(setting: Setting) -> None:
     site = setting.site()
     offer = site.consider(setting.proposal)
-    assert site.ledger.epsilon_committed == 0 < offer.epsilon <= 5.0
+    assert site.ledger.epsilon_allocated == 0 < offer.epsilon <= 5.0
     assert offer.declared_size == 24
     site.close()
 
@@ -185,6 +186,45 @@ def test_plan_and_report_say_which_numerics_were_used(setting: Setting, numerics
     report = write_budget_report(site, "job-1")
     assert report.numerics.startswith(f"{numerics}: ")
     assert any("rounding" in line for line in report.assumptions) == (numerics == "default")
+    site.close()
+
+
+def test_a_claim_is_strict_only_if_all_that_it_is_about_is(setting: Setting) -> None:
+    """It is for the life of the ledger, and not for one job."""
+
+    def strict(site: Site) -> bool:
+        report = write_budget_report(site, "job-1")
+        exact = report.numerics.startswith("strict: ")
+        assert any("rounding" in line for line in report.assumptions) != exact
+        return exact
+
+    def plan(job: str, numerics: Literal["default", "strict"]) -> Plan:
+        return Plan(job, "dp-lora", 0.1, 9.0, 1.0, 1, "p", numerics)
+
+    terms = dataclasses.replace(TERMS, rule=RdpRule(order=8))
+    site = setting.site(terms=terms, numerics=("strict",))
+    assert strict(site)
+    site.ledger.commit(plan("strict", "strict"))
+    assert strict(site)
+    site.ledger.commit(plan("unused", "default"))
+    assert not strict(site)
+    site.ledger.close_job("unused")  # no slot of it was ever reserved
+    assert strict(site)
+    site.ledger.commit(plan("used", "default"))
+    site.ledger.reserve("used", 0, "request")
+    site.ledger.close_job("used")
+    assert not strict(site)
+    site.close()
+    shutil.rmtree(setting.folder / "state")
+    site = setting.site(terms=terms)
+    site.ledger.commit(plan("strict", "strict"))
+    assert not strict(site)  # what is to come need not be
+    site.close()
+    shutil.rmtree(setting.folder / "state")
+    site = setting.site()  # for one plan
+    assert not strict(site)
+    site.ledger.commit(plan("strict", "strict"))
+    assert strict(site)
     site.close()
 
 
@@ -424,7 +464,7 @@ def test_a_slot_that_does_not_exist_commits_nothing(setting: Setting) -> None:
     site.consider(setting.proposal)
     answer = ask(site, request(slot=4), TRAIN, setting.vector)
     assert answer == {"refused": "slot", "kind": "SlotError"}
-    assert site.ledger.epsilon_committed == 0
+    assert site.ledger.epsilon_allocated == 0
     site.close()
 
 
@@ -459,7 +499,7 @@ def test_a_round_begins_where_the_plan_has_one(setting: Setting, slot: int) -> N
     site.consider(setting.change(local=LOCAL))
     answer = ask(site, request(slot), TRAIN, setting.vector)
     assert answer == {"refused": "slot", "kind": "SlotError"}
-    assert site.ledger.epsilon_committed == 0
+    assert site.ledger.epsilon_allocated == 0
     site.close()
 
 
@@ -760,7 +800,7 @@ def test_an_index_that_was_deleted_is_missed_by_a_ledger_that_has_paid(setting: 
 
 
 def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
-    """Its own report and the server may have seen the newest head of the copy that was lost."""
+    """Its own report and the server may have seen any head of the copy that was lost."""
     witness = setting.folder / "witness.json"
     site = setting.site(witness=witness)
     path = site.ledger.path
@@ -769,6 +809,7 @@ def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
     backup = path.read_bytes()
     reply, _ = site.step(request(1), setting.vector)
     write_budget_report(site, "job-1")
+    site.ledger.reserve("job-1", 2, "of a step that is never computed")
     site.close()
     path.write_bytes(backup)
     with pytest.raises(LedgerCorruptError, match="back in time"):
@@ -779,4 +820,9 @@ def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
     with pytest.raises(BudgetError):
         site.consider(setting.proposal)
     site.ledger.check_witness(Head(reply.ledger_rows, reply.ledger_head))
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        site.ledger.check_witness(Head(reply.ledger_rows + 9, reply.ledger_head))
     site.close()
+    head, report = f"{reply.ledger_rows}:{reply.ledger_head}", setting.folder / "state/budget.json"
+    for found in (verify_ledger(path, head=head), verify_ledger(path, report=report)):
+        assert "of a copy that is lost and paid for" in found[2][-1]

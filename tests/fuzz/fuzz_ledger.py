@@ -159,7 +159,7 @@ def all_rows() -> dict[str, bytes]:
             with Ledger.open(path, reading=True) as ledger:
                 listed = [[row.kind, row.body] for row in ledger.rows()]
         found[name] = json.dumps(listed, indent=1).encode()
-    restored = {"rows": 40, "head": "c" * 64, "lost": [0.5]}
+    restored = {"rows": 40, "heads": ["c" * 64], "lost": [0.5]}
     listed = [*json.loads(found["rdp"]), ["restored", restored]]
     found["restored"] = json.dumps(listed).encode()
     return found

@@ -32,8 +32,12 @@ def ledger(path: Path, rule: Rule, budget: float = BUDGET) -> Ledger:
 
 def test_plan_claims_its_plan_and_gives_nothing_back(tmp_path: Path) -> None:
     with ledger(tmp_path, PlanRule()) as opened:
-        assert opened.epsilon_committed == 0
+        assert (opened.epsilon_committed, opened.epsilon_allocated) == (BUDGET, 0)
+        opened.commit(replace(PLAN, job="unused"))
+        opened.close_job("unused")  # another may have its place
+        assert (opened.epsilon_committed, opened.is_full) == (BUDGET, False)
         opened.commit(PLAN)
+        assert opened.is_full
         opened.reserve("job-1", 0, DIGEST)
         whole = epsilon_upper([PLAN.event()], DELTA)
         assert opened.epsilon_committed == whole == opened.close_job("job-1")

@@ -232,7 +232,7 @@ def test_too_few_offers_stop_the_job_before_anything_is_spent(
     why = r"node 3: budget \(BudgetError\)"
     with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match=why):
         setting.job.execute(grid, lambda row: None)
-    assert all(site.ledger.epsilon_committed == 0 for site in setting.sites)
+    assert all(site.ledger.epsilon_allocated == 0 for site in setting.sites)
     setting.close()
 
 
