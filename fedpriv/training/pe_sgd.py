@@ -47,11 +47,15 @@ class Span:
         return whole.get(self.settings.noise, len(self.examples))
 
     def batches(self, worker: Worker) -> Iterator[tuple[Losses, list[int]]]:
-        """Losses of a microbatch of records at a time, and which they are."""
+        """Losses of a microbatch of records at a time, and which they are.
+
+        How many are computed together decides the last bits of a basis, which is public: so it is
+        `Worker.fits`, and not what memory allowed for private records.
+        """
         present = [i for i, example in enumerate(self.examples) if example is not None]
         found = [example for example in self.examples if example is not None]
         for length, members in buckets(found, worker.recipe.model.max_length).items():
-            for chunk in chunks(members, worker.at_once):
+            for chunk in chunks(members, worker.fits):
                 batch = worker.batch([found[i] for i in chunk], length)
                 yield partial(record_losses, batch=batch), [present[i] for i in chunk]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fedpriv.training.private_step import Unit
     from fedpriv.training.worker import Worker
 
+Member = TypeVar("Member")
 log = logging.getLogger(__name__)
 Rows = Callable[["Batch"], Tensor]
 Vectors = Callable[[Tensor], Tensor]
@@ -38,7 +40,8 @@ def sum_of_units(
     """Σ over units of clip(v(mean over the unit's records of a row)), (K,).
 
     Rows are computed a microbatch at a time. When memory runs out the microbatch is halved
-    and the same units are done again; a unit that fails even alone contributes 0.
+    and the same units are done again; of units that fail together each is done alone, and one that
+    fails even so contributes 0.
 
     In strict numerics the microbatch is one record, padded to a length of its own, and the
     sum is one of integers on the plan's grid: whatever else is in the sample, a unit adds
@@ -55,23 +58,25 @@ def sum_of_units(
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
-    at_once = 1 if grid or alone else worker.at_once
+    at_once = 1 if grid or alone else worker.at_once  # records
     for held in _by_length(units, worker.recipe.model.max_length):
-        start = 0
-        while start < len(held):
-            part = held[start : start + at_once]
+        waiting = deque(chunks(held, at_once))
+        while waiting:
+            part = waiting.popleft()
             try:
                 found = vectors(_means(worker, part, at_once, rows))
                 total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
             except Exception as error:  # whatever fails, the sample stays the same
-                if is_out_of_memory(error):
-                    worker.out_of_memory(len(part))
-                if len(part) > 1:
-                    at_once = max(1, len(part) // 2)
-                    continue
-                worker.failures[type(error).__name__] += 1
-                log.warning("A unit failed and contributes 0: %s", type(error).__name__)
-            start += len(part)
+                tried = min(at_once, sum(map(len, part)))
+                if is_out_of_memory(error) and tried > 1:
+                    worker.out_of_memory(tried)
+                    at_once = tried // 2
+                    waiting.extendleft(reversed(chunks(part, at_once)))
+                elif len(part) > 1:
+                    waiting.extendleft(reversed(chunks(part, 1)))
+                else:
+                    worker.failures[type(error).__name__] += 1
+                    log.warning("A unit failed and contributes 0: %s", type(error).__name__)
     return ClippedSum(total, clip_norm, grid)
 
 
@@ -110,6 +115,6 @@ def _by_length(units: Sequence[Unit], max_length: int) -> list[list[Unit]]:
     return [groups[length] for length in sorted(groups)]
 
 
-def chunks(members: list[int], size: int) -> list[list[int]]:
+def chunks(members: list[Member], size: int) -> list[list[Member]]:
     """The members, in order, at most `size` together."""
     return [members[i : i + size] for i in range(0, len(members), size)]

@@ -75,7 +75,8 @@ class Worker:
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
         self._gradients: GradientEngine | None = None
-        self._at_once = recipe.compute.microbatch
+        self._fits = recipe.compute.microbatch
+        self._most: int | None = None  # since memory ran out
         self._team: Team | None = None
         if recipe.compute.dtype == "mixed":
             _ = self.gradients  # nothing else can compute with such weights
@@ -120,19 +121,27 @@ class Worker:
             self._team = None
 
     @property
-    def at_once(self) -> int:
-        """Records to compute at once: what the recipe says, or what fits."""
+    def fits(self) -> int:
+        """Records to compute at once: what the recipe says, or what fits.
+
+        Found out without any record, so that what depends on it is public.
+        """
         from fedpriv.training.microbatch import records_that_fit
 
-        if self._at_once is None:
-            self._at_once = records_that_fit(self)
-        return self._at_once
+        if self._fits is None:
+            self._fits = records_that_fit(self)
+        return self._fits
+
+    @property
+    def at_once(self) -> int:
+        """Records to compute at once: as `fits`, or fewer since memory ran out."""
+        return self.fits if self._most is None else min(self._most, self.fits)
 
     def out_of_memory(self, records: int) -> None:
         """From now on, compute at most half as many at once. Says so once for each size."""
         half = max(1, records // 2)
         if half < self.at_once:
-            self._at_once = half
+            self._most = half
             log.warning("Out of memory with %d records at once; %d from now on.", records, half)
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:

@@ -141,6 +141,54 @@ def test_out_of_memory_retries_the_same_units_in_smaller_batches(
     assert sizes == [8, 4, 2, 2, 2, 2]
 
 
+def test_a_unit_of_many_records_is_done_again_with_fewer_at_once(
+    make_worker: Callable[..., Any],
+    parameters_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = make_worker("llama", microbatch=16)
+    members = [tuple(example(seed, 20) for seed in range(4))]
+    parameters = parameters_of(worker)
+    expected = DpLora().clipped_sum(worker, members, parameters, CLIP).value
+    plain = worker.batch
+
+    def batch(examples: list[Example], length: int) -> Any:
+        if len(examples) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(examples, length)
+
+    monkeypatch.setattr(worker, "batch", batch)
+    found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
+    assert (found - expected).abs().max() < 1e-12
+    assert worker.failures == {}
+    assert "with 4 records at once; 2 from now on" in caplog.text
+    assert (worker.at_once, worker.fits) == (2, 16)
+
+
+def test_what_fails_beside_others_is_found_and_slows_nobody_down(
+    make_worker: Callable[..., Any], parameters_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker("llama", microbatch=4)
+    members = [(example(seed, 20),) for seed in range(12)]
+    bad = members[5][0]
+    parameters = parameters_of(worker)
+    others = DpLora().clipped_sum(worker, members[:5] + members[6:], parameters, CLIP).value
+    plain, sizes = worker.batch, []
+
+    def batch(examples: list[Example], length: int) -> Any:
+        sizes.append(len(examples))
+        if any(one is bad for one in examples):
+            raise ValueError
+        return plain(examples, length)
+
+    monkeypatch.setattr(worker, "batch", batch)
+    found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
+    assert (found - others).abs().max() < 1e-12
+    assert sizes == [4, 4, 1, 1, 1, 1, 4]
+    assert worker.failures == {"ValueError": 1}
+
+
 def test_dropout_is_off(make_worker: Callable[..., Any], parameters_of: Any) -> None:
     """The mutation of law 4: a model in training mode would give another sum each time."""
     worker = make_worker("bert", task="classification", hidden_dropout_prob=0.5)
