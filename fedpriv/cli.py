@@ -23,6 +23,7 @@ from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -97,12 +98,14 @@ def run(app: typer.Typer) -> NoReturn:
     except typer.Abort:
         raise SystemExit(130) from None
     except OSError as error:
-        if error.errno not in _DISK:
+        if error.errno in _DISK:
+            advice = "Make room and start again."
+        elif error.errno in _NAMED and error.filename:
+            advice = "Name another, or mend it."
+        else:
             raise
-        print(
-            f"error: {error.filename or 'A file'}: {error.strerror}. Make room and start again.",
-            file=sys.stderr,
-        )
+        where = error.filename or "A file"
+        print(f"error: {where}: {error.strerror}. {advice}", file=sys.stderr)
         raise SystemExit(2) from None
     except Exception as error:
         if hasattr(error, "show"):  # a usage error of the command line

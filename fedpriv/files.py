@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
     The bytes are on disk before the name points at them, and the name is on disk before this
     returns. After an error `path` is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    writer = f"{os.getpid()}-{threading.get_native_id()}"  # two threads may write one file
+    temporary = path.with_name(f".{path.name}.{writer}.tmp")
     temporary.unlink(missing_ok=True)  # of a process that was killed, perhaps with another mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     allowed = stat.S_IMODE(os.fstat(descriptor).st_mode)
@@ -54,6 +57,15 @@ def sync_folder(folder: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by indented JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=2) + "\n")
+
+
+def finite_json(value: Any) -> Any:
+    """A value with the numbers that JSON has: what is not finite becomes null."""
+    if isinstance(value, dict):
+        return {key: finite_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def canonical_json(value: Any) -> bytes:

@@ -22,18 +22,23 @@ _GLANCE = 0.2  # seconds; `is_running` holds the lock for less
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Be the only process of a folder while the context lasts; a killed one leaves no trace.
+    """Be the only process of a folder while the context lasts; a killed one is in nobody's way.
 
     Raises:
         RunningError: another one runs.
     """
-    with (folder / LOCK).open("a") as stream:
-        deadline = time.monotonic() + _GLANCE
-        while not _locks(stream, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise RunningError(f"{folder}: another process works in it already.")
-            time.sleep(_GLANCE / 10)
-        yield
+    path, deadline = folder / LOCK, time.monotonic() + _GLANCE
+    while True:
+        with path.open("a") as stream:
+            if _locks(stream, fcntl.LOCK_EX) and _is_at(stream, path):
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)  # while nobody else can have locked it
+                return
+        if time.monotonic() > deadline:
+            raise RunningError(f"{folder}: another process works in it already.")
+        time.sleep(_GLANCE / 10)
 
 
 def is_running(folder: Path) -> bool:
@@ -51,6 +56,14 @@ def _locks(stream: IO[str], kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(stream: IO[str], path: Path) -> bool:
+    """Whether an open file is the one of that name still: whoever had it before removed it."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 class Status:

@@ -139,7 +139,13 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
         "error: run.json: No space left on device. Make room and start again.\n"
     )
     monkeypatch.setattr(sys, "argv", ["write", str(errno.EACCES)])
-    with pytest.raises(PermissionError):
+    with pytest.raises(SystemExit):
+        run(app)
+    assert (
+        capsys.readouterr().err == "error: run.json: Permission denied. Name another, or mend it.\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["write", str(errno.EBADF)])
+    with pytest.raises(OSError, match="Bad file descriptor"):
         run(app)
 
 

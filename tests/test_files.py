@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from fedpriv.files import replacing, write_atomic
+from fedpriv.files import finite_json, replacing, write_atomic
 
 
 def in_place(path: Path) -> None:
@@ -53,8 +54,25 @@ def test_after_an_error_the_old_file_is_there_and_nothing_else(tmp_path: Path) -
 
 
 def test_what_a_killed_process_left_is_no_hindrance_and_no_hole(tmp_path: Path) -> None:
-    left = tmp_path / f".file.{os.getpid()}.tmp"
+    left = tmp_path / f".file.{os.getpid()}-{threading.get_native_id()}.tmp"
     left.touch(mode=0o666)
     write_atomic(tmp_path / "file", b"secret", mode=0o600)
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
+def test_two_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as temporary:
+        temporary.write_text("first")
+        other = threading.Thread(target=write_atomic, args=(path, "second"))
+        other.start()
+        other.join()
+        assert path.read_text() == "second"
+    assert path.read_text() == "first"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_not_finite_has_no_json() -> None:
+    found = finite_json({"a": [1.0, float("nan")], "b": (float("-inf"), {"c": "x"}, None, 2)})
+    assert found == {"a": [1.0, None], "b": [None, {"c": "x"}, None, 2]}

@@ -40,6 +40,17 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path: Path) -> 
         assert is_running(tmp_path)
 
 
+def test_nothing_is_left_of_one_that_ended(tmp_path: Path) -> None:
+    """And whoever waited with the old file in hand takes the one that is there."""
+    with only_process(tmp_path):
+        waiting = (tmp_path / LOCK).open()
+    assert not list(tmp_path.iterdir())
+    fcntl.flock(waiting, fcntl.LOCK_EX)
+    with only_process(tmp_path), pytest.raises(RunningError), only_process(tmp_path):
+        pass
+    waiting.close()
+
+
 def test_a_look_at_a_folder_does_not_keep_a_process_out(tmp_path: Path) -> None:
     """`is_running` holds the lock for an instant."""
     (tmp_path / LOCK).touch()

@@ -28,7 +28,8 @@ _COPIES = 2  # of the records: as they are cached while they are read, and their
 def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
     """Look at everything that a site needs to take part, and at a job if one is given.
 
-    The server is dialled and told goodbye. Nothing is committed, spent or changed.
+    The server is dialled and told goodbye. Nothing is committed or spent; the site's folder is made
+    if there is none, for its owner alone, because records are read into it for a moment.
 
     Args:
         job: a federation file, or a proposal as JSON.

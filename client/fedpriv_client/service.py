@@ -81,7 +81,7 @@ class Service:
             raise self._failure
 
     def stop(self) -> None:
-        """Stop asking; a message being answered is answered first."""
+        """Stop asking. What is being computed is stored first, and said when it is asked again."""
         self._stopping.set()
         self._mailbox.close()
 

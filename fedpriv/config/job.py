@@ -25,6 +25,7 @@ Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 MAX_STEPS = 100_000  # of a job
+HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_UNITS = 10**10  # of a population
 MAX_SEED = 2**63 - 1
 MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fedpriv.config.defaults import with_defaults
-from fedpriv.config.job import JobConfig
+from fedpriv.config.job import HUB_NAME, JobConfig
 from fedpriv.config.section import Section
 from fedpriv.config.site import SiteFile
 from fedpriv.config.synthetic import GeneratorSection
@@ -334,7 +334,7 @@ def _source(file: Path, key: str, data: Path | str) -> Path | str:
     """A path of the site, or the owner/name of a hub dataset where no such path exists."""
     path = file.resolve().parent / data
     with _looking(file, key, data):
-        is_hub_name = re.fullmatch(r"[\w-]+/[\w-]+", str(data)) and not path.exists()
+        is_hub_name = re.fullmatch(HUB_NAME, str(data)) and not path.exists()
     return str(data) if is_hub_name else path
 
 

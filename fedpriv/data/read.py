@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.config.job import HUB_NAME
 from fedpriv.data.formats import Row, reader_of
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
 UNIT = "unit"
-HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"
 
 
 def read_records(

@@ -35,8 +35,13 @@ class Inputs:
             except OSError as error:
                 problem = f"can't be read: {error.strerror}"
                 raise ConfigError(problem, key=key, value=str(path)) from None
-        if config.model.name not in self.digests:
-            self.digests[config.model.name] = digest_of(config.model.name)
+        models = [config.model.name]
+        if config.synthetic and config.synthetic.generator:
+            made_by = config.synthetic.generator
+            models += [made_by.model] if made_by.kind == "local" and made_by.model else []
+        for name in models:
+            if name not in self.digests:
+                self.digests[name] = digest_of(name)
 
 
 def _digest(path: Path) -> str:

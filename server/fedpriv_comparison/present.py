@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv import __version__
+from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import Figures, Reached, Spread
@@ -116,17 +117,8 @@ def as_json(
         "baseline": baseline,
         "seeds": comparison.seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
-        "rows": _plain([row.as_dict() for row in rows]),
+        "rows": finite_json([row.as_dict() for row in rows]),
     }
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON has: what is not finite becomes null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def chart(rows: Sequence[Row]) -> str:

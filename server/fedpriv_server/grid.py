@@ -141,8 +141,10 @@ class NetworkGrid(Grid):
                 self._news.clear()
                 for request, reply in self._answered(waiting):
                     waiting.remove(request)
-                    yield self._read(request, reply)
-                    self._close(request)
+                    try:
+                        yield self._read(request, reply)
+                    finally:  # also when nobody asks for more
+                        self._close(request)
                 left = deadline - time.monotonic()
                 if left <= 0 or not any(self._link.presence.is_there(r.node) for r in waiting):
                     break

@@ -15,7 +15,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, KitError
 from fedpriv_server.handshake import Refusals, watch
 from fedpriv_server.prompt import PromptProtocol
 
@@ -45,6 +45,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
 
     Raises:
         ConfigError: the address can't be bound.
+        KitError: certificate and key are not of each other, or can't be read.
     """
     try:
         listening = socket.create_server(address, backlog=256, family=_family(address[0]))
@@ -76,7 +77,14 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         **options,  # type: ignore[arg-type]
     )
     _raise_the_limit_of_files()
-    config.load()
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        listening.close()
+        raise KitError(
+            f"{options.get('ssl_certfile')}: can't be used with {options.get('ssl_keyfile')}"
+            f" ({error.args[-1]}). Copy both from `pki/` of the same `fedpriv provision`."
+        ) from None
     if config.ssl is not None:
         watch(config.ssl, Refusals())
     server = uvicorn.Server(config)

@@ -109,10 +109,6 @@ class Registry:
         self.sites, self._stamp = {site.name: site for site in sites}, stamp
         return True
 
-    def find(self, public_key: bytes) -> Site | None:
-        """The site that has this key (PEM), whatever its status."""
-        return next((s for s in self.sites.values() if s.public_key == public_key), None)
-
     def admissible(self, now: datetime | None = None) -> list[Site]:
         """The sites that may take part: not revoked, not expired, not still awaited."""
         return [site for site in self.sites.values() if site.status(now) == "active"]

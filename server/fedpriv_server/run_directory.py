@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,13 +24,32 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.process import LOCK
+from fedpriv.process import LOCK, only_process
 from fedpriv_server.checkpoint import Checkpoint
 
 
 def site_folder(run: Path, name: str) -> Path:
     """Where a run directory keeps what is a site's."""
     return run / "sites" / name
+
+
+@contextlib.contextmanager
+def only_run(path: Path) -> Iterator[None]:
+    """Be the only process of a run directory, made if need be; an empty one is not left behind.
+
+    Raises:
+        RunError: it is a file.
+        RunningError: another process works in it.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path}: is a file. Give another --out.")
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_process(path):
+            yield
+    finally:
+        with contextlib.suppress(OSError):  # a run is in it
+            path.rmdir()
 
 
 class RunDirectory:
@@ -53,7 +72,7 @@ class RunDirectory:
             RunError: the directory holds another run or other files.
         """
         if path.exists():
-            held = _read_info(path) if path.is_dir() else None
+            held = _read_info(path)
             if held is not None and held.get("status") == "preparing":
                 _empty(path)  # stopped before anything was spent
             elif held is not None:
@@ -61,7 +80,7 @@ class RunDirectory:
                     f"{path}: already holds the run {held['job_id']!r} ({held['status']})."
                     " Give --resume to go on with it, or another --out."
                 )
-            elif not path.is_dir() or any(p.name != LOCK for p in path.iterdir()):
+            elif any(p.name != LOCK for p in path.iterdir()):
                 raise RunError(f"{path}: is not empty and not a run. Give another --out.")
         path.mkdir(parents=True, exist_ok=True)
         info = {
@@ -76,7 +95,7 @@ class RunDirectory:
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
             "seeds": {
                 "public": config.job.seed,
-                "noise": "operating system" if insecure_seed is None else insecure_seed,
+                "noise": _noise_of(insecure_seed),
             },
             "private": insecure_seed is None,
         }
@@ -116,11 +135,13 @@ class RunDirectory:
                 f"{path}: was started with other settings: {', '.join(keys)}."
                 " Resume with the same file and options; a plan can't change once it is committed."
             )
-        if info["private"] != (insecure_seed is None):
-            raise RunError(
-                f"{path}: was started {'without' if info['private'] else 'with'}"
-                " --insecure-seed; resume it the same way."
-            )
+        seeds = info.get("seeds")
+        noise = seeds.get("noise") if isinstance(seeds, dict) else None
+        if noise != _noise_of(insecure_seed) or info["private"] != (insecure_seed is None):
+            option = "without --insecure-seed"
+            if not info["private"]:
+                option = f"with --insecure-seed {noise}"
+            raise RunError(f"{path}: was started {option}; resume it the same way.")
         return cls(path, info)
 
     def ready(self, **facts: Any) -> None:
@@ -138,8 +159,6 @@ class RunDirectory:
         """Remove a run that failed before it began, so that nothing half-made is left."""
         if self.info["status"] == "preparing":
             _empty(self.path)
-            with contextlib.suppress(OSError):  # not while a process has it
-                self.path.rmdir()
 
     def site_folder(self, name: str) -> Path:
         return site_folder(self.path, name)
@@ -211,9 +230,8 @@ class RunDirectory:
                 break
             if row["round"] <= last:
                 kept.append(row)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        temporary.replace(path)
+        if len(kept) < len(lines):
+            write_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
         return kept
 
     def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
@@ -246,6 +264,10 @@ def _empty(path: Path) -> None:
             shutil.rmtree(item, ignore_errors=True)
         elif item.name != LOCK:
             item.unlink(missing_ok=True)
+
+
+def _noise_of(insecure_seed: int | None) -> str | int:
+    return "operating system" if insecure_seed is None else insecure_seed
 
 
 def _now() -> str:

@@ -16,7 +16,7 @@ from fedpriv.config.job import JobConfig, ServerSection, seconds
 from fedpriv.config.site import is_loopback
 from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
-from fedpriv.process import Status, only_process
+from fedpriv.process import Status
 from fedpriv.report import write_report
 from fedpriv.training.worker import WorkerPool
 from fedpriv_server.bounds import share_heap
@@ -26,7 +26,7 @@ from fedpriv_server.link import Link
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.registry import Registry
 from fedpriv_server.reports import collect_reports
-from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.run_directory import RunDirectory, only_run
 
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
@@ -55,8 +55,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     registry = Registry.read(section.pki / "sites.json")
     tls = None if plain else _tls(section)
     share_heap()
-    out.mkdir(parents=True, exist_ok=True)
-    with only_process(out):
+    with only_run(out):
         run = RunDirectory.open(out, config)
         if run.info["status"] == "finished":
             log.info("%s: the job is finished.", out)

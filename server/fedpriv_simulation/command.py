@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.files import finite_json
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome
@@ -49,7 +50,7 @@ def simulate(
     console = Console(stderr=as_json)
     outcome = _run(config, out, file or EMBEDDED, resume, insecure_seed, console)
     if as_json:
-        print(json.dumps(summary(outcome), indent=2))
+        print(json.dumps(finite_json(summary(outcome)), indent=2))
     else:
         show(outcome, console)
 

@@ -21,7 +21,7 @@ from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
-from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.sites import Sites
@@ -102,11 +102,12 @@ def simulate(
         )
     _check_files(config, source)
     opened = RunDirectory.resume if resume else RunDirectory.create
-    run = opened(out, config, insecure_seed=insecure_seed)
-    try:
-        return _simulate(config, run, source, insecure_seed, progress, pool, grid)
-    finally:
-        run.discard()
+    with only_run(out):
+        run = opened(out, config, insecure_seed=insecure_seed)
+        try:
+            return _simulate(config, run, source, insecure_seed, progress, pool, grid)
+        finally:
+            run.discard()
 
 
 def _simulate(
@@ -129,10 +130,16 @@ def _simulate(
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)
-        finally:
+        except BaseException:
             if run.info["status"] != "preparing":
-                budgets = report_on()
-                report = write_report(run.path)
+                try:
+                    report_on()
+                    write_report(run.path)
+                except Exception as error:  # it must not hide what ended the job
+                    log.error("The reports were not written: %s", error)
+            raise
+        budgets = report_on()
+        report = write_report(run.path)
     return Outcome(run, job.baseline, job.rounds, budgets, report)
 
 

@@ -21,11 +21,13 @@ from typer.testing import CliRunner
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
+from fedpriv.models.base import digest_of
 from fedpriv.training import private_step, unit_sum
 from fedpriv.training.worker import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.figures import figures
+from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.present import chart, markdown
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Trial
@@ -187,6 +189,17 @@ def test_a_run_is_known_by_what_its_files_hold(federation: Make, tmp_path: Path)
     elsewhere = shutil.copytree(file.parent, tmp_path / "elsewhere")
     file = elsewhere / file.name
     assert key() == before
+
+
+def test_a_generator_on_this_machine_is_known_by_its_weights(
+    federation: Make, model_folder: Make
+) -> None:
+    maker = model_folder("gpt2")
+    settings = ("job.method=pe-sgd", "synthetic.size=6", "synthetic.generator.kind=local")
+    config = load_job(federation(), [*settings, f"synthetic.generator.model={maker}"])
+    found = Inputs()
+    found.add(config)
+    assert found.digests[str(maker)] == digest_of(str(maker))
 
 
 def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:

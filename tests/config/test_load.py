@@ -186,13 +186,15 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     file.write_text(
         '[job]\nrounds = 3\n[model]\nname = "tiny"\n[evaluation]\ndata = "e.jsonl"\n'
         '[[sites]]\nname = "a"\nsize = 30\ndata = "a.jsonl"\nledger = "l.db"\n'
-        '[[sites]]\nname = "b"\nsize = 30\ndata = "owner/dataset"\n'
+        '[[sites]]\nname = "b"\nsize = 30\ndata = "owner/data-2.5"\n'
+        '[[sites]]\nname = "c"\nsize = 30\ndata = "folder/notes.csv"\n'
     )
     job = load_job(file)
     assert job.model.name == str(tmp_path / "tiny")
     assert job.evaluation.data == tmp_path / "e.jsonl"
     assert (job.sites[0].data, job.sites[0].ledger) == (tmp_path / "a.jsonl", tmp_path / "l.db")
-    assert job.sites[1].data == "owner/dataset"  # a hub's, as there is no such path
+    assert job.sites[1].data == "owner/data-2.5"  # a hub's, as there is no such path
+    assert job.sites[2].data == tmp_path / "folder" / "notes.csv"
 
 
 def test_the_digest_tells_settings_apart() -> None:

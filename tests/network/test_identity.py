@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from network_federation import Federation
 from network_processes import wait_for
 
+from fedpriv.errors import KitError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key, new_key, write_key
 from fedpriv_server.authority import Authority
@@ -187,6 +188,18 @@ def test_a_site_gets_a_new_key_while_it_works(federation: Federation, expected: 
     federation.client(1)
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
+
+
+def test_a_certificate_of_another_key_is_named(tmp_path: Path) -> None:
+    """As a renewal leaves them that was stopped between the two."""
+    another_authority(tmp_path)
+    (tmp_path / "server.key").unlink()
+    write_key(tmp_path / "server.key", new_key())
+    with (
+        pytest.raises(KitError, match=r"server\.crt: can't be used with .*server\.key"),
+        serving(FastAPI(), ("127.0.0.1", 0), tls(tmp_path)),
+    ):
+        pass
 
 
 @slow

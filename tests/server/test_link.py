@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
@@ -56,6 +56,18 @@ def test_a_reply_arrives_as_it_was_sent(network: Network) -> None:
     sent, came = answer["arrays"]["000000"], reply.content["arrays"]["000000"]
     assert (came.data, came.shape, came.dtype) == (sent.data, sent.shape, sent.dtype)
     assert not network.grid.pull_messages([key])
+
+
+def test_a_request_ends_when_nobody_wants_another_reply(network: Network) -> None:
+    """Not only when all replies were read: whoever adds them up may find one that is none."""
+    site = network.site()
+    asked = Message(random(10), site.node.node_id, "train", group_id="1")
+    replies: Any = network.grid.send_and_receive([asked], timeout=30)
+    site.send(Reply(site.take(), random(10)))
+    next(replies)
+    assert network.grid._open
+    replies.close()
+    assert not network.grid._open
 
 
 def test_only_ones_own_messages_are_confirmed(network: Network, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fedpriv.config.job import DataSection, JobConfig, PrivacySection, ServerSec
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError, KitError
 from fedpriv.pki.certificates import check_certificate, describe, load_certificate
-from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, write_key
+from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, public_pem, write_key
 from fedpriv.pki.kit import Kit, read_kit
 from fedpriv.pki.request import make_request
 from fedpriv_server.authority import Authority
@@ -132,9 +132,8 @@ def test_a_first_run_makes_all_that_server_and_sites_need(federation: Make) -> N
         assert whole.manifest.address == "fed.example.org:8443"
         assert whole.manifest.ca == found["ca"]["fingerprint"]
         assert whole.manifest.federation == found["federation"]
-        site = registry.find(whole.public_key)
-        assert site is not None
-        assert site.name == name
+        site = registry.sites[name]
+        assert site.public_key == public_pem(whole.key.public_key())
         row = found["sites"][name]
         assert (row["fingerprint"], row["serial"]) == (site.fingerprint, site.serial)
         assert (row["status"], row["key_made"]) == ("active", "here")

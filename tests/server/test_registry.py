@@ -60,19 +60,6 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert admitted(found, NOW + timedelta(days=11)) == []
 
 
-def test_a_site_is_found_by_its_key_whatever_its_status(path: Path) -> None:
-    active, revoked = site("a"), replace(site("b"), revoked=NOW)
-    registry = Registry(path)
-    registry.write(active, revoked, Site("c", "site"))
-    for one in (active, revoked):
-        assert one.public_key is not None
-        found = registry.find(one.public_key)
-        assert found is not None
-        assert (found.name, found.status(NOW)) == (one.name, one.status(NOW))
-    assert registry.find(public_pem(new_key().public_key())) is None
-    assert registry.find(b"") is None
-
-
 def test_a_running_server_sees_a_revocation(path: Path) -> None:
     coordinator = Registry(path)
     coordinator.write(site("a"), site("b"))

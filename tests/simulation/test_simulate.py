@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from fedpriv.config import load_job
-from fedpriv.errors import ConfigError, DataError, FedprivError, RunError
+from fedpriv.errors import ConfigError, DataError, FedprivError, RunError, RunningError
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import Ledger, Terms
 from fedpriv.privacy.privatised import public
@@ -367,8 +367,44 @@ def test_resuming_with_other_settings_is_refused(federation: Make, tmp_path: Pat
         run(file, out, progress=Progress(round_done=Stop(1)))
     with pytest.raises(RunError, match=r"privacy\.epsilon"):
         run(file, out, "privacy.epsilon=3", resume=True)
-    with pytest.raises(RunError, match="insecure-seed"):
+    with pytest.raises(RunError, match="without --insecure-seed; resume it the same way"):
         run(file, out, resume=True, insecure_seed=1)
+    seeded = tmp_path / "seeded"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, seeded, insecure_seed=3, progress=Progress(round_done=Stop(1)))
+    with pytest.raises(RunError, match="with --insecure-seed 3"):
+        run(file, seeded, resume=True, insecure_seed=5)
+
+
+def test_two_runs_in_one_folder_do_not_meet(federation: Make, tmp_path: Path) -> None:
+    """Else the second would clear away what the first prepares, its ledgers too."""
+    file, out = federation(rounds=1), tmp_path / "run"
+
+    def again(step: str) -> None:
+        if step.startswith("Preparing"):
+            before = sorted(out.rglob("*"))
+            for resume in (False, True):
+                with pytest.raises(RunningError, match="another process works in it"):
+                    run(file, out, resume=resume)
+            assert sorted(out.rglob("*")) == before
+
+    assert run(file, out, progress=Progress(preparing=again)).run.info["status"] == "finished"
+
+
+def test_what_was_measured_is_rewritten_only_to_drop_something(
+    federation: Make, tmp_path: Path
+) -> None:
+    file, out = federation(rounds=3), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(file, out, progress=Progress(round_done=Stop(2)))
+    path = out / "metrics.jsonl"
+    kept, number = path.read_text(), path.stat().st_ino
+    opened = RunDirectory(out, json.loads((out / "run.json").read_text()))
+    assert len(opened.rounds(2)) == 2
+    assert (path.read_text(), path.stat().st_ino) == (kept, number)
+    path.write_text(kept + '{"round": 3, ')
+    assert len(opened.rounds(2)) == 2
+    assert path.read_text() == kept
 
 
 def lasting(path: Path, witness: Path | None = None, **changes: Any) -> str:

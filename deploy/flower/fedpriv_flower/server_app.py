@@ -10,7 +10,6 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from fedpriv.errors import ConfigError
-from fedpriv.process import only_process
 from fedpriv_flower.settings import Settings
 from fedpriv_simulation.command import show
 from fedpriv_simulation.simulate import Progress, simulate
@@ -27,17 +26,15 @@ def main(grid: Grid, context: Context) -> None:
     config = settings.job()
     _expect_nodes(grid, len(config.sites))
     print(f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {settings.out}")
-    settings.out.mkdir(parents=True, exist_ok=True)
-    with only_process(settings.out):  # one that was stopped takes seconds to end
-        outcome = simulate(
-            config,
-            settings.out,
-            source=settings.federation,
-            resume=settings.resume,
-            insecure_seed=settings.insecure_seed,
-            progress=Progress(round_done=_tell),
-            grid=grid,
-        )
+    outcome = simulate(  # refuses a folder in which one that was stopped takes seconds to end
+        config,
+        settings.out,
+        source=settings.federation,
+        resume=settings.resume,
+        insecure_seed=settings.insecure_seed,
+        progress=Progress(round_done=_tell),
+        grid=grid,
+    )
     show(outcome, Console())
 
 
