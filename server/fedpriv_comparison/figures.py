@@ -41,7 +41,9 @@ class Reached:
         steps: mean over the seeds, linearly interpolated between evaluations; None unless every
             seed got there.
         seeds: how many of them did, `of` how many.
-        saved: share of the baseline's rounds that were not needed; negative if it took longer.
+        saved: share of the rounds that were not needed, of those that took the baseline there for
+            the first time, which are fewer than `rounds` where its loss rose since; negative if it
+            took longer.
         epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy.
     """
 
@@ -126,8 +128,8 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
-        half=_reached(pairs, max(1, rounds // 2), config) if is_other else None,
-        full=_reached(pairs, rounds, config) if is_other else None,
+        half=reached(pairs, max(1, rounds // 2), config) if is_other else None,
+        full=reached(pairs, rounds, config) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
         noise_multiplier=next((r.noise_multiplier for r in good), None),
         bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
@@ -137,15 +139,24 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
     )
 
 
-def _reached(
+def reached(
     pairs: Sequence[tuple[Result, Result]], rounds: int, config: JobConfig
 ) -> Reached | None:
+    """How soon each first of a pair had the loss that the second has after `rounds`.
+
+    Args:
+        pairs: results of equal seeds, this variant's and the baseline's.
+        config: of this variant.
+    """
     if not pairs:
         return None
-    steps = []
+    steps, usual = [], []
     for mine, theirs in pairs:
         level = loss_at(theirs.rounds, rounds)
-        found = None if level is None else steps_to(mine.rounds, level)
+        if level is None:
+            continue
+        usual.append(steps_to(theirs.rounds, level) or 0.0)
+        found = steps_to(mine.rounds, level)
         if found is not None:
             steps.append(found)
     mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
@@ -159,7 +170,7 @@ def _reached(
         mean,
         len(steps),
         len(pairs),
-        None if mean is None else 1 - mean / rounds,
+        None if mean is None or not sum(usual) else 1 - mean / statistics.fmean(usual),
         saved,
     )
 

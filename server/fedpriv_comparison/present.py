@@ -23,9 +23,9 @@ MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
     " seeds; hardest: the loss on those that were worst for the base model. Δ: of the losses of"
     " equal seeds, against the baseline. ½T, T: private steps to the loss that the baseline has"
-    " after half, and all, of its own, and the share saved. Δε: what stopping there would save. up:"
-    " sent by all sites in a run. s: seconds of a run's rounds. * the best setting is at the end of"
-    " its grid: better ones may lie beyond."
+    " after half, and all, of its own, and the share saved of those that it took. Δε:"
+    " what stopping there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
+    " * the best setting is at the end of its grid: better ones may lie beyond."
 )
 
 

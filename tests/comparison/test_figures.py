@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv_comparison.figures import Spread, loss_at, steps_to
+from fedpriv.config import load_job
+from fedpriv_comparison.figures import Spread, loss_at, reached, steps_to
+from fedpriv_comparison.trial import Result
 
 
 def curve(*losses: float, every: int = 1) -> list[dict[str, Any]]:
@@ -39,6 +41,24 @@ def test_what_diverged_reaches_nothing_and_is_no_level() -> None:
 
 def test_the_first_time_counts() -> None:
     assert steps_to(curve(4.0, 2.0, 5.0, 1.0), 3.0) == 0.5
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=12))
+def test_nobody_saves_anything_over_themselves(losses: list[float]) -> None:
+    """Also where a loss rose again: it was there sooner than the rounds say, for both."""
+    result, last = Result(curve(*losses)), len(losses) - 1
+    for rounds in (max(1, last // 2), last):
+        found = reached([(result, result), (result, result)], rounds, load_job())
+        assert found is not None
+        assert (found.seeds, found.of, found.rounds) == (2, 2, rounds)
+        assert found.saved == (None if losses[0] <= losses[rounds] else 0)
+
+
+def test_what_is_saved_is_of_the_way_that_the_baseline_took() -> None:
+    theirs, mine = Result(curve(4.0, 2.0, 5.0, 3.0)), Result(curve(4.0, 4.0, 3.0, 1.0))
+    found = reached([(mine, theirs)], 3, load_job())
+    assert found is not None
+    assert (found.steps, found.saved) == (2.0, 1 - 2.0 / 0.5)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12), st.floats(0, 1))
