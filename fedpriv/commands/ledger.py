@@ -169,6 +169,9 @@ def verify(
     console = Console()
     for what in checked:
         console.print(f"[green]✓[/] {what}", highlight=False, soft_wrap=True)
+    if not head and witness is None and report is None:
+        unknown = "whether there were newer rows: give --witness, --head or --report"
+        console.print(f"[yellow]?[/] {unknown}", highlight=False, soft_wrap=True)
     _print_figures(console, figures)
 
 

@@ -137,7 +137,9 @@ def test_verify_takes_a_ledger_or_its_export(path: Path, tmp_path: Path) -> None
         found = json.loads(result.stdout)
         assert found["head"] == {"rows": 5, "hash": head.hash}
         assert any("the given head has seen row 5" in line for line in found["verified"])
-        assert "5 rows" in ledger("verify", source).stdout
+        alone = ledger("verify", source).stdout
+        assert "5 rows" in alone
+        assert "? whether there were newer rows" in alone
         with pytest.raises(LedgerCorruptError, match="back in time"):
             ledger("verify", source, "--head", f"5:{'0' * 64}")
         with pytest.raises(LedgerCorruptError, match="back in time"):
@@ -201,7 +203,9 @@ def test_an_export_that_was_changed_shows(
 def test_verify_checks_the_witness_and_the_outbox(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "witness.json"
     used(path, witness)
-    assert "has seen row 5" in ledger("verify", path, "--witness", witness).stdout
+    seen = ledger("verify", path, "--witness", witness).stdout
+    assert "has seen row 5" in seen
+    assert "?" not in seen
     backup = tmp_path / "backup.db"
     shutil.copy(path, backup)
     ledger("close", path, "job-1", "--witness", witness)
