@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import KitError
 from fedpriv.pki.document import read_document
-from fedpriv.pki.keys import new_key, public_pem
+from fedpriv.pki.keys import new_key, private_pem
 from fedpriv.pki.kit import Kit, Manifest, is_signed, read_kit, sign_manifest
 
 from .conftest import NOW, Authority
@@ -47,7 +47,7 @@ def test_a_kit_is_read_as_it_was_made(whole: Path, authority: Authority) -> None
     assert found.manifest.address == "fed.example.org:8443"
     assert found.ca == (whole / "ca.crt").read_bytes()
     assert found.certificate == (whole / "site.crt").read_bytes()
-    assert found.public_key == public_pem(found.key.public_key())
+    assert private_pem(found.key) == (whole / "site.key").read_bytes()
 
 
 def test_its_parts_may_lie_elsewhere(kit: Path, tmp_path: Path) -> None:
