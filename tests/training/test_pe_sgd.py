@@ -195,7 +195,8 @@ def test_memory_that_ran_out_does_not_change_the_basis(
 ) -> None:
     """It runs out over private records, and a basis is of public values alone."""
     worker = make_worker("llama", microbatch=4)
-    method = prepared(worker, moved(worker))
+    section = ProjectionSection(size=N, ridge=RIDGE)
+    method = PeSgd(Span(section, tuple(example(10_000 + i, 20) for i in range(N))))
     sizes, plain = [], worker.batch
 
     def batch(examples: list[Example], length: int) -> Any:
