@@ -235,7 +235,7 @@ class RunDirectory:
         return kept
 
     def write_synthetic(self, records: Sequence[Mapping[str, str]]) -> None:
-        """Keep a synthetic set as records are kept, so that it can be read as any other data."""
+        """Keep a synthetic set as records are kept, with a job's fields as columns."""
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
         write_atomic(self.path / "synthetic.jsonl", "".join(lines))
 

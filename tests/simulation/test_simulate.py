@@ -503,7 +503,7 @@ def test_a_budget_too_small_for_the_plan_spends_nothing_anywhere(
         run(file, tmp_path / "run", f"sites.site-1.ledger='{ledger}'")
     assert not (tmp_path / "run").exists()
     with Ledger.open(ledger) as opened:
-        assert opened.epsilon_committed == 0
+        assert opened.epsilon_allocated == 0
 
 
 def test_a_site_may_allow_less_than_is_proposed(federation: Make, tmp_path: Path) -> None:
