@@ -57,9 +57,10 @@ def test_a_set_of_public_records_stays_as_it_is(
     if noise in ("coefficients", "products"):  # six floats a site, and the body of a reply
         assert lines[-1]["bytes_up"] < 2 * (6 * 4 + 400)
     assert lines[1]["bytes_down"] < lines[0]["bytes_down"]  # the set was sent once
-    kept = [json.loads(line)["text"] for line in (out / "synthetic.jsonl").open()]
-    assert len(set(kept)) == 6
-    assert set(kept) < {json.loads(line)["note"] for line in Path(given.partition("=")[2]).open()}
+    kept = (out / "synthetic.jsonl").read_text().splitlines()
+    public = Path(given.partition("=")[2]).read_text().replace('"note"', '"text"').splitlines()
+    assert len(kept) == 6
+    assert set(kept) < set(public)
     for name in ("site-0", "site-1"):
         report = read(out / "sites" / name / "budget.json")
         verify(report)
