@@ -2,9 +2,10 @@
 
     python examples/prepare_e2e.py --data DIR
 
-DIR holds `train_retok.jsonl.gz` and `dev.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0),
-with a meaning representation `mr` and a reference text `ref` per row. All references of one
-meaning go to the same site, by its hash, so that sites don't share meanings.
+DIR holds `train_retok.jsonl.gz`, `dev.jsonl.gz` and, if public records are wanted,
+`test.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0), with a meaning representation `mr` and a
+reference text `ref` per row. All references of one meaning go to the same site, by its hash, so
+that sites don't share meanings.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import argparse
 import gzip
 import hashlib
 import json
+import random
 from pathlib import Path
 
 SITES = ("north", "east", "south", "west")
-HELD_OUT, TUNING = 200, 100
+HELD_OUT, TUNING, PUBLIC = 200, 100, 200
 
 Row = dict[str, str]
 
@@ -67,6 +69,9 @@ def main() -> None:
     others = [row for row in development if row["mr"] not in reported]
     write(arguments.out / "held-out.jsonl", held_out)
     write(arguments.out / "tuning.jsonl", others[:TUNING])
+    test = arguments.data / "test.jsonl.gz"
+    if test.exists():  # public records that are at no site and not reported, such as for a gate
+        write(arguments.out / "public.jsonl", random.Random(0).sample(read(test), PUBLIC))
 
 
 if __name__ == "__main__":
