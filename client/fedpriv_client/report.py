@@ -80,9 +80,8 @@ def _is_strict(site: Site) -> bool:
 
     The claim is for the life of the ledger, not for one job.
     """
-    numerics, only = site.ledger.numerics, {"strict"}
-    to_come = set() if site.ledger.is_full else set(site.settings.limits.numerics)
-    return bool(numerics | to_come) and numerics | to_come == only
+    to_come = () if site.ledger.is_full else site.settings.limits.numerics
+    return site.ledger.numerics.union(to_come) == {"strict"}
 
 
 def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def sum_of_units(
                 tried = min(at_once, sum(map(len, part)))
                 if is_out_of_memory(error) and tried > 1:
                     worker.out_of_memory(tried)
-                    at_once = tried // 2
+                    at_once = worker.at_once
                     waiting.extendleft(reversed(chunks(part, at_once)))
                 elif len(part) > 1:
                     waiting.extendleft(reversed(chunks(part, 1)))

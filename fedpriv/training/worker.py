@@ -135,7 +135,7 @@ class Worker:
     @property
     def at_once(self) -> int:
         """Records to compute at once: as `fits`, or fewer since memory ran out."""
-        return self.fits if self._most is None else min(self._most, self.fits)
+        return self._most or self.fits
 
     def out_of_memory(self, records: int) -> None:
         """From now on, compute at most half as many at once. Says so once for each size."""

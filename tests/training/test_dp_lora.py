@@ -120,6 +120,26 @@ def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
     assert "secret words" not in caplog.text
 
 
+def watched(
+    worker: Any, monkeypatch: pytest.MonkeyPatch, check: Callable[[list[Example]], None]
+) -> list[int]:
+    """How many records are put together from now on; `check` may refuse them."""
+    plain, sizes = worker.batch, []
+
+    def batch(examples: list[Example], length: int) -> Any:
+        sizes.append(len(examples))
+        check(examples)
+        return plain(examples, length)
+
+    monkeypatch.setattr(worker, "batch", batch)
+    return sizes
+
+
+def too_many(examples: list[Example]) -> None:
+    if len(examples) > 2:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
 def test_out_of_memory_retries_the_same_units_in_smaller_batches(
     make_worker: Callable[..., Any], parameters_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,15 +147,7 @@ def test_out_of_memory_retries_the_same_units_in_smaller_batches(
     members = [(example(seed, 20),) for seed in range(8)]
     parameters = parameters_of(worker)
     expected = DpLora().clipped_sum(worker, members, parameters, CLIP).value
-    plain, sizes = worker.batch, []
-
-    def batch(examples: list[Example], length: int) -> Any:
-        sizes.append(len(examples))
-        if len(examples) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return plain(examples, length)
-
-    monkeypatch.setattr(worker, "batch", batch)
+    sizes = watched(worker, monkeypatch, too_many)
     found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
     assert (found - expected).abs().max() < 1e-12
     assert sizes == [8, 4, 2, 2, 2, 2]
@@ -151,14 +163,7 @@ def test_a_unit_of_many_records_is_done_again_with_fewer_at_once(
     members = [tuple(example(seed, 20) for seed in range(4))]
     parameters = parameters_of(worker)
     expected = DpLora().clipped_sum(worker, members, parameters, CLIP).value
-    plain = worker.batch
-
-    def batch(examples: list[Example], length: int) -> Any:
-        if len(examples) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return plain(examples, length)
-
-    monkeypatch.setattr(worker, "batch", batch)
+    watched(worker, monkeypatch, too_many)
     found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
     assert (found - expected).abs().max() < 1e-12
     assert worker.failures == {}
@@ -174,15 +179,12 @@ def test_what_fails_beside_others_is_found_and_slows_nobody_down(
     bad = members[5][0]
     parameters = parameters_of(worker)
     others = DpLora().clipped_sum(worker, members[:5] + members[6:], parameters, CLIP).value
-    plain, sizes = worker.batch, []
 
-    def batch(examples: list[Example], length: int) -> Any:
-        sizes.append(len(examples))
+    def spoilt(examples: list[Example]) -> None:
         if any(one is bad for one in examples):
             raise ValueError
-        return plain(examples, length)
 
-    monkeypatch.setattr(worker, "batch", batch)
+    sizes = watched(worker, monkeypatch, spoilt)
     found = DpLora().clipped_sum(worker, members, parameters, CLIP).value
     assert (found - others).abs().max() < 1e-12
     assert sizes == [4, 4, 1, 1, 1, 1, 4]

@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     config = settings.job()
     _expect_nodes(grid, len(config.sites))
     print(f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {settings.out}")
-    outcome = simulate(  # refuses a folder in which one that was stopped takes seconds to end
+    outcome = simulate(  # one that was stopped takes seconds to end, and has its folder until then
         config,
         settings.out,
         source=settings.federation,
