@@ -92,6 +92,9 @@ class Basis:
     def products(self, losses: Losses, batch_size: int) -> Tensor:
         """c = H Gᵀ (B, N), of the gradients H (B, P) of each record's own loss.
 
+        A row at a time, from memory of its own: where a row begins in a batch decides how it is
+        aligned, and that how it is rounded.
+
         Raises:
             NotPrivateError: as `GradientEngine.stream`.
         """
@@ -105,10 +108,14 @@ class Basis:
             if self._sketched is not None:
                 self._add_sketch(total, start, part)
             else:
-                total.addmm_(part, self._blocks[start].to(part.device).T)
+                block = self._blocks[start].to(part.device)
+                for row, gradient in zip(total, part, strict=True):
+                    row += block @ gradient.clone()
 
         engine.stream(losses, batch_size, take)
-        return total if self._sketched is None else total @ self._sketched.T
+        if self._sketched is None:
+            return total
+        return torch.stack([self._sketched @ row.clone() for row in total])
 
     def products_of(self, rows: Tensor) -> Tensor:
         """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `GradientEngine.rows`.

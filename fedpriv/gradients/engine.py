@@ -103,6 +103,17 @@ def backward(model: nn.Module, losses: Losses, batch_size: int) -> None:
         per_record.sum().backward()  # type: ignore[no-untyped-call]
 
 
+def gathered(engine: GradientEngine, losses: Losses, batch_size: int) -> Tensor:
+    """What `stream` hands over, as rows (B, P) of their own."""
+    rows = torch.zeros(batch_size, engine.size, dtype=engine.dtype, device=engine.device)
+
+    def take(start: int, part: Tensor) -> None:
+        rows[:, start : start + part.shape[1]] += part
+
+    engine.stream(losses, batch_size, take)
+    return rows
+
+
 def row_type(weight: Tensor) -> torch.dtype:
     """Of the rows of gradients by a trained parameter: float32, or float64 by a float64 one."""
     return torch.float64 if weight.dtype == torch.float64 else torch.float32

@@ -15,7 +15,7 @@ from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.batch import buckets
 from fedpriv.gradients.basis import Basis, weighted_gradient
 from fedpriv.gradients.clip import ClippedSum
-from fedpriv.gradients.engine import Losses
+from fedpriv.gradients.engine import Losses, gathered
 from fedpriv.gradients.projection import Projection, normalised, shortened
 from fedpriv.privacy.grid import Numerics
 from fedpriv.training.dp_lora import DpLora
@@ -76,9 +76,9 @@ class PeSgd:
     Formal guarantees:
         As of `ClippedSum`, over N values instead of P: whatever the set and the model are, and
         whoever chose them, a unit's vector is at most `clip_norm` long. With
-        ``bound = "normalised"`` it has that length, and is 0 where the coefficients are. Every
-        record is computed alone, whatever the numerics: a small ridge amplifies rounding, and in a
-        batch that would be a unit's influence on the vectors of others.
+        ``bound = "normalised"`` it has that length, and is 0 where the coefficients are. A unit's
+        vector is the same bits whatever else is in the sample (`SteadyRows`): a small ridge
+        amplifies rounding, and that would be a unit's influence on the vectors of others.
 
     Source:
         Zou et al., "PE-SGD", ICLR 2026; with ``noise = "gradient"`` the projection comes after
@@ -145,7 +145,7 @@ class PeSgd:
             size=size,
             rows=partial(rows, worker),
             vectors=vectors,
-            alone=True,
+            steady=True,
         )
         if self.span.settings.noise != "residual":
             return total
@@ -157,7 +157,7 @@ class PeSgd:
         return self._basis.products(partial(record_losses, batch=batch), len(batch)).double()
 
     def _gradients(self, worker: Worker, batch: Batch) -> Tensor:
-        return worker.gradients.rows(partial(record_losses, batch=batch), len(batch))
+        return gathered(worker.gradients, partial(record_losses, batch=batch), len(batch))
 
     def _bounded(self, projection: Projection, clip_norm: float, means: Tensor) -> Tensor:
         """The vector of each unit, (U, N), of its products."""

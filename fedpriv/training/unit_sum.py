@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
 from fedpriv.training.microbatch import is_out_of_memory
+from fedpriv.training.steady import SteadyRows
 
 if TYPE_CHECKING:
     from fedpriv.data.batch import Batch
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Member = TypeVar("Member")
 log = logging.getLogger(__name__)
 Rows = Callable[["Batch"], Tensor]
+RowsOf = Callable[[Sequence["Example"], int], Tensor]  # of examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
 
 
@@ -35,7 +38,7 @@ def sum_of_units(
     size: int,
     rows: Rows,
     vectors: Vectors = lambda means: means,
-    alone: bool = False,
+    steady: bool = False,
 ) -> ClippedSum:
     """Σ over units of clip(v(mean over the unit's records of a row)), (K,).
 
@@ -53,18 +56,22 @@ def sum_of_units(
             the next call.
         vectors: from the units' mean rows (U, R) to their vectors (U, K), each of its own row
             alone.
-        alone: compute every record by itself in default numerics, too. For vectors that amplify
-            rounding: what else is in a batch changes the last bits of a row.
+        steady: in default numerics, too, a unit's vector is the same bits whatever else is in the
+            sample (`SteadyRows`). For vectors that amplify rounding.
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
-    at_once = 1 if grid or alone else worker.at_once  # records
+    at_once = 1 if grid else worker.at_once  # records
+    made: RowsOf = partial(_together, worker, rows)
+    if steady and not grid:
+        made = steady_rows = SteadyRows(worker, rows)
+        at_once, vectors = steady_rows.places, partial(_one_by_one, vectors)
     for held in _by_length(units, worker.recipe.model.max_length):
         waiting = deque(chunks(held, at_once))
         while waiting:
             part = waiting.popleft()
             try:
-                found = vectors(_means(worker, part, at_once, rows))
+                found = vectors(_means(worker, part, at_once, made))
                 total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
             except Exception as error:  # whatever fails, the sample stays the same
                 tried = min(at_once, sum(map(len, part)))
@@ -80,25 +87,36 @@ def sum_of_units(
     return ClippedSum(total, clip_norm, grid)
 
 
-def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: Rows) -> Tensor:
+def _together(worker: Worker, rows: Rows, examples: Sequence[Example], length: int) -> Tensor:
+    return rows(worker.batch(examples, length))
+
+
+def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
+    """Each from memory of its own, for what is rounded by how it is aligned."""
+    return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
+
+
+def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) -> Tensor:
     """The mean row of each unit, (U, R)."""
     from fedpriv.data.batch import buckets
 
     examples: list[Example] = [example for unit in units for example in unit]
-    owner = torch.tensor([i for i, unit in enumerate(units) for _ in unit])
-    share = torch.tensor([1 / len(unit) for unit in units], dtype=torch.float64)
+    owner = [i for i, unit in enumerate(units) for _ in unit]
+    share = [1 / len(unit) for unit in units]
     single = len(examples) == len(units)
     groups = buckets(examples, worker.recipe.model.max_length)
     result: Tensor | None = None
     for length, members in groups.items():
         for chunk in chunks(members, at_once):
-            found = rows(worker.batch([examples[i] for i in chunk], length))
+            found = rows([examples[i] for i in chunk], length)
             if single and len(chunk) == len(examples):
                 return found  # one record a unit, one bucket: nothing to average
             if result is None:
                 result = found.new_zeros(len(units), found.shape[1])
-            owners = owner[chunk].to(found.device)
-            result.index_add_(0, owners, found * share.to(found)[owners].unsqueeze(1))
+            for row, index in zip(
+                found, chunk, strict=True
+            ):  # in order: index_add_ has none on a GPU
+                result[owner[index]] += row * share[owner[index]]
     assert result is not None
     return result
 

@@ -59,6 +59,7 @@ class Worker:
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
+        steady: by padded length and threads, what `is_steady` found.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -74,6 +75,7 @@ class Worker:
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
+        self.steady: dict[tuple[int, int], bool] = {}
         self._gradients: GradientEngine | None = None
         self._fits = recipe.compute.microbatch
         self._most: int | None = None  # since memory ran out
