@@ -2,11 +2,12 @@
 
     python benchmarks/pe_sgd.py DATA --out pe-400 --private 400 --sites 1      # or 4
 
-DATA holds PubMed abstracts as dev.jsonl and test.jsonl, plain or .gz, with a column text. The first
-abstracts of dev are private; of test, 600 are reported and 300 choose each method's settings. The
-embedded model, 10 steps of rate 0.2, ε = 1 at δ = 1e-5, N = 200, one in two kept; the tenth of the
-reported texts that is worst for the base model is reported beside all. The set is the trained
-model's own samples (--set own), or 200 other abstracts of test (--set real): what a perfect
+DATA holds PubMed abstracts as dev.jsonl and test.jsonl, plain or .gz, with a column text; or the
+notes of MTSamples as mtsamples.jsonl, of which one half takes the place of each. The first texts of
+dev are private; of test, 600 are reported and 300 choose each method's settings. The embedded model,
+10 steps of rate 0.2, ε = 1 at δ = 1e-5, N = 200, one in two kept; the tenth of the reported texts
+that is worst for the base model is reported beside all. The set is the trained
+model's own samples (--begin own), or 200 other abstracts of test (--begin real): what a perfect
 generator could make. The same command goes on where it was stopped.
 
 Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone;
@@ -22,6 +23,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 REPORTED, TUNING, SIZE, ROUNDS = 600, 300, 200, 10
@@ -78,13 +80,30 @@ every = 5
 """
 
 
-def texts(folder: Path, name: str) -> list[dict[str, str]]:
-    plain, packed = folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz"
-    with gzip.open(packed, "rt") if packed.exists() else plain.open() as stream:
-        return [{"text": json.loads(line)["text"]} for line in stream]
+Records = list[dict[str, str]]
 
 
-def write(path: Path, records: list[dict[str, str]]) -> None:
+def read(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as stream:
+        yield from map(json.loads, stream)
+
+
+def pools(data: Path) -> tuple[Records, Records]:
+    """Texts that may be private, and others, each in a random order."""
+    notes = next(data.glob("mtsamples.jsonl*"), None)
+    if notes is None:
+        names = (next(data.glob(f"{name}.jsonl*")) for name in ("dev", "test"))
+        private, others = ([row["text"] for row in read(path)] for path in names)
+    else:
+        found = {row["transcription"]: "" for row in read(notes) if row["transcription"]}
+        random.Random(0).shuffle(distinct := list(found))  # many stand under several specialties
+        private, others = distinct[: len(found) // 2], distinct[len(found) // 2 :]
+    for part in (private, others):
+        random.Random(0).shuffle(part)
+    return [{"text": text} for text in private], [{"text": text} for text in others]
+
+
+def write(path: Path, records: Records) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
 
 
@@ -95,11 +114,14 @@ def main() -> int:
     parser.add_argument("--private", type=int, default=400, help="abstracts, of all sites together")
     parser.add_argument("--sites", type=int, default=1)
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--set", choices=("own", "real"), default="own", help="what it begins with")
+    parser.add_argument(
+        "--begin", choices=("own", "real"), default="own", help="what the set begins with"
+    )
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--grid", action="append", help="instead of the usual rates")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
     arguments = parser.parse_args()
     size, rounds, limits = SIZE, ROUNDS, (REPORTED, TUNING)
@@ -109,15 +131,13 @@ def main() -> int:
 
     folder: Path = arguments.out
     folder.mkdir(parents=True, exist_ok=True)
-    private, others = texts(arguments.data, "dev"), texts(arguments.data, "test")
-    for records in (private, others):
-        random.Random(0).shuffle(records)
+    private, others = pools(arguments.data)
     private = private[: arguments.private]
     write(folder / "reported.jsonl", others[: limits[0]])
     write(folder / "tuning.jsonl", others[limits[0] : sum(limits)])
     write(folder / "real.jsonl", others[sum(limits) : sum(limits) + size])
     begins = '[synthetic.generator]\nkind = "model"\n'
-    if arguments.set == "real":
+    if arguments.begin == "real":
         begins = f'data = "real.jsonl"\n{begins}'
     text = FEDERATION.format(
         rounds=rounds, sites=arguments.sites, epsilon=arguments.epsilon, size=size, begins=begins
@@ -134,6 +154,7 @@ def main() -> int:
         *("--methods", arguments.methods, "--seeds", str(arguments.seeds)),
         *("--parallel", str(arguments.parallel)),
         *grids,
+        *(word for setting in arguments.settings for word in ("--set", setting)),
         *("--baseline", "dp-lora") * ("dp-lora" in arguments.methods.split(",")),
         *("--out", str(folder / "comparison")),
     ]
