@@ -4,7 +4,7 @@
 
 DATA holds PubMed abstracts as dev.jsonl and test.jsonl, plain or .gz, with a column text; or the
 notes of MTSamples as mtsamples.jsonl, of which one half takes the place of each. The first texts of
-dev are private; of test, 600 are reported and 300 choose each method's settings. The embedded model,
+dev are private; of test, 600 are reported and 300 choose each method's settings. Embedded model,
 10 steps of rate 0.2, ε = 1 at δ = 1e-5, N = 200, one in two kept; the tenth of the reported texts
 that is worst for the base model is reported beside all. The set is the trained
 model's own samples (--begin own), or 200 other abstracts of test (--begin real): what a perfect
