@@ -117,11 +117,11 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from flwr.app import ConfigRecord
 
     from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
+    from fedpriv.heap import share_heap
     from fedpriv.pki.keys import new_key, private_pem, public_pem
     from fedpriv.privacy.privatised import public
     from fedpriv.protocol import Proposal
     from fedpriv.training.optimizer import VectorOptimizer
-    from fedpriv_server.bounds import share_heap
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.link import Link

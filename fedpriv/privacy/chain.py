@@ -19,7 +19,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -282,13 +282,7 @@ class Chain:
             LedgerCorruptError: this file never had that head.
         """
         with self.lock:
-            newest = len(self._hashes) - 1
-            if witness.rows > newest or self._hashes[witness.rows] != witness.hash:
-                raise LedgerCorruptError(
-                    f"{self.path}: went back in time. It holds {newest} rows, and row"
-                    f" {witness.rows} was seen outside with another hash or is missing."
-                    " Restore the newest copy; releases made since an older one stay spent."
-                )
+            check_seen(self.path, self._hashes, witness, "somebody outside")
 
     def _check(self) -> None:
         connection = self._connection
@@ -330,6 +324,24 @@ def corrupt(path: Path, what: str) -> LedgerCorruptError:
     return LedgerCorruptError(
         f"{path}: {what}. Nothing is released from it; restore the newest copy."
     )
+
+
+def check_seen(path: Path, hashes: Sequence[str], seen: Head, who: str) -> None:
+    """Compare rows with a head that somebody has seen.
+
+    Args:
+        hashes: of the rows, after `GENESIS`.
+
+    Raises:
+        LedgerCorruptError: they never had that head.
+    """
+    newest = len(hashes) - 1
+    if seen.rows > newest or hashes[seen.rows] != seen.hash:
+        raise LedgerCorruptError(
+            f"{path}: went back in time. It holds {newest} rows, and {who} has seen row {seen.rows}"
+            " with another hash or not at all. Restore the newest copy; releases made since an"
+            " older one stay spent."
+        )
 
 
 def row_hash(previous: str, kind: str, body: bytes) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json
-from fedpriv.privacy.chain import GENESIS, Head, Row, corrupt, row_hash
+from fedpriv.privacy.chain import GENESIS, Head, Row, check_seen, corrupt, row_hash
 from fedpriv.privacy.ledger import Ledger, read_history
 from fedpriv.privacy.witness import Witness
 
@@ -67,15 +67,13 @@ def verify_ledger(
     newest = Head(rows[-1].number, rows[-1].hash)
     checked.insert(0, f"{newest.rows} rows, each with the hash of the one before")
 
+    hashes = [GENESIS, *(row.hash for row in rows)]
+
     def was_seen(seen: Head, who: str) -> None:
         if seen in history.lost:
             checked.append(f"{who} has seen row {seen.rows} of a copy that is lost and paid for")
             return
-        if seen.rows > newest.rows or ([GENESIS, *(r.hash for r in rows)][seen.rows]) != seen.hash:
-            raise LedgerCorruptError(
-                f"{path}: went back in time. It holds {newest.rows} rows, and {who} has seen row"
-                f" {seen.rows} with another hash or not at all. Restore the newest copy."
-            )
+        check_seen(path, hashes, seen, who)
         checked.append(f"{who} has seen row {seen.rows}, and it is here")
 
     if head:

@@ -8,7 +8,6 @@ move an object are read at the same time, the others wait with their bodies in t
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 from base64 import b64decode
 from collections import defaultdict
@@ -161,17 +160,3 @@ def _to_the_end(send: Send) -> Send:
         await send(event)
 
     return send_all
-
-
-def share_heap() -> None:
-    """Let all threads allocate from one heap (glibc).
-
-    By default every thread keeps what it has freed for itself, so that a server holds the largest
-    objects that each of its threads ever moved.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    m_arena_max = -8
-    mallopt(m_arena_max, 1)

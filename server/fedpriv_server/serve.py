@@ -16,10 +16,10 @@ from fedpriv.config.job import JobConfig, ServerSection, seconds
 from fedpriv.config.site import is_loopback
 from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
+from fedpriv.heap import share_heap
 from fedpriv.process import Status
 from fedpriv.report import write_report
 from fedpriv.training.worker import WorkerPool
-from fedpriv_server.bounds import share_heap
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
 from fedpriv_server.link import Link
