@@ -12,7 +12,8 @@ generator could make. The same command goes on where it was stopped.
 
 Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone;
 `warm_start` begins there; `every=1000` keeps the set as it is; `noise=products`, `gradient`
-(PDP-SGD) and `residual` (GEP) put the noise elsewhere.
+(PDP-SGD) and `residual` (GEP) put the noise elsewhere. With C = 0.1 every gradient is cut to one
+length, as coefficients always are.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ METHODS = (
     "synthetic",
     "lora",
     "dp-lora",
+    "dp-lora:privacy.clip_norm=0.1",
     "dp-lora:synthetic.warm_start=10",
     "pe-sgd",
     "pe-sgd:synthetic.every=1000",
     "pe-sgd:synthetic.noise=products",
-    "pe-sgd:synthetic.noise=gradient",
-    "pe-sgd:synthetic.noise=residual:synthetic.bound=clipped",
+    "pe-sgd:synthetic.noise=gradient:privacy.clip_norm=0.1",
+    "pe-sgd:synthetic.noise=residual:synthetic.bound=clipped:privacy.clip_norm=0.1",
 )
 FEDERATION = """
 [job]
@@ -148,7 +150,9 @@ def main() -> int:
         text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
         text += f"size = {len(share)}\nepsilon = {arguments.epsilon}\n"
     (folder / "federation.toml").write_text(text, encoding="utf-8")
-    grids = [word for grid in arguments.grid or ["lr=3e-3,1e-2,3e-2"] for word in ("--grid", grid)]
+    grids = [
+        word for grid in arguments.grid or ["lr=1e-3,3e-3,1e-2,3e-2"] for word in ("--grid", grid)
+    ]
     command = [
         *("fedpriv", "compare", str(folder / "federation.toml")),
         *("--methods", arguments.methods, "--seeds", str(arguments.seeds)),

@@ -13,6 +13,7 @@ from rich.text import Text
 from fedpriv import __version__
 from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
+from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import Figures, Reached, Spread
 
@@ -49,7 +50,7 @@ def cells(figures: Figures, seeds: int) -> list[str]:
         _reached(full),
         "" if full is None or full.epsilon_saved is None else f"{full.epsilon_saved:.2f}",
         "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
-        "" if not figures.bytes_up else f"{figures.bytes_up / 1e6:.1f} MB",
+        amount(figures.bytes_up) if figures.bytes_up else "",
         f"{figures.seconds:.0f}",
     ]
 
