@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.errors import ConfigError
-from fedpriv.heap import keep_freed_memory
+from fedpriv.heap import keep_freed_memory, share_heap
 from fedpriv.models.base import Base, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora
@@ -96,6 +96,7 @@ class Worker:
         from fedpriv.training.probe import probe_independence
 
         if self._gradients is None:
+            share_heap()
             keep_freed_memory()
             kind: Callable[[Any], GradientEngine] = PerSampleGradients
             if self.recipe.compute.engine == "opacus":
