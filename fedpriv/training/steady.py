@@ -32,8 +32,7 @@ class SteadyRows:
 
     Args:
         rows: of a batch (B, R), each made of what `GradientEngine.stream` hands over of its own
-            record, by arithmetic that is the same for every place; may be overwritten by the next
-            call.
+            record, by arithmetic that is the same for every place; a tensor of their own.
 
     Attributes:
         places: of a batch. Where memory for so many runs out, a record has no row: with fewer, it
@@ -54,7 +53,7 @@ class SteadyRows:
         for start in range(0, len(examples), places):
             chunk = list(examples[start : start + places])
             filled = chunk + chunk[-1:] * (places - len(chunk))
-            found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)].clone())
+            found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)])
         return torch.cat(found)
 
     def _is_steady(self, length: int) -> bool:

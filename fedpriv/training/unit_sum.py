@@ -14,17 +14,15 @@ from torch import Tensor
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
 from fedpriv.training.microbatch import is_out_of_memory
-from fedpriv.training.steady import SteadyRows
+from fedpriv.training.steady import Rows, SteadyRows
 
 if TYPE_CHECKING:
-    from fedpriv.data.batch import Batch
     from fedpriv.data.encode import Example
     from fedpriv.training.private_step import Unit
     from fedpriv.training.worker import Worker
 
 Member = TypeVar("Member")
 log = logging.getLogger(__name__)
-Rows = Callable[["Batch"], Tensor]
 RowsOf = Callable[[Sequence["Example"], int], Tensor]  # of examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
 
@@ -64,8 +62,8 @@ def sum_of_units(
     at_once = 1 if grid else worker.at_once  # records
     made: RowsOf = partial(_together, worker, rows)
     if steady and not grid:
-        made = steady_rows = SteadyRows(worker, rows)
-        at_once, vectors = steady_rows.places, partial(_one_by_one, vectors)
+        made = filled = SteadyRows(worker, rows)
+        at_once, vectors = filled.places, partial(_one_by_one, vectors)
     for held in _by_length(units, worker.recipe.model.max_length):
         waiting = deque(chunks(held, at_once))
         while waiting:
@@ -113,9 +111,8 @@ def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) ->
                 return found  # one record a unit, one bucket: nothing to average
             if result is None:
                 result = found.new_zeros(len(units), found.shape[1])
-            for row, index in zip(
-                found, chunk, strict=True
-            ):  # in order: index_add_ has none on a GPU
+            # In order, which index_add_ has none of on a GPU.
+            for row, index in zip(found, chunk, strict=True):
                 result[owner[index]] += row * share[owner[index]]
     assert result is not None
     return result
