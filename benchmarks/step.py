@@ -11,7 +11,8 @@ allocator. The floor is the multiplications of the plain step at the best rate s
 
 ``plain`` is what transformers and peft do by themselves; ``opacus hooks`` what opacus does by
 default. fastDP is on no package index: it is measured where a checkout of
-awslabs/fast-differential-privacy is on PYTHONPATH. On a GPU, larger shapes and bfloat16:
+awslabs/fast-differential-privacy is on PYTHONPATH. ``--compiled`` adds our step with torch's
+compiler, which takes a minute a shape and needs one for C++. On a GPU, larger shapes and bfloat16:
 ``--device cuda --shapes gpu``.
 """
 
@@ -22,7 +23,7 @@ import copy
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -228,6 +229,17 @@ class FedprivMixed(Fedpriv):
         super().__init__(model, batch)
 
 
+class FedprivCompiled(FedprivMixed):
+    """What lies between the linear layers, by torch's compiler; it needs one for C++."""
+
+    def __init__(self, model: Any, batch: Batch) -> None:
+        super().__init__(model, batch)
+        for module in model.modules():
+            if "forward" in vars(module):  # where rows of gradients are made
+                module.forward = torch.compiler.disable(module.forward)
+        model.compile(dynamic=False)
+
+
 class OpacusHooks(Way):
     def __init__(self, model: Any, batch: Batch) -> None:
         from opacus import GradSampleModule
@@ -344,11 +356,13 @@ class FastDP(Way):
         self.optimizer.zero_grad()
 
 
+COMPILED = "fedpriv, mixed, compiled"
 WAYS: dict[str, type[Way]] = {
     "plain": Plain,
     "plain, eager": PlainEager,
     "fedpriv": Fedpriv,
     "fedpriv, mixed": FedprivMixed,
+    COMPILED: FedprivCompiled,
     "opacus hooks": OpacusHooks,
     "opacus ghost": OpacusGhost,
     "torch.func": TorchFunc,
@@ -404,12 +418,14 @@ def multiplications(shape: Shape) -> int:
     return counter.get_total_flops()
 
 
-def measure(shape: Shape, device: str, repeats: int) -> list[dict[str, Any]]:
+def measure(
+    kinds: Mapping[str, type[Way]], shape: Shape, device: str, repeats: int
+) -> list[dict[str, Any]]:
     models: dict[str, Any] = {}
     ways: dict[str, Way] = {}
     failed: dict[str, str] = {}
     batch = random_batch(shape).to(device)
-    for name, kind in WAYS.items():
+    for name, kind in kinds.items():
         if kind.attention not in models:
             models[kind.attention] = build(shape, kind.attention)
         try:
@@ -437,7 +453,7 @@ def measure(shape: Shape, device: str, repeats: int) -> list[dict[str, Any]]:
     peaks = {name: peak_bytes(way.step, device) for name, way in ways.items()}
     floor = multiplications(shape) / best_rate(device, shape.dtype)
     rows: list[dict[str, Any]] = []
-    for name in WAYS:
+    for name in kinds:
         row: dict[str, Any] = {"shape": str(shape), "method": name}
         if name in failed:
             rows.append({**row, "failed": failed[name]})
@@ -514,6 +530,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="cpu")
+    parser.add_argument("--compiled", action="store_true", help="with torch's compiler, too")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
@@ -522,7 +539,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     shapes = SHAPES["quick" if arguments.quick else arguments.shapes]
     repeats = 1 if arguments.quick else arguments.repeats
-    rows = [row for shape in shapes for row in measure(shape, arguments.device, repeats)]
+    kinds = {name: WAYS[name] for name in WAYS if arguments.compiled or name != COMPILED}
+    rows = [row for shape in shapes for row in measure(kinds, shape, arguments.device, repeats)]
     show(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
