@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import math
 import os
@@ -10,7 +12,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
@@ -71,6 +73,24 @@ def finite_json(value: Any) -> Any:
 def canonical_json(value: Any) -> bytes:
     """The one byte string of a JSON value: sorted keys, no spaces, no NaN. For digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sha256(content: bytes) -> str:
+    """``sha256:`` and the hex digest, as every digest is written here."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def try_lock(file: int | IO[str], kind: int) -> bool:
+    """Take a lock (`fcntl.LOCK_EX` or `fcntl.LOCK_SH`) on an open file, if nobody else has it.
+
+    Raises:
+        OSError: this file system has no locks.
+    """
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def private_folder(path: Path) -> Path:

@@ -9,11 +9,14 @@ from fedpriv.errors import ConfigError
 
 
 @contextlib.contextmanager
-def health_service(address: str | None) -> Iterator[Callable[[bool], None]]:
+def health_service(address: str | None, key: str) -> Iterator[Callable[[bool], None]]:
     """Serve grpc.health.v1 at `address` while the context lasts; without one, do nothing.
 
     Gives a function that says whether the process serves; until it is called, it does not.
     The service says SERVING or NOT_SERVING, and nothing else.
+
+    Args:
+        key: where the address is set, for the error message.
 
     Raises:
         ConfigError: the address can't be bound.
@@ -35,7 +38,7 @@ def health_service(address: str | None) -> Iterator[Callable[[bool], None]]:
         server.add_insecure_port(address)
     except RuntimeError:
         raise ConfigError(
-            "can't listen there", key="health", value=address, fix="Name another port."
+            "can't listen there", key=key, value=address, fix="Name another port."
         ) from None
 
     def say(serving: bool) -> None:

@@ -73,5 +73,12 @@ def configure(*, as_json: bool) -> None:
     root.setLevel(logging.INFO)
 
 
+def silence(library: str) -> None:
+    """Take a library's own handlers away; it tells of errors alone, where our log goes."""
+    logger = logging.getLogger(library)
+    logger.handlers.clear()
+    logger.setLevel(logging.ERROR)
+
+
 def _is_ours_or_wrong(record: logging.LogRecord) -> bool:
     return record.name.startswith("fedpriv") or record.levelno >= logging.ERROR

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedpriv.errors import RunningError
+from fedpriv.files import try_lock
 
 _FILE, LOCK = "status.json", "process.lock"
 _GLANCE = 0.2  # seconds; `is_running` holds the lock for less
@@ -30,7 +31,7 @@ def only_process(folder: Path) -> Iterator[None]:
     path, deadline = folder / LOCK, time.monotonic() + _GLANCE
     while True:
         with path.open("a") as stream:
-            if _locks(stream, fcntl.LOCK_EX) and _is_at(stream, path):
+            if try_lock(stream, fcntl.LOCK_EX) and _is_at(stream, path):
                 try:
                     yield
                 finally:
@@ -45,17 +46,9 @@ def is_running(folder: Path) -> bool:
     """Whether a process works in a folder."""
     try:
         with (folder / LOCK).open("r") as stream:
-            return not _locks(stream, fcntl.LOCK_SH)
+            return not try_lock(stream, fcntl.LOCK_SH)
     except OSError:
         return False
-
-
-def _locks(stream: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(stream, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_at(stream: IO[str], path: Path) -> bool:
@@ -103,7 +96,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         facts = None
     said = facts if isinstance(facts, dict) else {}
-    return {"running": None} | said | {"running": is_running(folder)}
+    return {"running": None, "pid": None} | said | {"running": is_running(folder)}
 
 
 def _now() -> str:

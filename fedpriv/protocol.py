@@ -23,8 +23,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedpriv import registry
 from fedpriv.config.job import (
+    MAX_JOB_STEPS,
     MAX_SEED,
-    MAX_STEPS,
     MAX_UNITS,
     DenoiseSection,
     Digest,
@@ -38,11 +38,13 @@ from fedpriv.config.job import (
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, sha256
 from fedpriv.privacy.ledger import Head
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
+# The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
+BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -104,7 +106,7 @@ class Proposal(Body):
 
     job_id: JobId
     method: str = Field(max_length=64)
-    steps: int = Field(ge=1, le=MAX_STEPS)
+    steps: int = Field(ge=1, le=MAX_JOB_STEPS)
     seed: int = Field(ge=0, le=MAX_SEED)
     fields: tuple[str, ...]
     model: ModelSection
@@ -161,7 +163,7 @@ class Proposal(Body):
 
     def digest(self) -> str:
         """SHA-256 of everything in it."""
-        return "sha256:" + hashlib.sha256(canonical_json(self.model_dump(mode="json"))).hexdigest()
+        return sha256(canonical_json(self.model_dump(mode="json")))
 
 
 class Offer(Body):
@@ -225,7 +227,7 @@ class StepRequest(Body):
         witness_rows, witness_head: the ledger's head that the server saw last, if any.
     """
 
-    job_id: str
+    job_id: JobId
     slot: int = Field(ge=0)
     set_digest: Digest | None = None
     witness_rows: int = Field(0, ge=0)

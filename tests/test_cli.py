@@ -83,6 +83,17 @@ def test_simulate_prints_json_and_the_other_commands_read_its_run(
     assert "signature" in refused.stderr
 
 
+def test_a_ledger_that_pays_no_more_has_its_own_code(federation: Make, tmp_path: Path) -> None:
+    file, ledger = federation(rounds=2), tmp_path / "kept.db"
+    terms = ("--size", "24", "--epsilon", "0.5", "--delta", "1e-3", "--max-records-per-unit", "1")
+    assert fedpriv("ledger", "init", ledger, *terms, "--simulated").returncode == 0
+    named = ("--set", f"sites.site-1.ledger='{ledger}'")
+    refused = fedpriv("simulate", file, "--out", tmp_path / "run", *named)
+    assert refused.returncode == 4
+    assert f"{file}: sites.site-1: " in refused.stderr
+    assert "of the budget 0.5" in refused.stderr
+
+
 def test_simulate_prints_tables(federation: Make, tmp_path: Path) -> None:
     shown = fedpriv("simulate", federation(), "--rounds", "1", "--out", tmp_path / "run")
     assert shown.returncode == 0, shown.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,31 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
         text = (ROOT / document).read_text()
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
+
+
+def said(tree: ast.AST) -> Iterator[str]:
+    """The texts of a module, with … for what is filled in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else "…" for p in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
+    table = (ROOT / "docs/deploy.md").read_text().partition("| what you see |")[2]
+    rows = table.partition("\n\n")[0].splitlines()[2:]
+    quoted = [row.split("`")[1] for row in rows if row.startswith("| `")]
+    assert len(quoted) >= 5
+    files = (
+        path for root in ("fedpriv", "client", "server") for path in (ROOT / root).rglob("*.py")
+    )
+    texts = [text for path in files for text in said(ast.parse(path.read_text()))]
+    for message in quoted:
+        parts = [part.partition(": ")[2] or part for part in message.split("…")]
+        for part in (part.strip() for part in parts if len(part.strip()) > 8):
+            assert any(part in text for text in texts), message
 
 
 def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:

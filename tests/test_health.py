@@ -20,7 +20,7 @@ def _free() -> str:
 
 def test_a_process_serves_when_it_says_so() -> None:
     address = _free()
-    with health_service(address) as say, grpc.insecure_channel(address) as channel:
+    with health_service(address, "site.health") as say, grpc.insecure_channel(address) as channel:
         stub = HealthStub(channel)
 
         def ask() -> int:
@@ -34,12 +34,12 @@ def test_a_process_serves_when_it_says_so() -> None:
 
 
 def test_without_an_address_nothing_listens() -> None:
-    with health_service(None) as say:
+    with health_service(None, "site.health") as say:
         say(True)
 
 
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=address), health_service(address):
+        with pytest.raises(ConfigError, match=address), health_service(address, "site.health"):
             pass

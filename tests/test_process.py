@@ -78,7 +78,12 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / "status.json").stat().st_mtime_ns == before
 
 
+def test_a_process_that_has_said_nothing_yet_runs(tmp_path: Path) -> None:
+    with only_process(tmp_path):
+        assert read_status(tmp_path) == {"running": True, "pid": None}
+
+
 def test_a_folder_without_a_process_says_so(tmp_path: Path) -> None:
-    assert read_status(tmp_path) == {"running": False}
+    assert read_status(tmp_path) == {"running": False, "pid": None}
     (tmp_path / "status.json").write_text("{")
-    assert read_status(tmp_path) == {"running": False}
+    assert read_status(tmp_path) == {"running": False, "pid": None}

@@ -11,7 +11,10 @@ from flwr.clientapp import ClientApp
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.protocol import (
+    BODY,
     FAILED,
+    SYNTHETIC,
+    VECTOR,
     Body,
     Offer,
     Proposal,
@@ -20,8 +23,8 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.report.budget import BudgetReport
-from fedpriv.synthetic.records import MAX_BYTES, SetChange
-from fedpriv.wire import BLOCK, Blocks, decode_text, encode
+from fedpriv.synthetic.records import SetChange
+from fedpriv.wire import BLOCK, Blocks, encode
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 
@@ -74,8 +77,8 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
     body, vector = site.step(request, _vector(message), _change(message))
     try:
         write_budget_report(site, request.job_id)
-    except OSError as error:  # the release is in the outbox, and its report comes with the next
-        log.error("The budget report was not written: %s", error.strerror)
+    except (OSError, FedprivError) as error:  # what was paid for leaves, its report with the next
+        log.error("The budget report was not written: %s", error)
     log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
     arrays = {name: Array(block) for name, block in encode(vector, site.wire)}
     return body, ArrayRecord(arrays, keep_input=False)
@@ -110,28 +113,26 @@ def refusal(message: Message, error: Exception) -> Message:
 
 
 def _reply(message: Message, body: Body | BudgetReport, arrays: ArrayRecord | None) -> Message:
-    content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
+    content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
     if arrays is not None:
-        content["arrays"] = arrays
+        content[VECTOR] = arrays
     return Message(content, reply_to=message)
 
 
 def _body(message: Message) -> object:
-    record = message.content.config_records.get("fedpriv")
+    record = message.content.config_records.get(BODY)
     return None if record is None else record.get("body")
 
 
 def _change(message: Message) -> SetChange | None:
     """What is to become of the synthetic set that the site holds; nothing without one."""
-    record = message.content.array_records.get("synthetic")
-    if record is None:
-        return None
-    return SetChange.parse(decode_text(lambda name: record[name].data, record.keys(), MAX_BYTES))
+    record = message.content.array_records.get(SYNTHETIC)
+    return None if record is None else SetChange.decode(record)
 
 
 def _vector(message: Message) -> Vector:
     """The vector of a request. As long as its arrays say; the site knows how long it has to be."""
-    record = message.content.array_records.get("arrays")
+    record = message.content.array_records.get(VECTOR)
     if record is None:
         raise ProtocolError("The request has no arrays.")
     size = 0

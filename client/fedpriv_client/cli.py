@@ -124,7 +124,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    running = f"running (pid {facts['pid']})" if facts["running"] else "not running"
+    pid = f" (pid {facts['pid']})" if facts["pid"] else ""  # it has not said anything yet
+    running = f"running{pid}" if facts["running"] else "not running"
     print(f"{facts.get('site', 'site')}: {running}{', PAUSED' if orders.paused else ''}")
     for key in ("server", "connection", "activity", "problem"):
         if facts.get(key) and facts["running"]:

@@ -52,6 +52,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks: list[tuple[str, Callable[[], str]]] = [("kit", lambda: _kit(file))]
     if not offline and not running:
         looks.append(("server", lambda: _server(file)))
+    looks.append(("signing key", lambda: _signing_key(file)))
     if not running:
         looks.append(("ledger", lambda: _ledger(file, config)))
     health = file.site.health
@@ -98,6 +99,17 @@ def _server(file: SiteFile) -> str:
     finally:
         link.close()
     return f"{file.server.address} is the kit's server and knows this site"
+
+
+def _signing_key(file: SiteFile) -> str:
+    from fedpriv.report.budget import load_or_create_key
+    from fedpriv_client.site import SIGNING_KEY
+
+    path = file.site.state_dir / SIGNING_KEY
+    if not path.exists():
+        return "none yet; the client makes one when it starts"
+    load_or_create_key(path)
+    return f"{path} signs the budget reports"
 
 
 def _ledger(file: SiteFile, config: Path) -> str:

@@ -23,6 +23,9 @@ _WHOLE = ".modules_to_save."  # what peft calls a layer that is trained whole
 class Limits:
     """What the site's administrator allows.
 
+    What is left out here is what a simulation allows; a site's file says all of it, with its own
+    defaults (`fedpriv.config.site.AllowSection`).
+
     Attributes:
         per_job: ε that one job may be committed to.
         methods: names a server may ask for.

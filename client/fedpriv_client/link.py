@@ -7,7 +7,6 @@ this file, `fleet` and `envelope`; the tests hold it to what Flower 1.41 does.
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 import threading
@@ -45,6 +44,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from fedpriv import logs
 from fedpriv.errors import (
     AdmissionError,
     CertificateError,
@@ -57,9 +57,7 @@ from fedpriv.errors import (
 from fedpriv_client.envelope import unpack
 from fedpriv_client.fleet import MIB, FleetClient
 
-FLOWER_LOG = logging.getLogger("flwr")
-FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
-FLOWER_LOG.setLevel(logging.ERROR)
+logs.silence("flwr")  # it would tell of every request
 GOODBYE = 3.0  # seconds
 MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind

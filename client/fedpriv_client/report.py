@@ -10,7 +10,6 @@ from fedpriv.report.budget import (
     STRICT_NUMERICS,
     BudgetEvent,
     BudgetReport,
-    load_or_create_key,
     sign,
     write,
 )
@@ -91,7 +90,6 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:
     """Sign the report of a job and write it as ``budget.json`` into the site's folder."""
-    folder = site.settings.state_dir
-    report = sign(budget_report(site, job), load_or_create_key(folder / "report.key"))
-    write(report, folder / "budget.json")
+    report = sign(budget_report(site, job), site.signing_key)
+    write(report, site.settings.state_dir / "budget.json")
     return report

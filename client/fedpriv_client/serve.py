@@ -47,7 +47,7 @@ def serve(file: SiteFile, config: Path) -> None:
             problem="",
         )
         stack.callback(status.update, connection="none", activity="stopped")
-        healthy = stack.enter_context(health_service(file.site.health))
+        healthy = stack.enter_context(health_service(file.site.health, "site.health"))
         link = link_of(file)
         service = Service(link, status, healthy)
         stack.callback(service.close)

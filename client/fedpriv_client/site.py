@@ -34,6 +34,7 @@ from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
 from fedpriv.report import budget
+from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.pe_sgd import Span
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.entropy import Entropy
 
 log = logging.getLogger(__name__)
+SIGNING_KEY = "report.key"  # in the site's folder
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
 _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "declared_size": "data.size",
@@ -255,7 +257,8 @@ class Site:
 
     Raises:
         DataError: the records can't be read, or hold a label that is not declared.
-        LedgerError: the ledger can't be used, or is gone although the site has reported from it.
+        LedgerError: the ledger or the signing key can't be used, or the ledger is gone although
+            the site has reported from it.
         OverlapError: another ledger of the site covers some of the same units.
         ConfigError: the terms are not those that the ledger was made with.
     """
@@ -271,7 +274,8 @@ class Site:
         self._entropy = entropy
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: _Job | None = None
-        private_folder(settings.state_dir)
+        folder = private_folder(settings.state_dir)
+        self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = self._open_ledger()
         try:
             self._records = self._read_records()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedpriv.config import usual
 from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def init(
     path: LedgerPath,
     size: Annotated[int, typer.Option(help="Units in the population, as you state it.", min=1)],
     epsilon: Annotated[float, typer.Option(help="ε that its people have for life.")],
-    delta: Annotated[float, typer.Option(help="δ of the claim, below 1 / size.")] = 1e-5,
-    unit: Annotated[str, typer.Option(help="record, or the id column of a person.")] = "record",
-    max_records_per_unit: Annotated[int, typer.Option(help="Of a unit in a step.", min=1)] = 1,
+    delta: Annotated[float, typer.Option(help="δ of the claim, below 1 / size.")] = usual.DELTA,
+    unit: Annotated[str, typer.Option(help="record, or the id column of a person.")] = usual.UNIT,
+    max_records_per_unit: Annotated[
+        int, typer.Option(help="Of a unit in a step.", min=1)
+    ] = usual.MAX_RECORDS_PER_UNIT,
     rule: Annotated[
-        Literal["plan", "envelope", "rdp", "sum"],
+        usual.RuleName,
         typer.Option(help="How plans add up; fixed for life. See docs/privacy.md."),
     ] = "rdp",
     order: Annotated[int | None, typer.Option(help="rdp: α of the filter.")] = None,

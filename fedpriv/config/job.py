@@ -4,6 +4,10 @@ Every class is a table of the TOML file, every field a key; the description besi
 is its documentation. Paths are relative to the file and are made absolute when it is read.
 What the server proposes here is never an order: each site checks it against its own limits
 before it reads a record.
+
+`lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
+model's size and ε: where a file leaves them out, they come from `fedpriv.config.defaults`, and
+their values here are those of sections that are made in Python.
 """
 
 from __future__ import annotations
@@ -12,19 +16,33 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedpriv.config import usual
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+
+
+def _has_a_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) > MAX_PORT:
+        raise ValueError(f"expected a port of at most {MAX_PORT}")
+    return address
+
+
+MAX_PORT = 65535
+Address = Annotated[
+    str,
+    Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"),
+    AfterValidator(_has_a_port),
+]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
 # Far from where float64 squares lose their value: a bound that small would clip nothing.
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6
-MAX_STEPS = 100_000  # of a job
+MAX_JOB_STEPS = 100_000
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_UNITS = 10**10  # of a population
 MAX_SEED = 2**63 - 1
@@ -116,13 +134,15 @@ class LoraSection(Section):
 
 class PrivacySection(Section):
     epsilon: float = Field(8.0, gt=0, description="proposed per site, for this job")
-    delta: float = Field(1e-5, gt=0, lt=1, description="must be below 1 / declared size")
+    delta: float = Field(usual.DELTA, gt=0, lt=1, description="must be below 1 / declared size")
     sample_rate: float = Field(0.05, gt=0, le=1, description="chance of a unit to be in a step")
     clip_norm: float = Field(
         1.0, ge=MIN_CLIP, le=MAX_CLIP, description="bound on a unit's gradient, L2"
     )
-    unit: str = Field("record", min_length=1, description="record, or an id column")
-    max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
+    unit: str = Field(usual.UNIT, min_length=1, description="record, or an id column")
+    max_records_per_unit: int = Field(
+        usual.MAX_RECORDS_PER_UNIT, ge=1, description="windows or records a unit may hold"
+    )
     numerics: Literal["default", "strict"] = Field(
         "default", description="strict: integer sums and noise; rounding is no assumption; slower"
     )
@@ -133,7 +153,10 @@ class OptimizerSection(Section):
     lr: float = Field(1e-3, gt=0, le=MAX_RATE)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = Field(
-        0, ge=0, le=MAX_STEPS, description="steps of this optimiser in which the rate rises to lr"
+        0,
+        ge=0,
+        le=MAX_JOB_STEPS,
+        description="its steps in which the rate rises to lr",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="all but sgd")
@@ -367,7 +390,6 @@ class JobConfig(Section):
         self._steps_fit()
         self.denoise.check_optimizer(self.optimizer)
         self._has_a_choice()
-        self._projects()
         self._fits_the_engine()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
@@ -381,9 +403,9 @@ class JobConfig(Section):
     def _steps_fit(self) -> None:
         """Whoever consumes the private gradients denoises them, where their noise is known."""
         steps, where = self.job.sync, self.denoise.where
-        if self.steps > MAX_STEPS:
+        if self.steps > MAX_JOB_STEPS:
             raise ValueError(
-                f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_STEPS}"
+                f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_JOB_STEPS}"
             )
         if steps == 1 and where == "site":
             raise ValueError(
@@ -417,23 +439,6 @@ class JobConfig(Section):
                 "gate: has nothing to choose from; set denoise.where to 'gate', or name several"
                 " rates"
             )
-
-    def _projects(self) -> None:
-        """What is lifted from coefficients has noise of another size in every direction."""
-        if self.synthetic is None or self.job.method == "dp-lora":  # for a warm start alone
-            return
-        if self.denoise != DenoiseSection():
-            raise ValueError(
-                "denoise: needs noise of one known size, which a gradient made of coefficients does"
-                " not have; leave it out"
-            )
-        if self.optimizer.name == "dp-adambc":
-            raise ValueError(
-                "optimizer.name: dp-adambc needs noise of one known size, which a gradient made of"
-                " coefficients does not have; use sgd or adamw"
-            )
-        if self.job.sync > 1:
-            self.synthetic.check_local_steps(self.optimizer.weight_decay)
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""

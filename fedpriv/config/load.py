@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
 import tomllib
@@ -20,6 +19,7 @@ from fedpriv.config.section import Section
 from fedpriv.config.site import SiteFile
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError
+from fedpriv.files import sha256
 
 EMBEDDED = Path(__file__).parent.parent / "assets" / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
@@ -271,7 +271,11 @@ def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:
     return generator.model_copy(update=found)
 
 
-_USED = {"gate.data": "choose by", "synthetic.data": "train on"}
+_USED = {
+    "gate.data": "choose by",
+    "synthetic.data": "train on",
+    "evaluation.tuning": "choose settings by",
+}
 
 
 def _check_public(job: JobConfig, path: Path) -> None:
@@ -352,4 +356,4 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
 def digest(job: JobConfig) -> str:
     """SHA-256 of everything the job says, for telling one run's settings from another's."""
     text = json.dumps(job.model_dump(mode="json"), sort_keys=True)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text.encode())

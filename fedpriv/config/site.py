@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from fedpriv.config import usual
 from fedpriv.config.job import (
     MAX_UNITS,
     SHAPES,
@@ -55,8 +56,10 @@ class SiteData(DataSection):
         None, pattern=r"^[0-9a-f]{32}$", description="of the ledger; default: the only one"
     )
     path: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
-    unit: str = Field("record", min_length=1, description="record, or an id column")
-    max_records_per_unit: int = Field(4, ge=1, description="windows or records a unit may hold")
+    unit: str = Field(usual.UNIT, min_length=1, description="record, or an id column")
+    max_records_per_unit: int = Field(
+        usual.MAX_RECORDS_PER_UNIT, ge=1, description="windows or records a unit may hold"
+    )
     size: int = Field(ge=1, le=MAX_UNITS, description="declared, in units; typed, never derived")
     labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
 
@@ -64,11 +67,9 @@ class SiteData(DataSection):
 class BudgetSection(Section):
     """What the site's people have for life. All but `per_job` is fixed with the ledger."""
 
-    rule: Literal["plan", "envelope", "rdp", "sum"] = Field(
-        "rdp", description="how plans add up to one claim"
-    )
+    rule: usual.RuleName = Field("rdp", description="how plans add up to one claim")
     epsilon: float = Field(gt=0, description="for life")
-    delta: float = Field(1e-5, gt=0, lt=1, description="of the claim, below 1 / size")
+    delta: float = Field(usual.DELTA, gt=0, lt=1, description="of the claim, below 1 / size")
     per_job: float = Field(gt=0, description="the most that one job may cost, by itself")
     order: int | None = Field(None, ge=2, description="rdp: α of the filter; default: the best")
     slots: int | None = Field(None, ge=1, description="envelope: steps in all")

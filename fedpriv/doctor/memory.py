@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv import memory
 from fedpriv.config.job import ComputeSection
 from fedpriv.errors import ConfigError
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
 
 _BYTES = {"float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}  # of a weight, as it is loaded
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: str = "cpu") -> int:
@@ -32,14 +32,8 @@ def available(device: str = "cpu") -> int:
         free = found["MemAvailable"]
     except (OSError, KeyError, ValueError, IndexError):
         raise ConfigError("can't be told on this system", key="memory") from None
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        taken = int((_CGROUP / "memory.current").read_text())
-        kinds = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        free = min(free, limit - taken + int(kinds["inactive_file"]))  # a cache is given back
-    except (OSError, ValueError, KeyError):  # no container, or one without a limit
-        pass
-    return max(0, free)
+    left = memory.left()
+    return free if left is None else min(free, left)
 
 
 def weights(name: str, compute: ComputeSection) -> str:
@@ -68,7 +62,7 @@ def weights(name: str, compute: ComputeSection) -> str:
 
 
 def step(worker: Worker) -> str:
-    """What a step over the longest records takes, by making one on random tokens.
+    """What a step over the longest records takes, by making one on a token that is repeated.
 
     Raises:
         ConfigError: it does not fit.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.errors import ProtocolError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, sha256
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class TrainableVector:
             if not p.requires_grad and ".lora_" in name:
                 held = p.detach().float().cpu().contiguous().numpy().tobytes()
                 layout.append([name, hashlib.sha256(held).hexdigest()])
-        self.digest = "sha256:" + hashlib.sha256(canonical_json(layout)).hexdigest()
+        self.digest = sha256(canonical_json(layout))
         self._parameters: list[torch.nn.Parameter] = [p for _, p in trained]
 
     def read(self) -> Vector:

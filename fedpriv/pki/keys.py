@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedpriv.errors import KitError
-from fedpriv.files import write_atomic
+from fedpriv.files import sha256, write_atomic
 from fedpriv.secret import create_secret, load_secret
 
 PrivateKey = ec.EllipticCurvePrivateKey
@@ -109,4 +108,4 @@ def fingerprint(key: PublicKeyTypes) -> str:
         RFC 7469, section 2.4 (the digest; there in base64).
     """
     der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return "sha256:" + hashlib.sha256(der).hexdigest()
+    return sha256(der)

@@ -12,7 +12,6 @@ is for people to find out, once: by comparing `Manifest.ca` over another channel
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ from pydantic import AwareDatetime, Field
 from fedpriv.config.job import Address, Digest, Name
 from fedpriv.config.section import Section
 from fedpriv.errors import KitError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, sha256
 from fedpriv.pki.certificates import (
     certificate_pem,
     check_certificate,
@@ -93,8 +92,8 @@ def new_manifest(
         names=tuple(names),
         ca=fingerprint(ca.public_key()),
         files={
-            "ca.crt": _digest(certificate_pem(ca)),
-            "site.crt": _digest(certificate_pem(certificate)),
+            "ca.crt": sha256(certificate_pem(ca)),
+            "site.crt": sha256(certificate_pem(certificate)),
         },
         issued=now.replace(microsecond=0),
         expires=site.expires,
@@ -150,7 +149,7 @@ def read_kit(
     manifest = read_document(path, Manifest, fix=AGAIN)
     content = {name: _read(part) for name, part in paths.items()}
     for name, part in paths.items():
-        if _digest(content[name]) != manifest.files[name]:
+        if sha256(content[name]) != manifest.files[name]:
             raise KitError(
                 f"{part}: does not belong to {path}: one of them was edited, cut short, or is of"
                 f" another kit or federation. {AGAIN}"
@@ -173,7 +172,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise KitError(f"{path}: can't be read: {error.strerror}. {AGAIN}") from None
-
-
-def _digest(content: bytes) -> str:
-    return "sha256:" + hashlib.sha256(content).hexdigest()

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError
-from fedpriv.files import canonical_json, sync_folder
+from fedpriv.files import canonical_json, sync_folder, try_lock
 
 APPLICATION = 0x66707631  # "fpv1", in the file's header
 FORMAT = 2
@@ -379,21 +379,18 @@ def _lock(path: Path, *, reading: bool) -> int:
     except OSError as error:
         raise LedgerError(f"{path}: can't be opened ({error.strerror}).") from None
     until = time.monotonic() + GLANCE
-    while not _locks(file, fcntl.LOCK_SH if reading else fcntl.LOCK_EX):
-        if reading or time.monotonic() > until or not _locks(file, fcntl.LOCK_SH):
-            os.close(file)
-            raise _in_use(path)
-        fcntl.flock(file, fcntl.LOCK_UN)  # there are only readers: let the next of us try, too
-        time.sleep(0.05)
-    return file
-
-
-def _locks(file: int, kind: int) -> bool:
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        while not try_lock(file, fcntl.LOCK_SH if reading else fcntl.LOCK_EX):
+            if reading or time.monotonic() > until or not try_lock(file, fcntl.LOCK_SH):
+                raise _in_use(path)
+            fcntl.flock(file, fcntl.LOCK_UN)  # there are only readers: let the next of us try, too
+            time.sleep(0.05)
+    except BaseException as error:
+        os.close(file)
+        if isinstance(error, OSError):
+            raise LedgerError(f"{path}: can't be locked ({error.strerror}).") from None
+        raise
+    return file
 
 
 def _in_use(path: Path) -> LedgerInUseError:

@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 def release_gaussian(
     total: ClippedSum, reservation: Reservation, entropy: Entropy
 ) -> Privatised[np.ndarray[tuple[int], np.dtype[np.float32]]]:
-    """Add Gaussian noise of standard deviation σ·sensitivity to every coordinate.
+    """Add Gaussian noise of standard deviation σ·C to every coordinate.
 
-    σ is the noise multiplier of the reserved plan, so what runs is what was paid for. The sum
+    σ and C are noise multiplier and clip norm of the reserved plan, so what runs is what was paid
+    for; a sum of less sensitivity than C gets no less noise, so that nobody can tell. The sum
     and the noise are float64, or integers on the plan's grid where its numerics are strict;
     rounding the result to float32 is post-processing.
 
     Privacy:
-        What leaves: the noisy sum, (P,) float32. Its sensitivity is `total.sensitivity`, for
-        adding or removing one unit. Paid by the reservation: one Poisson-subsampled Gaussian
+        What leaves: the noisy sum, (P,) float32. Its sensitivity is C at most, for adding or
+        removing one unit. Paid by the reservation: one Poisson-subsampled Gaussian
         mechanism (Dwork & Roth 2014, §A.1; Mironov et al. 2019) at (sample_rate, σ). In strict
         numerics exactly so, up to `sampler_delta`: with an integer sum S and real noise Y,
         S + round(Y) = round(S + Y) is post-processing of S + Y.

@@ -10,7 +10,7 @@ from fedpriv.errors import AccountingError
 from fedpriv.privacy.accountant import Event
 from fedpriv.privacy.grid import Numerics
 
-MAX_STEPS, MAX_NOISE = 10**9, 1e9
+MAX_STEPS, MAX_NOISE = 10**9, 1e9  # of what can be computed; a job may have fewer
 
 
 @dataclass(frozen=True)

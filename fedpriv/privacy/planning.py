@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedpriv.config import usual
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy.accountant import (
     ACCOUNTANT,
@@ -29,7 +30,6 @@ from fedpriv.privacy.calibration import (
 )
 from fedpriv.privacy.plan import MAX_STEPS
 
-DEFAULT_DELTA = 1e-5  # that of a federation file
 DEFAULT_RECORDS = (2, 3, 5)
 MAX_RECORDS = 100  # of one person; the time grows with them
 ASSUMPTIONS = (
@@ -164,7 +164,7 @@ def solve(
 
     Args:
         epsilon: target that the plan may cost at most.
-        delta: where it is missing and something else is too, `DEFAULT_DELTA`.
+        delta: where it is missing and something else is too, `usual.DELTA`.
         sample_rate: chance of a unit to be in a step.
         steps: number of equal steps.
         noise_multiplier: standard deviation of the noise over the clip norm.
@@ -193,7 +193,7 @@ def solve(
     missing = [name for name, value in given.items() if value is None]
     delta_is_default = "delta" in missing and len(missing) > 1
     if delta_is_default:
-        given["delta"] = DEFAULT_DELTA
+        given["delta"] = usual.DELTA
         missing.remove("delta")
     if len(missing) > 1:
         raise _too_few(missing)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedpriv.errors import LedgerError, LedgerInUseError
-from fedpriv.files import write_atomic
+from fedpriv.files import try_lock, write_atomic
 from fedpriv.privacy.chain import Head
 
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -66,15 +66,15 @@ class Witness:
         """
         try:
             self._file = os.open(self.path, os.O_RDWR)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise LedgerInUseError(
-                f"{self.path}: is the witness of a ledger that is open, and of no copy of it."
-            ) from None
+            held = try_lock(self._file, fcntl.LOCK_EX)
         except OSError as error:
             self.close()
             raise _unwritable(self.path, error) from None
+        if not held:
+            self.close()
+            raise LedgerInUseError(
+                f"{self.path}: is the witness of a ledger that is open, and of no copy of it."
+            )
 
     def close(self) -> None:
         """Let go of the file."""

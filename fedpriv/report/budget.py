@@ -24,11 +24,11 @@ from pydantic import Field, ValidationError
 
 from fedpriv.config.job import Name
 from fedpriv.config.section import Section
+from fedpriv.config.usual import RuleName
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.secret import load_or_create_secret
 
-Rule = Literal["plan", "envelope", "rdp", "sum"]
 Epsilon = Annotated[float, Field(ge=0)]
 TIMING = "not covered: replies leave when they are ready"
 NUMERICS = (
@@ -78,7 +78,7 @@ class BudgetReport(Section):
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
     delta: float = Field(gt=0, lt=1)
     declared_size: int = Field(ge=1, description="in units; typed, never derived")
-    rule: Rule = "plan"
+    rule: RuleName = "plan"
     accountant: str = Field(min_length=1)
     timing: str = TIMING
     numerics: str = NUMERICS

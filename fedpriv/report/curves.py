@@ -74,12 +74,11 @@ def _loss_lines(directory: RunDirectory) -> list[Line]:
         return []
     lines = []
     if before is not None and finite(before):
-        lines.append(
-            Line(f"before {score(before)}", [(0.0, before), (points[-1][0], before)], "quiet", 1.2)
-        )
+        level = [(0.0, before), (points[-1][0], before)]
+        lines.append(Line(f"before {score(before)}", level, "quiet", 1.2, dashed=True))
         points = [(0.0, before), *points]
-    after = Line(f"after {score(points[-1][1])}", thin(points, POINTS), "accent", 2.2)
-    return [*(Line(x.label, x.points, x.colour, x.width, dashed=True) for x in lines), after]
+    lines.append(Line(f"after {score(points[-1][1])}", thin(points, POINTS), "accent", 2.2))
+    return lines
 
 
 def _epsilon_lines(directory: RunDirectory) -> list[Line]:

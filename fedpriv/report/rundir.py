@@ -142,7 +142,7 @@ def read_run(run_dir: Path) -> RunDirectory:
     rounds = _read_metrics(run_dir / "metrics.jsonl", run.status)
     reports = _read_reports(run_dir / "sites")
     # Over the network a site may be gone before it was asked.
-    if run.private and run.status == "finished" and run.job.engine == "inline" and not reports:
+    if run.private and run.status == "finished" and run.job.engine != "network" and not reports:
         raise RunError(
             f"{run_dir / 'sites'}: has no NAME/budget.json, so a finished private run has"
             " nothing to say about privacy. Copy the whole run directory."

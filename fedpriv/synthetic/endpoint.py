@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from fedpriv.config.synthetic import GeneratorSection
-from fedpriv.errors import RoundError, RunError
+from fedpriv.errors import ConfigError, RoundError, RunError
 from fedpriv.files import canonical_json, write_json
 
 AT_ONCE = 8
@@ -36,7 +36,17 @@ def endpoint(
     Args:
         longest: tokens of a record, which are enough of an answer.
         cache: folder of answers by what was asked, so that a job that goes on asks nothing twice.
+
+    Raises:
+        ConfigError: its address can't be one.
     """
+    url = f"{(settings.url or '').rstrip('/')}/chat/completions"
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(
+            f"is no address ({error})", key="synthetic.generator.url", value=settings.url
+        ) from None
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         key = os.environ.get(settings.key_env)
@@ -53,7 +63,6 @@ def endpoint(
             }
             for index, instruction in enumerate(instructions)
         ]
-        url = f"{(settings.url or '').rstrip('/')}/chat/completions"
         with (
             httpx.Client(timeout=settings.timeout, headers=headers) as client,
             ThreadPoolExecutor(AT_ONCE) as pool,

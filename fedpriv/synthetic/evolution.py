@@ -191,7 +191,8 @@ def _grown(
 ) -> SyntheticSet:
     """The seeds at their places, and variations of them at the others'."""
     seeds = [before.records[place] for place in chosen.seeds]
-    free = [place for place in range(len(before)) if place not in set(chosen.seeds)]
+    kept = set(chosen.seeds)
+    free = [place for place in range(len(before)) if place not in kept]
 
     def make(count: int, attempt: int) -> list[Record]:
         parents = [seeds[i % len(seeds)] for i in range(count)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -13,8 +12,9 @@ from fedpriv.config.job import Digest, FieldName
 from fedpriv.config.synthetic import MAX_SYNTHETIC
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.errors import DataError, ProtocolError, SyntheticSetError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, sha256
 from fedpriv.protocol import Body
+from fedpriv.wire import decode_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,7 +49,7 @@ class SyntheticSet:
 
     @cached_property
     def digest(self) -> str:
-        return "sha256:" + hashlib.sha256(canonical_json(list(self.records))).hexdigest()
+        return sha256(canonical_json(list(self.records)))
 
     def examples(
         self, spec: DataSpec, tokenizer: PreTrainedTokenizerBase
@@ -102,6 +102,15 @@ class SetChange(Body):
         if (held := characters(self.records.values())) > MAX_SET:
             raise ValueError(f"records: {held} characters are more than {MAX_SET}")
         return self
+
+    @classmethod
+    def decode(cls, arrays: Mapping[str, Any]) -> Self:
+        """Read what `fedpriv.wire.encode_text` made of one: blocks, each with its bytes as `data`.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        return cls.parse(decode_text(lambda name: arrays[name].data, arrays.keys(), MAX_BYTES))
 
     @classmethod
     def between(cls, old: SyntheticSet | None, new: SyntheticSet) -> Self:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from fedpriv import memory
 from fedpriv.data.batch import Batch
 from fedpriv.training.loss import record_losses
 
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
 SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
-ROWS_SHARE = 16  # on a CPU, rows may take one in so many of the machine's bytes
+ROWS_SHARE = 16  # on a CPU, rows may take one in so many of all bytes
 
 
 def records_that_fit(worker: Worker) -> int:
     """A power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory holds.
 
     Privacy:
-        Measured on random tokens; records have no part in it.
+        Measured on one public token, repeated; records have no part in it.
     """
     if worker.device == "cpu":
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        rows = memory // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
+        rows = memory.total() // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
         return _power_of_two(min(ON_A_CPU, rows))
     one = rehearse(worker, 1)
     try:
@@ -42,7 +41,7 @@ def records_that_fit(worker: Worker) -> int:
 
 
 def rehearse(worker: Worker, count: int) -> int:
-    """Compute a step over random records of the longest length.
+    """Compute a step over records of one token, repeated, of the longest length.
 
     Returns:
         Bytes that it took at most, on a GPU; 0 on a CPU, where the system counts them.

@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from pydantic import Field, TypeAdapter
 
-from fedpriv.config.job import MAX_STEPS
+from fedpriv.config.job import MAX_JOB_STEPS
 from fedpriv.errors import RunError
 from fedpriv.files import replacing
 from fedpriv.privacy.ledger import Head
@@ -19,7 +19,7 @@ from fedpriv.privacy.privatised import Privatised, require_privatised, restored
 from fedpriv.synthetic.records import Record
 from fedpriv.training.optimizer import Tensors
 
-_ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_STEPS)])
+_ROUND: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=MAX_JOB_STEPS)])
 _HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
     dict[str, tuple[Annotated[int, Field(ge=0)], str]]
 )

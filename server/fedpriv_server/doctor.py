@@ -6,7 +6,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, ServerSection
@@ -17,9 +17,8 @@ from fedpriv.errors import ConfigError, KitError
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.orders import server_names
-from fedpriv_server.registry import Registry
+from fedpriv_server.registry import SOON, Registry
 
-SOON = timedelta(days=30)  # before which a certificate is worth renewing
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
 RUNS = Path("runs")
 

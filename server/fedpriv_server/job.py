@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 from fedpriv import registry
 from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
 from fedpriv.data import Example
-from fedpriv.errors import RoundError
+from fedpriv.errors import FedprivError, RoundError
 from fedpriv.models.stored import EMBEDDED
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger import Head
@@ -187,9 +188,10 @@ class Job:
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
                 listener(metrics)
-        except (KeyboardInterrupt, RoundError):
-            self.save()
-            run.stop("interrupted")
+        except BaseException:
+            with suppress(OSError, FedprivError):  # on a full disk, say; what ended the job is told
+                self.save()
+                run.stop("interrupted")
             raise
         self.save()
         run.stop("finished")

@@ -61,6 +61,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.responses import JSONResponse
 
+from fedpriv import logs
 from fedpriv.errors import ProtocolError
 from fedpriv_server.bounds import Bounds
 from fedpriv_server.presence import Presence
@@ -69,9 +70,7 @@ from fedpriv_server.store import FolderStore
 from fedpriv_server.upload import Upload
 
 log = logging.getLogger(__name__)
-FLOWER_LOG = logging.getLogger("flwr")
-FLOWER_LOG.handlers.clear()  # it brings its own, and tells of every request
-FLOWER_LOG.setLevel(logging.ERROR)
+logs.silence("flwr")  # it would tell of every request
 HOLD = 5.0  # seconds that a site's question for messages is held open
 TASK_HEARTBEAT = 10.0
 LONGEST_NAME = 100  # characters of a message's type, group and ids

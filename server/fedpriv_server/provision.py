@@ -18,7 +18,7 @@ from cryptography import x509
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, KitError
-from fedpriv.files import private_folder, write_atomic
+from fedpriv.files import private_folder, try_lock, write_atomic
 from fedpriv.pki.certificates import (
     Description,
     certificate_pem,
@@ -281,10 +281,8 @@ def _alone(folder: Path) -> Iterator[None]:
     """Keep the folder for one run at a time."""
     descriptor = os.open(private_folder(folder), os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise KitError(f"{folder}: another fedpriv provision is at work there.") from None
+        if not try_lock(descriptor, fcntl.LOCK_EX):
+            raise KitError(f"{folder}: another fedpriv provision is at work there.")
         yield
     finally:
         os.close(descriptor)

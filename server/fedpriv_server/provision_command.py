@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedpriv_server.provision import Provisioned
 
 PASSPHRASE = "FEDPRIV_CA_PASSPHRASE"
-SOON = timedelta(days=30)
 
 
 def provision(
@@ -111,6 +110,8 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
 
 def _advice(made: Provisioned, now: datetime) -> list[str]:
     """What the coordinator has to do next."""
+    from fedpriv_server.registry import SOON
+
     sites = made.authority.registry.sites.values()
     dates = [
         ("server", made.server.expires),

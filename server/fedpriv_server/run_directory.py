@@ -86,7 +86,7 @@ class RunDirectory:
         info = {
             "format": 1,
             "job": config.job.model_dump(mode="json"),
-            "job_id": f"{config.job.name[:100]}-{secrets.token_hex(4)}",
+            "job_id": f"{config.job.name}-{secrets.token_hex(4)}",
             "status": "preparing",
             "started": _now(),
             "finished": None,

@@ -76,7 +76,7 @@ def _serve(
     try:
         with contextlib.ExitStack() as stack:
             status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
-            healthy = stack.enter_context(health_service(config.server.health))
+            healthy = stack.enter_context(health_service(config.server.health, "server.health"))
             stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
             link = Link(out / "link")
             grid = NetworkGrid(link)
@@ -118,7 +118,7 @@ def _run(
     log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(names.values())))
     try:
         job.execute(grid, round_done, assembly)
-    except RoundError as error:
+    except FedprivError as error:
         status.update(state="stopped", problem=str(error))
         raise
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv import registry
-from fedpriv.config.job import JobConfig, ModelSection
+from fedpriv.config.job import DenoiseSection, JobConfig, ModelSection
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data import read_records
 from fedpriv.errors import ConfigError
@@ -44,6 +44,19 @@ def check_use(config: JobConfig) -> None:
     if settings is not None and not projects and not settings.warm_start:
         fix = f"With method {method!r}, such a set is for a warm_start."
         raise ConfigError("has nothing to do", key="synthetic", fix=fix)
+    if settings is None or not projects:
+        return
+    # What is lifted from coefficients has noise of another size in every direction.
+    problem = "needs noise of one known size, which a gradient made of coefficients does not have"
+    if config.denoise != DenoiseSection():
+        raise ConfigError(problem, key="denoise", fix="Leave it out.")
+    if config.optimizer.name == "dp-adambc":
+        raise ConfigError(problem, key="optimizer.name", value="dp-adambc", fix="Use sgd or adamw.")
+    if config.job.sync > 1:
+        try:
+            settings.check_local_steps(config.optimizer.weight_decay)
+        except ValueError as error:
+            raise ConfigError(str(error), key="job.sync", value=config.job.sync) from None
 
 
 def evolution_of(

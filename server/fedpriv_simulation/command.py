@@ -17,6 +17,7 @@ from rich.table import Table
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.files import finite_json
+from fedpriv.report.figures import amount
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome
@@ -213,13 +214,9 @@ def show(outcome: Outcome, console: Console) -> None:
         )
     console.print(budget)
     console.print(
-        f"{_size(figures['bytes_up'])} up, {_size(figures['bytes_down'])} down"
+        f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
         f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
         f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

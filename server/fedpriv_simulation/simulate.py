@@ -216,4 +216,5 @@ def _naming(source: Path, key: str | None = None) -> Iterator[None]:
             error.problem, file=source, key=error.key, value=error.value, fix=error.fix
         ) from error
     except FedprivError as error:
-        raise ConfigError(str(error).rstrip("."), file=source, key=key) from error
+        error.args = (": ".join(str(part) for part in (source, key, error) if part),)
+        raise

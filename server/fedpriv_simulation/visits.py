@@ -17,7 +17,7 @@ from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import LedgerInUseError, PausedError
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import BODY, Proposal
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
@@ -25,7 +25,6 @@ from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
 
 PATIENCE = 60.0  # seconds that a message waits for another one that its site is at
-JOB = "fedpriv"  # the record's name, in a message and in the state of a node
 
 
 class Visits:
@@ -53,14 +52,14 @@ class Visits:
         """
         try:
             with contextlib.closing(self._open(number)) as site:
-                if message.metadata.message_type == MessageType.TRAIN and JOB in context.state:
-                    site.consider(Proposal.parse(context.state.config_records[JOB]["body"]))
+                if message.metadata.message_type == MessageType.TRAIN and BODY in context.state:
+                    site.consider(Proposal.parse(context.state.config_records[BODY]["body"]))
                 make_whole(message, context.state)
                 reply = client_app(site)(message, context)
         except Exception as error:
             return refusal(message, error)
         if message.metadata.message_type == MessageType.QUERY:
-            context.state[JOB] = message.content[JOB]
+            context.state[BODY] = message.content[BODY]
         return reply
 
     def _open(self, number: int) -> Site:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
-from fedpriv.synthetic.records import MAX_BYTES, SetChange
-from fedpriv.wire import decode_text
+from fedpriv.protocol import SYNTHETIC
+from fedpriv.synthetic.records import SetChange
 from fedpriv_strategies.messages import as_text
-
-SYNTHETIC = "synthetic"  # the record's name, in a message and in the state of a node
 
 
 def make_whole(message: Message, state: RecordDict) -> None:
@@ -24,10 +22,6 @@ def make_whole(message: Message, state: RecordDict) -> None:
     sent = message.content.array_records.get(SYNTHETIC)
     if sent is not None:
         kept = state.array_records.get(SYNTHETIC)
-        held = None if kept is None else _change(kept).apply(None)
-        whole = SetChange.between(None, _change(sent).apply(held))
+        held = None if kept is None else SetChange.decode(kept).apply(None)
+        whole = SetChange.between(None, SetChange.decode(sent).apply(held))
         message.content[SYNTHETIC] = state[SYNTHETIC] = as_text(whole.model_dump_json())
-
-
-def _change(record: ArrayRecord) -> SetChange:
-    return SetChange.parse(decode_text(lambda name: record[name].data, record.keys(), MAX_BYTES))

@@ -22,7 +22,7 @@ from fedpriv.errors import (
 from fedpriv.privacy.calibration import calibrate_noise
 from fedpriv.privacy.ledger import Head
 from fedpriv.privacy.privatised import post_process
-from fedpriv.protocol import Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.protocol import VECTOR, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.gate import Choice
@@ -308,7 +308,7 @@ class DpLoraStrategy(Strategy):
         slot = self._slot(server_round)
         if answer.slot != slot:
             raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
-        arrays = reply.content.array_records.get("arrays")
+        arrays = reply.content.array_records.get(VECTOR)
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
         blocks = as_blocks(arrays, self._values, self.proposal.wire)

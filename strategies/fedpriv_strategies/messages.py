@@ -10,7 +10,7 @@ from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.privatised import Privatised, received, require_privatised
-from fedpriv.protocol import Answer, Body, Refusal, parse_answer
+from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
 from fedpriv.wire import Blocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
@@ -26,11 +26,11 @@ def message(
     synthetic: ArrayRecord | None = None,
 ) -> Message:
     """A message to one node; `group` is its round."""
-    content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
+    content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
     if vector is not None:
-        content["arrays"] = vector
+        content[VECTOR] = vector
     if synthetic is not None:
-        content["synthetic"] = synthetic
+        content[SYNTHETIC] = synthetic
     return Message(content, dst_node_id=node, message_type=kind, group_id=group)
 
 
@@ -87,7 +87,7 @@ def body_of(reply: Message) -> object:
     """
     if reply.has_error():
         raise ProtocolError(f"The node answered with error code {reply.error.code}.")
-    record = reply.content.config_records.get("fedpriv")
+    record = reply.content.config_records.get(BODY)
     return None if record is None else record.get("body")
 
 

@@ -21,9 +21,10 @@ from fedpriv.files import write_json
 from fedpriv.models.base import digest_of
 from fedpriv.pki.keys import new_key, write_key
 from fedpriv.privacy.ledger import Ledger, Plan
+from fedpriv.report.budget import load_or_create_key
 from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers
-from fedpriv_client.site import cache_folder
+from fedpriv_client.site import SIGNING_KEY, cache_folder
 
 Found = dict[str, dict[str, Any]]
 
@@ -70,7 +71,7 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     before = tree(file.parent)
     code, found = examined(file, "--offline")
     assert code == 0, found
-    order = "site file,packages,device,clock,kit,ledger,disk,records,model,memory"
+    order = "site file,packages,device,clock,kit,signing key,ledger,disk,records,model,memory"
     assert list(found) == order.split(",")
     assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
     assert tree(file.parent) == before
@@ -100,6 +101,17 @@ def test_what_is_wrong_is_named(
     assert exit_code == code, found
     assert found[what]["ok"] is False
     assert said in found[what]["found"]
+
+
+def test_a_signing_key_that_others_may_read_is_told(file: Path) -> None:
+    state = load_site(file).site.state_dir
+    state.mkdir(mode=0o700, exist_ok=True)
+    load_or_create_key(state / SIGNING_KEY).public_key()
+    assert examined(file, "--offline")[0] == 0
+    (state / SIGNING_KEY).chmod(0o644)
+    code, found = examined(file, "--offline")
+    assert code == 4
+    assert "chmod 600" in found["signing key"]["found"]
 
 
 def test_an_older_copy_of_the_ledger_is_told(file: Path) -> None:

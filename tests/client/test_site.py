@@ -416,6 +416,21 @@ def test_a_release_that_cannot_be_written_is_not_sent(
     site.close()
 
 
+@pytest.mark.parametrize("error", [OSError("No space left on device"), LedgerError("no")])
+def test_what_was_paid_for_leaves_without_its_report(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("fedpriv_client.app.write_budget_report", fails)
+    assert ask(site, request(), TRAIN, setting.vector)["kind"] == "step"
+    site.close()
+
+
 def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation of law 1: without a reservation there is nothing to release."""
     site = setting.site()
@@ -632,6 +647,18 @@ def test_an_older_ledger_than_the_sites_own_report_is_refused(setting: Setting) 
         setting.site()
 
 
+def test_a_key_that_signs_nothing_is_told_before_anything_is_paid(setting: Setting) -> None:
+    setting.site().close()
+    key = setting.folder / "state" / "report.key"
+    key.chmod(0o644)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        setting.site()
+    key.chmod(0o600)
+    key.write_text("no key")
+    with pytest.raises(LedgerError, match="PEM"):
+        setting.site()
+
+
 def test_no_clear_text_outlives_the_site(setting: Setting) -> None:
     stale = setting.folder / "state" / "cache" / "left-by-a-killed-process.arrow"
     stale.parent.mkdir(parents=True)
@@ -640,7 +667,7 @@ def test_no_clear_text_outlives_the_site(setting: Setting) -> None:
     assert not stale.exists()
     site.close()
     left = {path.name for path in (setting.folder / "state").iterdir()}
-    assert left == {"ledger.db", "units.db", "units.key"}
+    assert left == {"ledger.db", "report.key", "units.db", "units.key"}
 
 
 def patients(*names: str, notes: int = 2) -> list[dict[str, str]]:
@@ -689,7 +716,8 @@ def test_two_ledgers_of_a_site_share_no_patient(ledgers: Ledgers) -> None:
     with pytest.raises(OverlapError, match="1 with the ledger of data set " + "h" * 32) as caught:
         ledgers.start("lungs", moved, "patient_nbr")
     assert "smith" not in str(caught.value)
-    assert list((ledgers.setting.folder / "lungs").iterdir()) == []  # no clear text is left
+    left = [path.name for path in (ledgers.setting.folder / "lungs").iterdir()]
+    assert left == ["report.key"]  # no clear text
     ledgers.start("lungs", moved[2:], "patient_nbr")
 
 

@@ -7,17 +7,19 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from fedpriv.commands.ledger import app
+from fedpriv.config.job import PrivacySection
+from fedpriv.config.usual import RuleName
 from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger import Ledger, Plan, Reservation
-from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.privacy.rules import RULES, EnvelopeRule, PlanRule, RdpRule, SumRule
 
 PLAN = Plan("job-1", "dp-lora", 0.1, 2.0, 1.0, 8, "sha256:" + "c" * 64)
 DIGEST = "sha256:" + "a" * 64
@@ -273,3 +275,17 @@ def test_the_commands_need_no_torch() -> None:
         "assert not {'torch', 'transformers', 'flwr'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_left_out_is_what_a_federation_file_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    assert ledger("init", path, "--size", "200", "--epsilon", "1").exit_code == 0
+    usual = PrivacySection()
+    with Ledger.open(path, reading=True) as opened:
+        terms = opened.terms
+    assert (terms.delta, terms.unit) == (usual.delta, usual.unit)
+    assert terms.max_records_per_unit == usual.max_records_per_unit
+
+
+def test_every_rule_has_its_word() -> None:
+    assert set(get_args(RuleName)) == set(RULES)

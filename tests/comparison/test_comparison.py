@@ -150,6 +150,8 @@ def test_settings_are_chosen_on_the_records_that_the_file_names(
     assert last("tuning_loss") == last("eval_loss") != halves[0].results[0].last("eval_loss")
     with pytest.raises(ConfigError, match="exclude each other"):
         load_job(file, [*overrides, "evaluation.tuning_share=0.5"])
+    with pytest.raises(ConfigError, match="choose settings by the records that are reported"):
+        load_job(file, [f"evaluation.tuning={config.evaluation.data}"])
     with pytest.raises(ConfigError, match="no such file") as caught:
         simulate(load_job(file, ["evaluation.tuning=none.jsonl"]), tmp_path / "run", source=file)
     assert caught.value.key == "evaluation.tuning"

@@ -81,6 +81,7 @@ def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
         (["data.labels=['a','b']"], "data.labels", "belong to a label column"),
         (["data.columns={text='t',label='l'}"], "data.labels", "two distinct names"),
         (["server.address=fed.example.org"], "server.address", "pattern"),
+        (["server.address=fed.example.org:65536"], "server.address", "at most 65535"),
         (["server.plain=true"], "server.plain", "another machine"),
         (["budget.epsilon=inf"], "budget.epsilon", "finite"),
         (["budget.epsilon=0"], "budget.epsilon", "greater than 0"),

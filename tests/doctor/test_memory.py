@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import fedpriv.memory
 from fedpriv.config.job import ComputeSection
 from fedpriv.doctor import memory
 from fedpriv.errors import ConfigError
@@ -34,7 +35,7 @@ def test_a_container_counts_for_less_than_its_machine(
 ) -> None:
     machine = memory.available()
     assert machine > 0
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(fedpriv.memory, "CGROUP", tmp_path)
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("2000\n")
     (tmp_path / "memory.stat").write_text("anon 1500\ninactive_file 400\n")

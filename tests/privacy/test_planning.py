@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpriv.config import usual
 from fedpriv.config.job import PrivacySection
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy.accountant import ACCOUNTANT, Event, epsilon_of_group, epsilon_upper
-from fedpriv.privacy.planning import DEFAULT_DELTA, Planned, solve
+from fedpriv.privacy.planning import Planned, solve
 
 PLAN: dict[str, Any] = {
     "epsilon": 3.0,
@@ -60,10 +61,10 @@ def test_five_are_checked() -> None:
 
 
 def test_delta_is_that_of_a_federation_file_where_something_else_is_missing() -> None:
-    assert PrivacySection().delta == DEFAULT_DELTA
+    assert PrivacySection().delta == usual.DELTA
     planned = solve(**{**PLAN, "delta": None, "noise_multiplier": None})
     assert planned.delta_is_default
-    assert planned.delta == DEFAULT_DELTA
+    assert planned.delta == usual.DELTA
     assert planned.solved_for == "noise_multiplier"
 
 

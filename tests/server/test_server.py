@@ -224,6 +224,21 @@ def test_too_few_replies_change_nothing_and_can_be_resumed(
     assert setting.run.info["status"] == "interrupted"
 
 
+def test_a_job_that_ends_on_a_full_disk_does_not_go_on_for_its_readers(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(federation(rounds=2), tmp_path / "run")
+
+    def full(*arguments: Any) -> None:
+        raise RunError("no space left")
+
+    monkeypatch.setattr(setting.run, "save", full)
+    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RunError, match="no space left"):
+        setting.job.execute(grid, lambda row: None)
+    setting.close()
+    assert setting.run.info["status"] == "interrupted"
+
+
 def test_too_few_offers_stop_the_job_before_anything_is_spent(
     federation: Make, tmp_path: Path
 ) -> None:

@@ -18,7 +18,18 @@ import numpy as np
 import pytest
 
 from fedpriv.config import load_job
-from fedpriv.errors import ConfigError, DataError, FedprivError, RunError, RunningError
+from fedpriv.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    FedprivError,
+    LedgerCorruptError,
+    LedgerError,
+    NotPrivateError,
+    OverlapError,
+    RunError,
+    RunningError,
+)
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import Ledger, Terms
 from fedpriv.privacy.privatised import public
@@ -304,7 +315,7 @@ def test_a_model_that_cannot_be_trained_privately_is_refused(
         "data.columns={text='note', label='patient'}",
         "lora.target_modules=['query_proj']",
     )
-    with pytest.raises(ConfigError, match="deberta"):
+    with pytest.raises(NotPrivateError, match="deberta"):
         run(file, out, *overrides)
     assert not out.exists()
 
@@ -428,7 +439,7 @@ def test_every_run_is_charged_to_a_ledger_that_outlives_it(
         assert [event.count for event in budget.events] == [2]
         allocated.append(budget.epsilon_allocated)
     assert 0 < allocated[0] < allocated[1]
-    with pytest.raises(ConfigError, match=r"sites\.site-0.*under the rule 'rdp'"):
+    with pytest.raises(BudgetError, match=r"sites\.site-0.*under the rule 'rdp'"):
         run(file, tmp_path / "c", override, "job.rounds=4000", "sites.site-0.epsilon=39.0",
             "privacy.epsilon=39.0")  # fmt: skip
     with Ledger.open(ledger) as opened:
@@ -440,7 +451,7 @@ def test_the_rule_plan_takes_no_second_run(federation: Make, tmp_path: Path) -> 
     override = lasting(ledger, rule=PlanRule())
     run(file, tmp_path / "a", override)
     spent = ledger.read_bytes()
-    with pytest.raises(ConfigError, match=r"sites\.site-0.*one plan for life"):
+    with pytest.raises(BudgetError, match=r"sites\.site-0.*one plan for life"):
         run(file, tmp_path / "b", override)
     assert ledger.read_bytes() == spent
     assert not (tmp_path / "b").exists()
@@ -458,7 +469,7 @@ def test_under_a_sum_each_plan_is_calibrated_at_its_share_of_delta(
 
 def test_a_named_ledger_is_made_on_purpose(federation: Make, tmp_path: Path) -> None:
     override = f"sites.site-0.ledger='{tmp_path / 'none.db'}'"
-    with pytest.raises(ConfigError, match=r"no such ledger.*fedpriv ledger init .*--simulated"):
+    with pytest.raises(LedgerError, match=r"no such ledger.*fedpriv ledger init .*--simulated"):
         run(federation(rounds=1), tmp_path / "a", override)
     for change, words in (
         ({"simulated": False}, "simulated"),
@@ -474,7 +485,7 @@ def test_a_new_ledger_beside_it_is_no_fresh_budget(federation: Make, tmp_path: P
     file = federation(rounds=1)
     run(file, tmp_path / "a", lasting(tmp_path / "first.db"))
     override = lasting(tmp_path / "second.db", dataset_id="1" * 32)
-    with pytest.raises(ConfigError, match=r"sites\.site-0.*24 with the ledger of data set"):
+    with pytest.raises(OverlapError, match=r"sites\.site-0.*24 with the ledger of data set"):
         run(file, tmp_path / "b", override)
     assert not (tmp_path / "b").exists()
 
@@ -483,13 +494,13 @@ def test_a_witness_is_told_and_asked(federation: Make, tmp_path: Path) -> None:
     file, witness = federation(rounds=1), tmp_path / "usb" / "witness.json"
     witness.parent.mkdir()
     override = lasting(tmp_path / "kept.db", witness)
-    with pytest.raises(ConfigError, match=r"sites\.site-0.*none is named"):
+    with pytest.raises(LedgerError, match=r"sites\.site-0.*none is named"):
         run(file, tmp_path / "a", override)
     overrides = (override, f"sites.site-0.witness='{witness}'")
     before = (tmp_path / "kept.db").read_bytes()
     run(file, tmp_path / "a", *overrides)
     (tmp_path / "kept.db").write_bytes(before)
-    with pytest.raises(ConfigError, match=r"sites\.site-0.*back in time"):
+    with pytest.raises(LedgerCorruptError, match=r"sites\.site-0.*back in time"):
         run(file, tmp_path / "b", *overrides)
 
 
@@ -499,7 +510,7 @@ def test_a_budget_too_small_for_the_plan_spends_nothing_anywhere(
     file = federation(rounds=2)
     ledger = tmp_path / "kept.db"
     Ledger.create(ledger, Terms("0" * 32, 24, "record", 1, 1e-3, 0.5, simulated=True)).close()
-    with pytest.raises(ConfigError, match=r"sites\.site-1.*more than the budget 0\.5"):
+    with pytest.raises(BudgetError, match=r"sites\.site-1.*more than the budget 0\.5"):
         run(file, tmp_path / "run", f"sites.site-1.ledger='{ledger}'")
     assert not (tmp_path / "run").exists()
     with Ledger.open(ledger) as opened:

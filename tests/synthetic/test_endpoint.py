@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedpriv.config.synthetic import GeneratorSection
-from fedpriv.errors import RoundError
+from fedpriv.errors import ConfigError, RoundError
 from fedpriv.synthetic.endpoint import ATTEMPTS, endpoint
 
 Answer = tuple[int, bytes]
@@ -96,6 +96,12 @@ def test_the_key_comes_from_the_environment(
     asking(service, tmp_path, key_env="NO_KEY")(["b"], "s")
     assert service.keys == ["Bearer secret-key", None]
     assert not [path for path in tmp_path.rglob("*") if "secret-key" in path.read_text()]
+
+
+@pytest.mark.parametrize("url", ["http://localhost:80a/v1", "https://[::1/v1"])
+def test_an_address_that_is_none_is_named(service: Service, tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"synthetic\.generator\.url"):
+        asking(service, tmp_path, url=url)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

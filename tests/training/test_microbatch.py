@@ -10,24 +10,25 @@ from typing import Any
 import pytest
 import torch
 
+from fedpriv import memory
 from fedpriv.data.encode import Example
-from fedpriv.training import microbatch
 from fedpriv.training.microbatch import is_out_of_memory, records_that_fit
 
 
 @pytest.mark.parametrize(
-    ("memory", "expected"), [(2**40, 16), (16 * 1000 * 4 * 9, 8), (16 * 1000 * 4 // 2, 1)]
+    ("size", "expected"), [(2**40, 16), (16 * 1000 * 4 * 9, 8), (16 * 1000 * 4 // 2, 1)]
 )
 def test_rows_take_a_share_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch, memory: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, size: int, expected: int
 ) -> None:
     worker: Any = SimpleNamespace(
         device="cpu",
         vector=SimpleNamespace(size=1000),
         gradients=SimpleNamespace(dtype=torch.float32),
     )
-    names = {"SC_PHYS_PAGES": memory, "SC_PAGE_SIZE": 1}
-    monkeypatch.setattr(microbatch.os, "sysconf", names.__getitem__)
+    names = {"SC_PHYS_PAGES": size, "SC_PAGE_SIZE": 1}
+    monkeypatch.setattr(memory.os, "sysconf", names.__getitem__)
+    monkeypatch.setattr(memory, "limit", lambda: None)
     assert records_that_fit(worker) == expected
 
 

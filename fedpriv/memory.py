@@ -1,0 +1,36 @@
+"""How much memory a process may have: of the machine, or of the container that it is in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def limit() -> int | None:
+    """Bytes that the container may have (cgroup v2); None without a limit."""
+    try:
+        return int((CGROUP / "memory.max").read_text())
+    except (OSError, ValueError):  # no container, or "max"
+        return None
+
+
+def left() -> int | None:
+    """Bytes of it that are not taken, caches of files aside; None without a limit."""
+    most = limit()
+    if most is None:
+        return None
+    try:
+        taken = int((CGROUP / "memory.current").read_text())
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+        cached = int(dict(line.split() for line in lines)["inactive_file"])  # it is given back
+    except (OSError, ValueError, KeyError):
+        return None
+    return max(0, most - taken + cached)
+
+
+def total() -> int:
+    """Bytes that there are for this process and its neighbours, taken or not."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(machine, limit() or machine)
