@@ -62,7 +62,7 @@ def weights(name: str, compute: ComputeSection) -> str:
 
 
 def step(worker: Worker) -> str:
-    """What a step over the longest records takes, by making one on a token that is repeated.
+    """What a step over the longest records takes, by making one on random tokens.
 
     Raises:
         ConfigError: it does not fit.

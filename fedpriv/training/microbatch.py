@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedpriv import memory
-from fedpriv.data.batch import Batch
 from fedpriv.training.loss import record_losses
+from fedpriv.training.random_batch import random_batch
 
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
@@ -24,7 +24,7 @@ def records_that_fit(worker: Worker) -> int:
     """A power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory holds.
 
     Privacy:
-        Measured on one public token, repeated; records have no part in it.
+        Measured on random tokens; records have no part in it.
     """
     if worker.device == "cpu":
         rows = memory.total() // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
@@ -41,7 +41,7 @@ def records_that_fit(worker: Worker) -> int:
 
 
 def rehearse(worker: Worker, count: int) -> int:
-    """Compute a step over records of one token, repeated, of the longest length.
+    """Compute a step over random records of the longest length.
 
     Returns:
         Bytes that it took at most, on a GPU; 0 on a CPU, where the system counts them.
@@ -49,11 +49,8 @@ def rehearse(worker: Worker, count: int) -> int:
     Privacy:
         Records have no part in it.
     """
-    length = worker.recipe.model.max_length
-    ids = torch.full((count, length), 5)
-    classification = worker.recipe.model.task == "classification"
-    labels = torch.zeros(count, dtype=torch.int64) if classification else ids
-    batch = Batch(ids, torch.ones_like(ids), labels).to(worker.device)
+    mask = torch.ones(count, worker.recipe.model.max_length, dtype=torch.int64)
+    batch = random_batch(worker, mask, seed=0)
     if worker.device != "cpu":
         torch.cuda.reset_peak_memory_stats(worker.device)
     worker.gradients.rows(partial(record_losses, batch=batch), count)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
-from fedpriv.training.loss import IGNORED, record_losses
+from fedpriv.training.loss import record_losses
+from fedpriv.training.random_batch import random_batch
 
 if TYPE_CHECKING:
     from fedpriv.gradients.engine import GradientEngine
@@ -63,24 +64,13 @@ def probe_independence(worker: Worker, gradients: GradientEngine) -> None:
 
 
 def _three_records(worker: Worker) -> Batch:
-    """Random tokens, one record padded."""
-    vocabulary = worker.model.config.vocab_size
-    length = min(12, worker.recipe.model.max_length)
-    ids = torch.randint(vocabulary, (3, length), generator=torch.Generator().manual_seed(0))
-    padding = worker.base.tokenizer.pad_token_id
-    ids = torch.where(ids == padding, (ids + 1) % vocabulary, ids)
-    mask = torch.ones_like(ids)
-    mask[0, length // 2 :] = 0
-    ids[0, length // 2 :] = padding
-    if worker.recipe.model.task == "classification":
-        labels = torch.tensor([0, 1, 0])
-    else:
-        labels = torch.where(mask == 1, ids, IGNORED)
-    return Batch(ids, mask, labels).to(worker.device)
+    """The first one padded to its double."""
+    mask = torch.ones(3, min(12, worker.recipe.model.max_length), dtype=torch.int64)
+    mask[0, mask.shape[1] // 2 :] = 0
+    return random_batch(worker, mask, seed=0)
 
 
 def _long_record(worker: Worker) -> Batch:
-    """One record as long as any may be, up to LONGEST."""
-    ids = torch.full((1, min(worker.recipe.model.max_length, LONGEST)), 5)
-    labels = torch.tensor([0]) if worker.recipe.model.task == "classification" else ids
-    return Batch(ids, torch.ones_like(ids), labels).to(worker.device)
+    """As long as any may be, up to LONGEST."""
+    length = min(worker.recipe.model.max_length, LONGEST)
+    return random_batch(worker, torch.ones(1, length, dtype=torch.int64), seed=1)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gathered
-from fedpriv.training.loss import IGNORED, record_losses
+from fedpriv.training.loss import record_losses
+from fedpriv.training.random_batch import random_batch
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example
@@ -94,14 +95,9 @@ def is_steady(worker: Worker, places: int, length: int) -> bool:
 
 def _gradients(worker: Worker, members: Tensor, length: int) -> Tensor:
     """Of a batch of random records; those but the first are padded, each to another length."""
-    generator = torch.Generator().manual_seed(3)
-    count = int(members.max()) + 1
-    ids = torch.randint(worker.model.config.vocab_size, (count, length), generator=generator)
-    mask = torch.ones_like(ids)
-    for row in range(count):
+    mask = torch.ones(int(members.max()) + 1, length, dtype=torch.int64)
+    for row in range(len(mask)):
         mask[row, max(1, length - row) :] = 0
-    labels = torch.where(mask == 1, ids, IGNORED)
-    if worker.recipe.model.task == "classification":
-        labels = torch.zeros(count, dtype=torch.int64)
-    batch = Batch(ids[members], mask[members], labels[members]).to(worker.device)
+    made = random_batch(worker, mask, seed=3)
+    batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
     return gathered(worker.gradients, partial(record_losses, batch=batch), len(batch))
