@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from fedpriv.files import private_folder
 from fedpriv.privacy.accountant import ACCOUNTANT
 from fedpriv.report.budget import (
     NUMERICS,
@@ -13,7 +14,7 @@ from fedpriv.report.budget import (
     sign,
     write,
 )
-from fedpriv_client.site import Site
+from fedpriv_client.site import REPORT, Site, last_report
 
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",
@@ -89,7 +90,13 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
 
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:
-    """Sign the report of a job and write it as ``budget.json`` into the site's folder."""
+    """Sign the report of a job and write it as ``budget.json`` into the site's folder.
+
+    Where ledgers outlive a job, the newest of each is kept beside it, too.
+    """
     report = sign(budget_report(site, job), site.signing_key)
-    write(report, site.settings.state_dir / "budget.json")
+    own = last_report(site.settings, report.dataset_id)
+    private_folder(own.parent)
+    for path in dict.fromkeys((own, site.settings.state_dir / REPORT)):
+        write(report, path)
     return report

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.entropy import Entropy
 
 log = logging.getLogger(__name__)
-SIGNING_KEY = "report.key"  # in the site's folder
+SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
 _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "declared_size": "data.size",
@@ -134,6 +134,16 @@ def cache_folder(state_dir: Path) -> Path:
     return state_dir / "cache"
 
 
+def last_report(settings: SiteSettings, dataset_id: str) -> Path:
+    """Where the newest report from a ledger is kept, to compare the ledger with.
+
+    Of the ledgers of one folder each has its own: the reports of one say nothing of another.
+    """
+    if settings.terms.simulated:
+        return settings.state_dir / REPORT
+    return settings.state_dir / "reports" / f"{dataset_id}.json"
+
+
 def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
     """The ledger of a site, compared with its terms and with all that was seen of it elsewhere.
 
@@ -146,13 +156,11 @@ def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
         ConfigError: it was made with other terms.
     """
     ledger = Ledger.open(settings.ledger, settings.witness, reading=reading)
-    report = settings.state_dir / "budget.json"
     try:
+        report = last_report(settings, ledger.terms.dataset_id)
         if report.exists():
             seen = budget.read(report)
-            # A file that is named by its data set is not the ledger of another one's report.
-            if settings.terms.simulated or seen.dataset_id == ledger.terms.dataset_id:
-                ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
+            ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
         check_terms(settings.terms, ledger)
     except BaseException:
         ledger.close()
@@ -286,7 +294,7 @@ class Site:
 
     def _open_ledger(self) -> Ledger:
         settings, path = self.settings, self.settings.ledger
-        report = settings.state_dir / "budget.json"
+        report = settings.state_dir / REPORT
         if not path.exists() or not path.stat().st_size:
             if report.exists():
                 raise LedgerCorruptError(

@@ -7,8 +7,9 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -309,7 +310,19 @@ def _check_public(job: JobConfig, path: Path) -> None:
 
 
 def _share(one: Path, other: Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
+    nested = one.is_relative_to(other) or other.is_relative_to(one)
+    return nested or not _linked(one).isdisjoint(_linked(other))
+
+
+def _linked(path: Path) -> set[tuple[int, int]]:
+    """The files at or in a path that have several names, each by its number on its disk."""
+    found = set()
+    with suppress(OSError):  # it is not there, or not to be read: whoever reads it will say so
+        for file in (path, *path.rglob("*")):
+            status = file.stat()
+            if S_ISREG(status.st_mode) and status.st_nlink > 1:
+                found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _model(file: Path, key: str, name: str) -> str:

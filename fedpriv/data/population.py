@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import ExampleStore, StoredUnits, Units
 from fedpriv.errors import DataError
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import datasets
@@ -110,8 +113,9 @@ def encode_population(
 
     Each is tokenised once; see `ExampleStore` for where that is kept.
 
-    A record that can't be encoded contributes nothing and its row is noted: a server chooses
-    the tokenizer and the labels, so a refusal would be an answer about the records.
+    A record that can't be encoded, or has no room on the disk, contributes nothing and its row is
+    noted: a server chooses the tokenizer, the labels and how long an example is, so a refusal would
+    be an answer about the records.
 
     Raises:
         DataError: the tokenizer has no usable chat template for ``messages``, whatever the
@@ -121,6 +125,7 @@ def encode_population(
     store = ExampleStore(folder)
     units: dict[int | str, list[int]] = {}
     empty_rows = []
+    problem: OSError | None = None
     for row, record in enumerate(records, 1):
         try:
             examples = encode_record(record, spec, tokenizer, row=row, source="")
@@ -132,8 +137,14 @@ def encode_population(
             empty_rows.append(row)
         owner = row if spec.unit == "record" else record[UNIT]
         held = units.setdefault(owner, [])
-        for example in examples[: spec.max_records_per_unit - len(held)]:
-            held.append(store.append(example))
+        try:
+            for example in examples[: spec.max_records_per_unit - len(held)]:
+                held.append(store.append(example))
+        except OSError as error:
+            empty_rows.append(row)
+            if problem is None:
+                problem = error
+                log.error("Records were left out, as they could not be kept: %s.", error.strerror)
     store.seal()
     return Population(StoredUnits(store, units.values()), tuple(empty_rows))
 

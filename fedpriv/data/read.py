@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,7 +152,7 @@ def _write(
                 for field, column in fields.items()
             }
             if UNIT in fields:
-                record[UNIT] = (record[UNIT] or "").strip()
+                record[UNIT] = _unit_id(record[UNIT] or "")
             if UNIT in fields and not record[UNIT]:
                 raise DataError(
                     f"row {number} has no unit id",
@@ -170,6 +171,12 @@ def _write(
         cache_dir=str(cache_dir),
         fingerprint=hashlib.sha256(named.encode()).hexdigest()[:32],
     )
+
+
+def _unit_id(text: str) -> str:
+    """An id as people read it: of two that look alike, both are one person's."""
+    visible = (c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+    return "".join(visible).strip()
 
 
 def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:

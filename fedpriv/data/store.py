@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,7 +34,7 @@ class ExampleStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
         self._tokens: Tokens = np.zeros(0, np.int32)
@@ -41,20 +44,25 @@ class ExampleStore:
         return len(self._ends) - 1
 
     def append(self, example: Example) -> int:
-        """Keep an example, and return its number."""
-        kept = list(example.input_ids)
-        if isinstance(example.labels, int):
-            self._classes.append(example.labels)
-        else:
-            kept += example.labels
-        self._file.write(np.array(kept, np.int32).tobytes())
+        """Keep an example, and return its number.
+
+        Raises:
+            OSError: there is no room for it; those before it are kept.
+        """
+        labels = example.labels
+        kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
+        content = np.array(kept, np.int32).tobytes()
+        self._file.seek(self._ends[-1] * self._tokens.itemsize)  # over what had no room
+        if self._file.write(content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if isinstance(labels, int):
+            self._classes.append(labels)
         self._ends.append(self._ends[-1] + len(kept))
         return len(self) - 1
 
     def seal(self) -> None:
         """Map what was written; nothing can be added any more."""
         with self._file:
-            self._file.flush()
             if self._ends[-1]:
                 self._tokens = np.memmap(self._file, np.int32, "r", shape=(self._ends[-1],))
 
@@ -66,8 +74,28 @@ class ExampleStore:
         return Example(found[: len(found) // 2], found[len(found) // 2 :])
 
 
-class StoredUnits(Units):
-    """The examples of each unit, read when they are asked for.
+class _OneByOne(Units):
+    """Units that are read when they are asked for."""
+
+    @abstractmethod
+    def _unit(self, place: int) -> tuple[Example, ...]:
+        """That at a place, counted from the first."""
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[Example, ...]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[Example, ...]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[Example, ...] | list[tuple[Example, ...]]:
+        """A unit, by its place."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._unit(range(len(self))[index])  # an IndexError, or counted from the end
+
+
+class StoredUnits(_OneByOne):
+    """The examples of each unit of a store.
 
     Args:
         members: the numbers of each unit's examples.
@@ -84,16 +112,20 @@ class StoredUnits(Units):
         """How many units there are."""
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> tuple[Example, ...]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[Example, ...]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[Example, ...] | list[tuple[Example, ...]]:
-        """A unit, by its place."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # an IndexError, or counted from the end
+    def _unit(self, place: int) -> tuple[Example, ...]:
         held = self._numbers[self._ends[place] : self._ends[place + 1]]
         return tuple(self._store[number] for number in held)
+
+
+class SomeUnits(_OneByOne):
+    """Those at some places of others, in that order."""
+
+    def __init__(self, units: Units, places: Sequence[int]) -> None:
+        self._units, self._places = units, places
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._places)
+
+    def _unit(self, place: int) -> tuple[Example, ...]:
+        return self._units[self._places[place]]

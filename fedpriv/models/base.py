@@ -88,10 +88,12 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
     model.eval()
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
-    if len(tokenizer) > model.config.vocab_size:
+    tokens = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
+    rows = min(model.config.vocab_size, len(model.get_input_embeddings().weight))
+    if tokens > rows:
         raise ModelError(
-            f"model.name: the tokenizer of {settings.name!r} knows {len(tokenizer)} tokens, the"
-            f" model {model.config.vocab_size}. Use the tokenizer the model was trained with."
+            f"model.name: the tokenizer of {settings.name!r} knows {tokens} tokens, the"
+            f" model {rows}. Use the tokenizer the model was trained with."
         )
     longest = _longest(model)
     if settings.max_length > longest:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from fedpriv.gradients.clip import ClippedSum
+from fedpriv.gradients.engine import gathered
 from fedpriv.privacy.grid import Numerics
 from fedpriv.training.loss import record_losses
 from fedpriv.training.unit_sum import sum_of_units
@@ -50,7 +51,7 @@ class DpLora:
         gradients = worker.gradients
 
         def rows(batch: Batch) -> Tensor:
-            return gradients.rows(partial(record_losses, batch=batch), len(batch))
+            return gathered(gradients, partial(record_losses, batch=batch), len(batch))
 
         total = sum_of_units(worker, units, clip_norm, numerics, size=gradients.size, rows=rows)
         return ClippedSum(gradients.natural(total.value), clip_norm, total.grid)

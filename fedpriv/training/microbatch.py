@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,10 @@ from fedpriv.training.random_batch import random_batch
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
 
+log = logging.getLogger(__name__)
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
+TRIED = {"cpu": 8, "other": 32}  # as fast as more, and each length is tried with so many
 SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
 ROWS_SHARE = 16  # on a CPU, rows may take one in so many of all bytes
 
@@ -38,6 +41,34 @@ def records_that_fit(worker: Worker) -> int:
     free, _ = torch.cuda.mem_get_info(worker.device)
     each = max(1, two - one)
     return _power_of_two(min(MOST, int(SHARE * free) // each))
+
+
+def records_at_once(worker: Worker) -> int:
+    """Of private records: as `most_at_once` says, or where memory runs out, half, and so on.
+
+    Privacy:
+        Tried on random tokens of the greatest length; records have no part in it.
+    """
+    records = most_at_once(worker)
+    while records > 1:
+        try:
+            rehearse(worker, records)
+            break
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            log.warning("Out of memory with %d records at once; %d instead.", records, records // 2)
+            records //= 2
+    return records
+
+
+def most_at_once(worker: Worker) -> int:
+    """Of private records: what the recipe says, or as many as it pays to compute together.
+
+    Whether it makes a difference to a record's rounding is tried first (`steady_sizes`).
+    """
+    most = TRIED.get(worker.device, TRIED["other"])
+    return worker.recipe.compute.microbatch or min(most, worker.fits)
 
 
 def rehearse(worker: Worker, count: int) -> int:

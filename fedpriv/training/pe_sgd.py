@@ -145,7 +145,6 @@ class PeSgd:
             size=size,
             rows=partial(rows, worker),
             vectors=vectors,
-            steady=True,
         )
         if self.span.settings.noise != "residual":
             return total

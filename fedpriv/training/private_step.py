@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from fedpriv.data.store import SomeUnits
 from fedpriv.errors import AccountingError
 from fedpriv.gradients.clip import ClippedSum, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
@@ -94,7 +95,7 @@ def private_step(
     chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
     plan = reservation.plan
     try:
-        units = [population.units[index] for index in chosen]
+        units = SomeUnits(population.units, chosen.tolist())  # read when they are computed
         total = method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
         check_sum(total, plan)
         if total.value.shape != (size,):

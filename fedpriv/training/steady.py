@@ -1,9 +1,9 @@
 """Rows of several records at once, each the same bits whatever else is in the sample.
 
-A kernel is chosen by the shape of a batch, and another one rounds otherwise. So a batch always has
-the same number of places here, and where a few records are left over, copies of one fill it up.
-Whether a record's gradient has the same bits in every place of such a batch, whoever its neighbours
-are, is tried on random tokens, once for each length; where it has not, records are computed alone.
+A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
+random tokens, once for each length, which sizes of batches give a record's gradient the same bits,
+in every place and whoever its neighbours are. Only such are used, and where too few records are left
+for one, copies fill it up.
 """
 
 from __future__ import annotations
@@ -24,20 +24,17 @@ if TYPE_CHECKING:
     from fedpriv.data.encode import Example
     from fedpriv.training.worker import Worker
 
-PLACES = 4  # nearly as fast as 16 on a CPU, and few to fill up
 Rows = Callable[[Batch], Tensor]
 
 
 class SteadyRows:
     """Rows of records of one padded length, each a function of its record alone, bit for bit.
 
+    Where memory runs out, a record has no row: in a batch of another size it might have other bits.
+
     Args:
         rows: of a batch (B, R), each made of what `GradientEngine.stream` hands over of its own
             record, by arithmetic that is the same for every place; a tensor of their own.
-
-    Attributes:
-        places: of a batch. Where memory for so many runs out, a record has no row: with fewer, it
-            would have other bits.
 
     Privacy:
         What decides how a record is computed is public: the machine, settings, and its own length.
@@ -45,59 +42,82 @@ class SteadyRows:
 
     def __init__(self, worker: Worker, rows: Rows) -> None:
         self._worker, self._rows = worker, rows
-        self.places = min(PLACES, worker.fits)
 
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
-        """(B, R) of B examples, `places` of them at a time."""
-        places = self.places if self._is_steady(length) else 1
-        found = []
-        for start in range(0, len(examples), places):
-            chunk = list(examples[start : start + places])
-            filled = chunk + chunk[-1:] * (places - len(chunk))
+        """(B, R) of B examples, at most `Worker.at_once` of them at a time."""
+        sizes, found, start = self._sizes(length), [], 0
+        while start < len(examples):
+            left = len(examples) - start
+            size = next((size for size in sizes if size <= left), sizes[-1])
+            chunk = list(examples[start : start + size])
+            filled = chunk + chunk[-1:] * (size - len(chunk))
             found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)])
+            start += len(chunk)
         return torch.cat(found)
 
-    def _is_steady(self, length: int) -> bool:
+    def _sizes(self, length: int) -> Sequence[int]:
         known, key = self._worker.steady, (length, torch.get_num_threads())
         if key not in known:
-            known[key] = self.places == 1 or is_steady(self._worker, self.places, length)
+            known[key] = steady_sizes(self._worker, self._worker.at_once, length)
         return known[key]
 
 
-def is_steady(worker: Worker, places: int, length: int) -> bool:
-    """Whether a record's gradient has the same bits in every place, whoever its neighbours are.
+def steady_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
+    """Sizes of batches in which a record's gradient has the same bits, the largest first.
 
-    Tried at the values before any training, moved a little, because half of a fresh adapter's
-    gradients are 0; so the answer is the same whenever it is asked. The model's own are put back.
+    They are `most`, its half, and so on, as far as they agree with `most` in every place and
+    whoever the neighbours are; 1 alone where `most` does not agree with itself. Tried at the values
+    before any training, moved a little, because half of a fresh adapter's gradients are 0; so the
+    answer is the same whenever it is asked. The model's own are put back.
 
     Privacy:
         Records have no part in it, nor what a server sends.
     """
-    generator = torch.Generator().manual_seed(2)
-    noise = torch.randn(worker.vector.size, generator=generator) * 0.02
-    order = torch.arange(places)
+    if most == 1:
+        return (1,)
+    noise = torch.randn(worker.vector.size, generator=torch.Generator().manual_seed(2)) * 0.02
     original = worker.vector.read()
     try:
         worker.vector.write(worker.initial + noise.numpy())
-        found = _gradients(worker, order, length)
-        if not (bool(torch.isfinite(found).all()) and bool(found.any(1).all())):
-            return False
-        for moved in range(1, places):
-            if not torch.equal(_gradients(worker, order.roll(moved), length), found.roll(moved, 0)):
-                return False
-        others = _gradients(worker, torch.zeros_like(order), length)  # none of them padded
-        return torch.equal(others, found[:1].expand_as(found))
+        return _Trial(worker, most, length).sizes()
     except RuntimeError:  # no memory for it, for one
-        return False
+        return (1,)
     finally:
         worker.vector.write(original)
 
 
-def _gradients(worker: Worker, members: Tensor, length: int) -> Tensor:
-    """Of a batch of random records; those but the first are padded, each to another length."""
-    mask = torch.ones(int(members.max()) + 1, length, dtype=torch.int64)
-    for row in range(len(mask)):
-        mask[row, max(1, length - row) :] = 0
-    made = random_batch(worker, mask, seed=3)
-    batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
-    return gathered(worker.gradients, partial(record_losses, batch=batch), len(batch))
+class _Trial:
+    """Random records, all but the first padded, and their gradients in the largest batch."""
+
+    def __init__(self, worker: Worker, most: int, length: int) -> None:
+        mask = torch.ones(most, length, dtype=torch.int64)
+        for row in range(most):
+            mask[row, max(1, length - row) :] = 0
+        self._worker, self._records = worker, random_batch(worker, mask, seed=3)
+        self._order = torch.arange(most)
+        self._expected = self._gradients(self._order)
+
+    def sizes(self) -> Sequence[int]:
+        most, expected = len(self._order), self._expected
+        usable = bool(torch.isfinite(expected).all()) and bool(expected.any(1).all())
+        # Beside copies of itself: the first, that is not padded, and the last, that is most.
+        alike = (torch.full_like(self._order, member) for member in (0, most - 1))
+        if not (usable and self._agrees(most) and all(map(self._is_expected, alike))):
+            return (1,)
+        halves = (most >> power for power in range(1, most.bit_length()))
+        return most, *(size for size in halves if self._agrees(size))
+
+    def _agrees(self, size: int) -> bool:
+        """Whether batches of a size make what is expected, in one order and in the other."""
+        whole = len(self._order) // size * size
+        orders = (self._order[:whole], self._order.flip(0)[:whole])
+        return all(self._is_expected(part) for order in orders for part in order.split(size))
+
+    def _is_expected(self, members: Tensor) -> bool:
+        return torch.equal(self._gradients(members), self._expected[members])
+
+    def _gradients(self, members: Tensor) -> Tensor:
+        made = self._records
+        batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
+        losses = partial(record_losses, batch=batch)
+        return gathered(self._worker.gradients, losses, len(batch))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.grid import Numerics, grid_of
-from fedpriv.training.microbatch import is_out_of_memory
 from fedpriv.training.steady import Rows, SteadyRows
 
 if TYPE_CHECKING:
@@ -35,53 +34,45 @@ def sum_of_units(
     *,
     size: int,
     rows: Rows,
-    vectors: Vectors = lambda means: means,
-    steady: bool = False,
+    vectors: Vectors | None = None,
 ) -> ClippedSum:
     """Σ over units of clip(v(mean over the unit's records of a row)), (K,).
 
-    Rows are computed a microbatch at a time. When memory runs out the microbatch is halved
-    and the same units are done again; of units that fail together each is done alone, and one that
+    Rows are computed a few at a time. Of units that fail together each is done alone, and one that
     fails even so contributes 0.
 
-    In strict numerics the microbatch is one record, padded to a length of its own, and the
-    sum is one of integers on the plan's grid: whatever else is in the sample, a unit adds
-    the same integers.
+    What a unit adds is the same whatever else is in the sample. In default numerics its rows are
+    the same bits (`SteadyRows`): values can be chosen so that the last bit of a row decides where
+    it points, and then one unit would move the parts of others. In strict numerics each record is
+    computed alone, padded to a length of its own, and a unit adds integers on the plan's grid.
 
     Args:
         size: K.
-        rows: of a batch of records (B, R), each of its own record alone; may be overwritten by
-            the next call.
+        rows: of a batch of records (B, R), each of its own record alone; see `SteadyRows`.
         vectors: from the units' mean rows (U, R) to their vectors (U, K), each of its own row
-            alone.
-        steady: in default numerics, too, a unit's vector is the same bits whatever else is in the
-            sample (`SteadyRows`). For vectors that amplify rounding.
+            alone; None leaves them as they are.
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
     at_once = 1 if grid else worker.at_once  # records
-    made: RowsOf = partial(_together, worker, rows)
-    if steady and not grid:
-        made = filled = SteadyRows(worker, rows)
-        at_once, vectors = filled.places, partial(_one_by_one, vectors)
+    made: RowsOf = partial(_together, worker, rows) if grid else SteadyRows(worker, rows)
     for held in _by_length(units, worker.recipe.model.max_length):
         waiting = deque(chunks(held, at_once))
         while waiting:
             part = waiting.popleft()
             try:
-                found = vectors(_means(worker, part, at_once, made))
+                found = _means(worker, [units[place] for place in part], at_once, made)
+                if vectors is not None:
+                    found = _one_by_one(vectors, found)
                 total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
             except Exception as error:  # whatever fails, the sample stays the same
-                tried = min(at_once, sum(map(len, part)))
-                if is_out_of_memory(error) and tried > 1:
-                    worker.out_of_memory(tried)
-                    at_once = worker.at_once
-                    waiting.extendleft(reversed(chunks(part, at_once)))
-                elif len(part) > 1:
+                if len(part) > 1:
                     waiting.extendleft(reversed(chunks(part, 1)))
                 else:
-                    worker.failures[type(error).__name__] += 1
-                    log.warning("A unit failed and contributes 0: %s", type(error).__name__)
+                    kind = type(error).__name__
+                    if not worker.failures[kind]:  # each time would tell when it was sampled
+                        log.warning("Units fail, and contribute 0: %s", kind)
+                    worker.failures[kind] += 1
     return ClippedSum(total, clip_norm, grid)
 
 
@@ -118,15 +109,15 @@ def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) ->
     return result
 
 
-def _by_length(units: Sequence[Unit], max_length: int) -> list[list[Unit]]:
-    """Units that hold records, grouped by the padded length of their longest one."""
+def _by_length(units: Sequence[Unit], max_length: int) -> list[list[int]]:
+    """The places of units that hold records, grouped by the padded length of their longest one."""
     from fedpriv.data.batch import padded_length
 
-    groups: dict[int, list[Unit]] = {}
-    for unit in units:
+    groups: dict[int, list[int]] = {}
+    for place, unit in enumerate(units):
         if unit:
             longest = max(len(example.input_ids) for example in unit)
-            groups.setdefault(padded_length(longest, max_length), []).append(unit)
+            groups.setdefault(padded_length(longest, max_length), []).append(place)
     return [groups[length] for length in sorted(groups)]
 
 

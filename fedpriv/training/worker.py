@@ -7,7 +7,6 @@ step overwrites.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections import Counter
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from fedpriv.data.encode import Example
     from fedpriv.gradients.engine import GradientEngine
     from fedpriv.training.team import Team
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Worker:
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
-        steady: by padded length and threads, what `is_steady` found.
+        steady: by padded length and threads, what `steady_sizes` found.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -76,10 +72,10 @@ class Worker:
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
-        self.steady: dict[tuple[int, int], bool] = {}
+        self.steady: dict[tuple[int, int], Sequence[int]] = {}
         self._gradients: GradientEngine | None = None
         self._fits = recipe.compute.microbatch
-        self._most: int | None = None  # since memory ran out
+        self._at_once: int | None = None
         self._team: Team | None = None
         if recipe.compute.dtype == "mixed":
             _ = self.gradients  # nothing else can compute with such weights
@@ -127,7 +123,7 @@ class Worker:
 
     @property
     def fits(self) -> int:
-        """Records to compute at once: what the recipe says, or what fits.
+        """Public records to compute at once: what the recipe says, or what fits.
 
         Found out without any record, so that what depends on it is public.
         """
@@ -139,15 +135,15 @@ class Worker:
 
     @property
     def at_once(self) -> int:
-        """Records to compute at once: as `fits`, or fewer since memory ran out."""
-        return self._most or self.fits
+        """Private records to compute at once, whatever memory there is later.
 
-    def out_of_memory(self, records: int) -> None:
-        """From now on, compute at most half as many at once. Says so once for each size."""
-        half = max(1, records // 2)
-        if half < self.at_once:
-            self._most = half
-            log.warning("Out of memory with %d records at once; %d from now on.", records, half)
+        Found out without any record, too: how many they are decides the last bits of their rows.
+        """
+        from fedpriv.training.microbatch import records_at_once
+
+        if self._at_once is None:
+            self._at_once = records_at_once(self)
+        return self._at_once
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:
         """Examples padded to `length` on the right, on the model's device.

@@ -39,6 +39,7 @@ from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
 from fedpriv.privacy.privatised import public
 from fedpriv.privacy.rules import RdpRule
 from fedpriv.protocol import FAILED, LocalSteps
+from fedpriv.report import budget
 from fedpriv.training import local_steps
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
@@ -645,6 +646,25 @@ def test_an_older_ledger_than_the_sites_own_report_is_refused(setting: Setting) 
     path.write_bytes(backup)
     with pytest.raises(LedgerCorruptError, match="back in time"):
         setting.site()
+
+
+def test_the_report_of_another_ledger_hides_no_rollback(setting: Setting) -> None:
+    """A site with two populations has one ``budget.json``, of the ledger that was used last."""
+    terms = dataclasses.replace(TERMS, simulated=False)
+    site = setting.site(terms=terms)
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    path = setting.folder / "state" / "ledger.db"
+    backup = path.read_bytes()
+    site.step(request(1), setting.vector)
+    report = write_budget_report(site, "job-1")
+    other = report.model_copy(update={"dataset_id": "1" * 32})
+    budget.write(budget.sign(other, site.signing_key), setting.folder / "state" / "budget.json")
+    site.close()
+    setting.site(terms=terms).close()
+    path.write_bytes(backup)
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        setting.site(terms=terms)
 
 
 def test_a_key_that_signs_nothing_is_told_before_anything_is_paid(setting: Setting) -> None:

@@ -121,13 +121,19 @@ def test_a_gate_has_a_choice_and_records_of_its_own(
     assert caught.value.key == key
 
 
-@pytest.mark.parametrize("way", ["../DATA/surgery.jsonl.gz", "link.jsonl.gz", ".", "folder-link"])
+@pytest.mark.parametrize(
+    "way",
+    ["../DATA/surgery.jsonl.gz", "link.jsonl.gz", ".", "folder-link", "same.jsonl.gz", "public"],
+)
 def test_private_records_are_known_by_where_they_are(tmp_path: Path, way: str) -> None:
     """Whatever the path is called: a detour, a link, or the folder that holds them."""
     folder = tmp_path / "mine"
     shutil.copytree(EMBEDDED.parent, folder)
     (folder / "link.jsonl.gz").symlink_to(folder / "surgery.jsonl.gz")
     (folder / "folder-link").symlink_to(folder)
+    (folder / "same.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
+    (folder / "public").mkdir()
+    (folder / "public" / "notes.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
     overrides = [f"gate.data='{way.replace('DATA', 'mine')}'", "gate.rates=[1, 2]"]
     with pytest.raises(ConfigError, match="nobody paid for") as caught:
         load_job(folder / "federation.toml", ["job.data_is_public=false", *overrides])

@@ -23,6 +23,7 @@ from fedpriv.data import (
 )
 from fedpriv.data import population as units
 from fedpriv.data.encode import encode_record
+from fedpriv.data.store import ExampleStore
 from fedpriv.errors import DataError
 
 Make = Callable[..., Any]
@@ -160,6 +161,27 @@ def test_a_record_that_can_not_be_encoded_costs_nobody_else(
     population = encode_population(rows, SPEC, make_tokenizer(), HERE)
     assert [len(unit) for unit in population.units] == [1, 0, 1]
     assert population.empty_rows == (2,)
+
+
+def test_a_record_that_has_no_room_costs_nobody_else(
+    make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server chooses how long an example is: a refusal would tell how long the records are."""
+    append = ExampleStore.append
+
+    def full(store: ExampleStore, example: Example) -> int:
+        if len(example.input_ids) > 3:
+            raise OSError(28, "No space left on device")
+        return append(store, example)
+
+    monkeypatch.setattr(ExampleStore, "append", full)
+    rows = [{"text": "a"}, {"text": "long"}, {"text": "longer"}, {"text": "b"}]
+    population = encode_population(rows, SPEC, make_tokenizer(), HERE)
+    assert [len(unit) for unit in population.units] == [1, 0, 0, 1]
+    assert population.empty_rows == (2, 3)
+    assert [r.message for r in caplog.records] == [
+        "Records were left out, as they could not be kept: No space left on device."
+    ]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data import read_records
+from fedpriv.data.read import UNIT
 from fedpriv.errors import DataError
 
 ROWS = [
@@ -323,3 +324,13 @@ def test_progress_bars_are_given_back(tmp_path: Path) -> None:
     datasets.enable_progress_bars()
     read(write(tmp_path / "a.jsonl", ROWS), tmp_path)
     assert not datasets.are_progress_bars_disabled()
+
+
+@pytest.mark.parametrize(
+    "names", [("José", "Jose\u0301"), ("7", "7\u200b", "\ufeff7", " 7 ", "７"), ("a\u00adb", "ab")]
+)
+def test_ids_that_look_alike_are_one_persons(tmp_path: Path, names: tuple[str, ...]) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text("".join(json.dumps({"id": name, "note": "x"}) + "\n" for name in names))
+    records = read_records(path, {"text": "note"}, unit="id", cache_dir=tmp_path / "c", key="data")
+    assert len({record[UNIT] for record in records}) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
+import signal
 import tempfile
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.data.encode import Example
-from fedpriv.data.store import ExampleStore, StoredUnits
+from fedpriv.data.store import ExampleStore, SomeUnits, StoredUnits
 
 HERE = Path(tempfile.gettempdir())
 TOKENS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30)
@@ -46,6 +48,25 @@ def test_units_have_their_examples(sizes: list[int]) -> None:
         assert stored[-1] == units[-1]
     with pytest.raises(IndexError):
         stored[len(units)]
+    assert list(SomeUnits(stored, range(0, len(units), 2))) == units[::2]
+
+
+def test_what_has_no_room_is_told_and_spoils_nothing(tmp_path: Path) -> None:
+    store = ExampleStore(tmp_path)
+    short, long = Example([1, 2], [-100, 2]), Example([7] * 3000, [7] * 3000)
+    store.append(short)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError):
+            store.append(long)
+        assert store.append(short) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    store.seal()
+    assert [store[0], store[1]] == [short, short]
 
 
 def test_the_file_has_no_name_and_goes_with_its_store(tmp_path: Path) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedpriv import memory
+from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.encode import Example
-from fedpriv.training.microbatch import is_out_of_memory, records_that_fit
+from fedpriv.training.dp_lora import DpLora
+from fedpriv.training.microbatch import ON_A_CPU, TRIED, is_out_of_memory, records_that_fit
+from fedpriv.training.pe_sgd import PeSgd, Span
+
+Make = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
@@ -32,38 +39,67 @@ def test_rows_take_a_share_of_the_memory(
     assert records_that_fit(worker) == expected
 
 
-def test_what_is_given_is_taken(make_worker: Callable[..., Any]) -> None:
-    assert make_worker(microbatch=5).at_once == 5
-    assert make_worker(microbatch=None).at_once == 16
+def test_what_is_given_is_taken(make_worker: Make) -> None:
+    worker = make_worker(microbatch=5)
+    assert (worker.fits, worker.at_once) == (5, 5)
+    worker = make_worker(microbatch=None)
+    assert (worker.fits, worker.at_once) == (ON_A_CPU, TRIED["cpu"])
 
 
-def test_out_of_memory_is_remembered_and_said_once(
-    make_worker: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    from fedpriv.training.dp_lora import DpLora
+def spare(worker: Any, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
+    """Leave memory for so many at once."""
+    stream, rows = worker.gradients.stream, worker.gradients.rows
 
-    worker = make_worker(microbatch=8)
-    ids = torch.randint(3, 250, (8, 12), generator=torch.Generator().manual_seed(0)).tolist()
-    units = [(Example(row, [-100, *row[1:]]),) for row in ids]
-    expected = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
-    rows = worker.gradients.rows
-
-    def scarce(losses: Any, batch_size: int) -> torch.Tensor:
-        if batch_size > 2:
+    def limited(plain: Callable[..., Any], losses: Any, batch_size: int, *more: Any) -> Any:
+        if batch_size > records:
             raise torch.OutOfMemoryError
-        found: torch.Tensor = rows(losses, batch_size)
-        return found
+        return plain(losses, batch_size, *more)
 
-    monkeypatch.setattr(worker.gradients, "rows", scarce)
+    monkeypatch.setattr(worker.gradients, "stream", partial(limited, stream))
+    monkeypatch.setattr(worker.gradients, "rows", partial(limited, rows))
+
+
+def units_of(count: int) -> list[tuple[Example, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 250, (count, 12), generator=generator).tolist()
+    return [(Example(row, [-100, *row[1:]]),) for row in ids]
+
+
+def test_memory_is_tried_before_there_is_a_record(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    units = units_of(8)
+    worker = make_worker(microbatch=8)
+    expected = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
+    worker = make_worker(microbatch=8)
+    spare(worker, monkeypatch, 2)
     with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            found = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
-            assert (found - expected).abs().max() < 1e-12
-    assert worker.at_once == 2
-    assert len([r for r in caplog.records if "Out of memory" in r.message]) <= 2
+        assert worker.at_once == 2
+    said = [record.message for record in caplog.records]
+    assert said == [f"Out of memory with {n} records at once; {n // 2} instead." for n in (8, 4)]
+    found = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
+    assert (found - expected).abs().max() < 1e-12
     assert worker.failures == {}
+
+
+def test_memory_that_runs_out_in_a_step_changes_no_other_step(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which record is long enough for that is not for the others to show."""
+    units, worker = units_of(3), make_worker(microbatch=4)
+    section = ProjectionSection(size=4)
+    method = PeSgd(Span(section, tuple(one for (one,) in units_of(4))))
+    method.prepare(worker, worker.initial)
+    parameters = worker.initial + np.float32(0.01)
+    before = DpLora().clipped_sum(worker, units, parameters, 1.0).value
+    assert before.any()
+    with monkeypatch.context() as context:
+        spare(worker, context, 0)
+        for way in (DpLora(), method):
+            assert not way.clipped_sum(worker, units, parameters, 1.0).value.any()
+    assert worker.failures == {"OutOfMemoryError": 6}
+    assert (worker.at_once, worker.fits) == (4, 4)
+    assert torch.equal(DpLora().clipped_sum(worker, units, parameters, 1.0).value, before)
 
 
 @pytest.mark.parametrize(

@@ -219,35 +219,6 @@ def test_the_basis_stays_until_it_is_prepared_again(make_worker: Make) -> None:
     assert (frozen - fresh).abs().max() > 1e-6
 
 
-def test_memory_that_ran_out_does_not_change_the_basis(
-    make_worker: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs out over private records, and a basis is of public values alone."""
-    worker = make_worker("llama", microbatch=4)
-    section = ProjectionSection(size=N, ridge=RIDGE)
-    method = PeSgd(Span(section, tuple(example(10_000 + i, 20) for i in range(N))))
-    sizes, plain = [], worker.batch
-
-    def batch(examples: list[Example], length: int) -> Any:
-        sizes.append(len(examples))
-        return plain(examples, length)
-
-    def scarce(*given: Any) -> Any:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(worker, "batch", batch)
-    method.prepare(worker, moved(worker))
-    before, sizes[:] = list(sizes), []
-    with monkeypatch.context() as context:
-        context.setattr(worker, "batch", scarce)
-        method.clipped_sum(worker, units([1, 2]), moved(worker), CLIP)
-        DpLora().clipped_sum(worker, units([4]), moved(worker), CLIP)
-    assert worker.at_once == 1
-    method.prepare(worker, moved(worker))
-    assert sizes == before
-    assert max(sizes) > 1
-
-
 def test_noise_on_the_gradient_is_dp_lora(make_worker: Make) -> None:
     worker = make_worker("llama")
     members, parameters = units([1, 2, 1]), moved(worker)

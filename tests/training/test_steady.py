@@ -16,9 +16,11 @@ from fedpriv.data.encode import Example
 from fedpriv.gradients.engine import gathered
 from fedpriv.training import steady
 from fedpriv.training.loss import record_losses
-from fedpriv.training.steady import PLACES, SteadyRows, is_steady
+from fedpriv.training.microbatch import TRIED
+from fedpriv.training.steady import SteadyRows, steady_sizes
 
 LENGTH = 24
+MOST = TRIED["cpu"]
 Make = Callable[..., Any]
 Change = Callable[[Tensor], Tensor]
 
@@ -67,9 +69,9 @@ def one_is_infinite(part: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_a_row_has_the_same_bits_in_any_company(make_worker: Make, dtype: str) -> None:
-    worker = make_worker("llama", dtype=dtype)
+    worker = make_worker("llama", dtype=dtype, microbatch=MOST)
     sizes: list[int] = []
-    rows, every = rows_of(worker, sizes), records(2 * PLACES + 1)
+    rows, every = rows_of(worker, sizes), records(2 * MOST + 1)
     whole = rows(every, LENGTH)
     assert whole.abs().amax(1).min() > 0
     chosen = np.random.default_rng(1)
@@ -77,7 +79,8 @@ def test_a_row_has_the_same_bits_in_any_company(make_worker: Make, dtype: str) -
         members = chosen.permutation(len(every))[:count].tolist()
         assert torch.equal(rows([every[i] for i in members], LENGTH), whole[members])
     (found,) = worker.steady.values()
-    assert set(sizes) == {PLACES if found else 1}
+    assert set(sizes) <= set(found)
+    assert found[0] in (MOST, 1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +129,7 @@ def test_what_a_server_sends_has_no_part_in_the_trial(
     answers = []
     for values in (worker.initial, worker.initial * np.float32(1e30), worker.initial * 0):
         worker.vector.write(values)
-        answers.append(is_steady(worker, PLACES, LENGTH))
+        answers.append(tuple(steady_sizes(worker, MOST, LENGTH)))
         assert np.array_equal(worker.vector.read(), values)
     assert len(set(seen)) == len(set(answers)) == 1
 
@@ -143,23 +146,50 @@ def test_padded_and_unpadded_neighbours_are_tried(
         return record_losses(model, batch)
 
     monkeypatch.setattr(steady, "record_losses", losses)
-    assert is_steady(worker, 3, LENGTH)
+    assert steady_sizes(worker, 3, LENGTH) == (3, 1)
     a, b = False, True
-    assert padded == [[a, b, b], [b, a, b], [b, b, a], [a, a, a]]
+    of_three = [[a, b, b], [a, b, b], [b, b, a], [a, a, a], [b, b, b]]
+    assert padded == [*of_three, [a], [b], [b], [b], [b], [a]]
 
 
 def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make_worker("llama", dtype="float32")
     rows_of(worker, [])(records(1), LENGTH)
-    monkeypatch.setattr(steady, "is_steady", None)  # another trial would call it
+    monkeypatch.setattr(steady, "steady_sizes", None)  # another trial would call it
     rows_of(worker, [])(records(1), LENGTH)
 
 
-def test_no_more_places_than_fit(make_worker: Make) -> None:
-    worker = make_worker("llama", dtype="float32", microbatch=2)
+def one_alone_differs(part: Tensor) -> Tensor:
+    return part * (1 + 2**-20 * (len(part) == 1))
+
+
+def a_place_of_a_few_differs(part: Tensor) -> Tensor:
+    part[-1:] *= 1 + 2**-20 * (len(part) < 4)
+    return part
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "expected"),
+    [
+        (None, 7, [4, 2, 1]),
+        (None, 9, [4, 4, 1]),
+        (one_alone_differs, 7, [4, 2, 2]),
+        (a_place_of_a_few_differs, 7, [4, 4]),
+    ],
+)
+def test_batches_are_of_sizes_that_agree(
+    make_worker: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Change | None,
+    count: int,
+    expected: list[int],
+) -> None:
+    worker = make_worker("llama", dtype="float32", microbatch=4)
+    if change is not None:
+        spoil(worker, monkeypatch, change)
     sizes: list[int] = []
-    rows_of(worker, sizes)(records(3), LENGTH)
-    assert sizes == [2, 2]
+    assert len(rows_of(worker, sizes)(records(count), LENGTH)) == count
+    assert sizes == expected
 
 
 def test_a_classifier_is_tried_too(make_worker: Make) -> None:
