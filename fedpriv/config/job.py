@@ -261,7 +261,7 @@ class ComputeSection(Section):
         " bfloat16: all but what is trained",
     )
     microbatch: int | None = Field(
-        None, ge=1, description="private records computed at once, at most; default: 8, on a GPU 32"
+        None, ge=1, description="private records computed at once, at most; default: 4, on a GPU 32"
     )
     gradient_checkpointing: bool = Field(
         False, description="compute layers twice instead of keeping what they made"

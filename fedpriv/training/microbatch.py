@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
-TRIED = {"cpu": 8, "other": 32}  # as fast as more, and each length is tried with so many
+TRIED = {"cpu": 4, "other": 32}  # as fast as more, and each length is tried with so many
 SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
 ROWS_SHARE = 16  # on a CPU, rows may take one in so many of all bytes
 

@@ -2,8 +2,8 @@
 
 A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
 random tokens, once for each length, which sizes of batches give a record's gradient the same bits,
-in every place and whoever its neighbours are. Only such are used, and where too few records are left
-for one, copies fill it up.
+in every place and whoever its neighbours are. Only such are used, and where records are too few for
+one, copies fill it up.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class SteadyRows:
         """(B, R) of B examples, at most `Worker.at_once` of them at a time."""
         sizes, found, start = self._sizes(length), [], 0
         while start < len(examples):
-            left = len(examples) - start
-            size = next((size for size in sizes if size <= left), sizes[-1])
+            size = _fitting(sizes, len(examples) - start)
             chunk = list(examples[start : start + size])
             filled = chunk + chunk[-1:] * (size - len(chunk))
             found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)])
@@ -56,10 +55,16 @@ class SteadyRows:
         return torch.cat(found)
 
     def _sizes(self, length: int) -> Sequence[int]:
-        known, key = self._worker.steady, (length, torch.get_num_threads())
+        known, most = self._worker.steady, self._worker.at_once
+        key = (most, length, torch.get_num_threads())
         if key not in known:
-            known[key] = steady_sizes(self._worker, self._worker.at_once, length)
+            known[key] = steady_sizes(self._worker, most, length)
         return known[key]
+
+
+def _fitting(sizes: Sequence[int], records: int) -> int:
+    """The largest size of which no more than a quarter is copies, or the smallest."""
+    return next((size for size in sizes if 4 * records >= 3 * size), sizes[-1])
 
 
 def steady_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
@@ -102,16 +107,15 @@ class _Trial:
         usable = bool(torch.isfinite(expected).all()) and bool(expected.any(1).all())
         # Beside copies of itself: the first, that is not padded, and the last, that is most.
         alike = (torch.full_like(self._order, member) for member in (0, most - 1))
-        if not (usable and self._agrees(most) and all(map(self._is_expected, alike))):
+        backwards = self._order.flip(0)
+        if not (usable and all(map(self._is_expected, (backwards, *alike)))):
             return (1,)
         halves = (most >> power for power in range(1, most.bit_length()))
-        return most, *(size for size in halves if self._agrees(size))
+        return most, *(size for size in halves if self._agrees(backwards.split(size)))
 
-    def _agrees(self, size: int) -> bool:
-        """Whether batches of a size make what is expected, in one order and in the other."""
-        whole = len(self._order) // size * size
-        orders = (self._order[:whole], self._order.flip(0)[:whole])
-        return all(self._is_expected(part) for order in orders for part in order.split(size))
+    def _agrees(self, parts: Sequence[Tensor]) -> bool:
+        """Whether batches of some size make what is expected; a last one may be smaller."""
+        return all(map(self._is_expected, (part for part in parts if len(part) == len(parts[0]))))
 
     def _is_expected(self, members: Tensor) -> bool:
         return torch.equal(self._gradients(members), self._expected[members])

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fedpriv.training.team import Team
 
 
+Steady = dict[tuple[int, int, int], Sequence[int]]  # by most records, padded length, and threads
+
+
 @dataclass(frozen=True)
 class ModelRecipe:
     """Everything that decides which model is trained, and how it is computed."""
@@ -56,7 +59,7 @@ class Worker:
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
-        steady: by padded length and threads, what `steady_sizes` found.
+        steady: what `steady_sizes` found; those of a pool have it together.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -72,7 +75,7 @@ class Worker:
         self.vector = TrainableVector(self.model)
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
-        self.steady: dict[tuple[int, int], Sequence[int]] = {}
+        self.steady: Steady = {}
         self._gradients: GradientEngine | None = None
         self._fits = recipe.compute.microbatch
         self._at_once: int | None = None
@@ -168,6 +171,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._made: dict[ModelRecipe, int] = {}
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
+        self._steady: dict[ModelRecipe, Steady] = {}
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe) -> Iterator[Worker]:
@@ -180,6 +184,7 @@ class WorkerPool:
                 self._made[recipe] = self._made.get(recipe, 0) + 1
                 try:
                     worker = Worker(recipe)
+                    worker.steady = self._steady.setdefault(recipe, {})
                 except BaseException:
                     self._made[recipe] -= 1
                     raise
