@@ -111,11 +111,12 @@ class _Trial:
         if not (usable and all(map(self._is_expected, (backwards, *alike)))):
             return (1,)
         halves = (most >> power for power in range(1, most.bit_length()))
-        return most, *(size for size in halves if self._agrees(backwards.split(size)))
+        return most, *(size for size in halves if self._agrees(backwards, size))
 
-    def _agrees(self, parts: Sequence[Tensor]) -> bool:
-        """Whether batches of some size make what is expected; a last one may be smaller."""
-        return all(map(self._is_expected, (part for part in parts if len(part) == len(parts[0]))))
+    def _agrees(self, order: Tensor, size: int) -> bool:
+        """Whether batches of a size make what is expected."""
+        starts = range(0, len(order) - size + 1, size)
+        return all(self._is_expected(order[start : start + size]) for start in starts)
 
     def _is_expected(self, members: Tensor) -> bool:
         return torch.equal(self._gradients(members), self._expected[members])
