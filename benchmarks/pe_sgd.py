@@ -35,6 +35,7 @@ METHODS = (
     "dp-lora",
     "dp-lora:privacy.clip_norm=0.1",
     "dp-lora:synthetic.warm_start=10",
+    "dp-lora:privacy.clip_norm=0.1:synthetic.warm_start=10",
     "pe-sgd",
     "pe-sgd:synthetic.every=1000",
     "pe-sgd:synthetic.noise=products",
