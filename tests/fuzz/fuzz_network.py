@@ -313,11 +313,11 @@ def quickly(errors: list[str]) -> Iterator[None]:
     """No question is held open, and no garbage is collected; Flower's errors are kept."""
     before, handler = (links.HOLD, bounds.COLLECT), _Errors(errors)
     links.HOLD, bounds.COLLECT = 0.0, 1 << 30
-    links.FLOWER_LOG.addHandler(handler)
+    logging.getLogger("flwr").addHandler(handler)
     try:
         yield
     finally:
-        links.FLOWER_LOG.removeHandler(handler)
+        logging.getLogger("flwr").removeHandler(handler)
         links.HOLD, bounds.COLLECT = before
 
 
