@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 # Torch multiplies float32 matrices on x86 with MKL, which keeps its AVX-512 kernels to Intel's own
-# processors. oneDNN, which torch carries for its compiler, has them for every one: on an AMD EPYC
-# 2.1 to 2.4 times as fast, in float32 as exact (`benchmarks/products.py`).
+# processors. oneDNN, which torch carries for its compiler, has them for every one: on one AMD EPYC
+# 2.1 to 2.4 times as fast, on another 1.1 times, in float32 as exact (`benchmarks/products.py`).
 _ONEDNN: Any = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
