@@ -399,6 +399,19 @@ def peak_bytes(step: Callable[[], None], device: str) -> int:
     return peak
 
 
+def busiest(step: Callable[[], None], count: int = 6) -> str:
+    """Where the time of a step goes: torch's operators by their own share of it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU]) as watched:
+        step()
+    found = {event.key: event.self_cpu_time_total for event in watched.key_averages()}
+    total = sum(found.values())
+    first = sorted(found, key=lambda name: -found[name])[:count]
+    return ", ".join(f"{name.removeprefix('aten::')} {found[name] / total:.0%}" for name in first)
+
+
 def best_rate(device: str, dtype: torch.dtype) -> float:
     """Multiply-and-adds a second (times 2) of a large product, by the best of torch's ways."""
     from fedpriv.gradients.product import linear
@@ -539,6 +552,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="cpu")
     parser.add_argument("--compiled", action="store_true", help="with torch's compiler, too")
+    parser.add_argument("--profile", action="store_true", help="where the time goes, and no more")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
@@ -546,6 +560,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
     shapes = SHAPES["quick" if arguments.quick else arguments.shapes]
+    if arguments.profile:
+        for shape in shapes:
+            for name in ("plain", "fedpriv", "fedpriv, mixed"):
+                way = WAYS[name](build(shape, WAYS[name].attention), random_batch(shape))
+                print(f"{shape}: {name}: {busiest(way.step)}")
+        return
     repeats = 1 if arguments.quick else arguments.repeats
     kinds = {name: WAYS[name] for name in WAYS if arguments.compiled or name != COMPILED}
     rows = [row for shape in shapes for row in measure(kinds, shape, arguments.device, repeats)]
