@@ -16,6 +16,7 @@ from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, KitError
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
+from fedpriv_server.listen import ServerTls
 from fedpriv_server.orders import server_names
 from fedpriv_server.registry import SOON, Registry
 
@@ -73,10 +74,7 @@ def _certificate(server: ServerSection) -> str:
     from fedpriv.pki.certificates import check_certificate, load_certificate
     from fedpriv.pki.keys import load_key
 
-    path = server.pki / "server.crt"
-    for needed in (path, server.pki / "server.key", server.pki / "ca.crt"):
-        if not needed.exists():
-            raise KitError(f"{needed}: no such file. Make it: fedpriv provision federation.toml")
+    path = ServerTls.of(server).certificate
     key = load_key(server.pki / "server.key")
     found = check_certificate(
         load_certificate(path),

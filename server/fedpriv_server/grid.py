@@ -13,12 +13,11 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
 
-from flwr.app import Message, MessageType, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message, MessageType
 
 from fedpriv_server.link import Kept, Link
+from fedpriv_server.one_run import OneRunGrid
 from fedpriv_server.shape import Room
 from fedpriv_server.upload import Upload
 
@@ -48,7 +47,7 @@ class _Request:
     taken: set[str] = field(default_factory=set)
 
 
-class NetworkGrid(Grid):
+class NetworkGrid(OneRunGrid):
     """Sends to the nodes of a link and gathers what they answer.
 
     Use one at a time: it holds the requests of one round.
@@ -67,24 +66,6 @@ class NetworkGrid(Grid):
         link.traffic = self
 
     # What Flower's strategies use
-
-    def set_run(self, run: object) -> None:
-        """Nothing to set: the link has one run."""
-
-    @property
-    def run(self) -> NoReturn:
-        raise NotImplementedError("The link's Flower run is nobody's business; a job is fedpriv's.")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """The nodes that are there now, in order of their sites' names."""

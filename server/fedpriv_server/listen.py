@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import uvicorn
 from fastapi import FastAPI
 
+from fedpriv.config.job import ServerSection
 from fedpriv.errors import ConfigError, KitError
 from fedpriv_server.handshake import Refusals, watch
 from fedpriv_server.prompt import PromptProtocol
@@ -33,6 +35,21 @@ class ServerTls:
     certificate: Path
     key: Path
     authority: Path | None = None
+
+    @classmethod
+    def of(cls, section: ServerSection) -> Self:
+        """What a federation file says of it.
+
+        Raises:
+            KitError: a file is missing.
+        """
+        pki = section.pki
+        for needed in (pki / "server.crt", pki / "server.key", pki / "ca.crt"):
+            if not needed.exists():
+                fix = "Make it: fedpriv provision federation.toml"
+                raise KitError(f"{needed}: no such file. {fix}")
+        authority = pki / "ca.crt" if section.client_certificates else None
+        return cls(pki / "server.crt", pki / "server.key", authority)
 
 
 @contextlib.contextmanager

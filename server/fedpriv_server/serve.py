@@ -53,7 +53,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     section = _server_section(config, source)
     address = _bound(section, plain, source)
     registry = Registry.read(section.pki / "sites.json")
-    tls = None if plain else _tls(section)
+    tls = None if plain else ServerTls.of(section)
     share_heap()
     with only_run(out):
         run = RunDirectory.open(out, config)
@@ -286,17 +286,3 @@ def _bound(section: ServerSection, plain: bool, source: Path) -> tuple[str, int]
                 fix="Leave --plain out, or listen on 127.0.0.1.",
             )
     return host, int(port)
-
-
-def _tls(section: ServerSection) -> ServerTls:
-    pki = section.pki
-    for name in ("server.crt", "server.key", "ca.crt"):
-        if not (pki / name).exists():
-            raise ConfigError(
-                "no such file",
-                key="server.pki",
-                value=str(pki / name),
-                fix="Make it: fedpriv provision federation.toml",
-            )
-    authority = pki / "ca.crt" if section.client_certificates else None
-    return ServerTls(pki / "server.crt", pki / "server.key", authority)

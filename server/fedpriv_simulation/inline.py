@@ -6,11 +6,11 @@ import copy
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from fedpriv_server.one_run import OneRunGrid
 
 # Flower's code for an exception in a ClientApp; its text stays with the node.
 CLIENT_APP_ERROR = 2
@@ -24,7 +24,7 @@ def set_identity() -> None:
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN, RUN, SERVER_NODE
 
 
-class InlineGrid(Grid):
+class InlineGrid(OneRunGrid):
     """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
 
     Each of the threads calls `begin` first.
@@ -55,24 +55,6 @@ class InlineGrid(Grid):
 
     def __exit__(self, *exception: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def set_run(self, run: object) -> None:
-        """Nothing to set: there is one run."""
-
-    @property
-    def run(self) -> NoReturn:
-        raise NotImplementedError("The inline grid has no Flower run; its job is fedpriv's.")
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """A message to a node."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> list[int]:
         """Every node, in order."""

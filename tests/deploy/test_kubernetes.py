@@ -329,8 +329,8 @@ def test_a_site_starts_with_a_key_that_is_its_own(folder: Path, tmp_path: Path) 
 def test_a_server_starts_with_its_key_and_sees_a_new_registry(folder: Path, tmp_path: Path) -> None:
     from fedpriv.config.load import load_job
     from fedpriv.pki.keys import load_key
+    from fedpriv_server.listen import ServerTls
     from fedpriv_server.registry import Registry
-    from fedpriv_server.serve import _tls
 
     coordinator = render(folder, "coordinator")
     spec = coordinator["Job/fedpriv-server"]["spec"]["template"]["spec"]
@@ -344,7 +344,7 @@ def test_a_server_starts_with_its_key_and_sees_a_new_registry(folder: Path, tmp_
         prepare(spec, places)
     section = load_job(settings / "federation.toml").server
     assert section is not None
-    assert load_key(_tls(section).key)
+    assert load_key(ServerTls.of(section).key)
     registry = Registry.read(section.pki / "sites.json")
     assert not registry.reload_if_changed()
     made = Registry(tmp_path / "sites.json")
