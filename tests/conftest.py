@@ -72,7 +72,7 @@ def make_worker(model_folder: Make) -> Make:
         dtype: str = "float64",
         r: int = 4,
         targets: Any = None,
-        microbatch: int = 16,
+        microbatch: int = 4,
         pooling: Any = "own",
         modules_to_save: tuple[str, ...] = (),
         gradient_checkpointing: bool = False,

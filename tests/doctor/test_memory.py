@@ -58,7 +58,7 @@ def test_a_step_that_does_not_fit_is_told(
 
     monkeypatch.setattr(microbatch, "rehearse", rehearse)
     with pytest.raises(ConfigError, match=r"compute\.microbatch: 16 records .* do not fit"):
-        memory.step(make_worker())
+        memory.step(make_worker(microbatch=16))
 
 
 def test_a_step_that_would_kill_the_process_is_not_tried(
