@@ -21,6 +21,7 @@ from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
 from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
+from fedpriv.logs import discreet
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
@@ -89,7 +90,11 @@ def main() -> None:
 
 
 def run(app: typer.Typer) -> NoReturn:
-    """Run a command line; an error on purpose is one line and the exit code of its class."""
+    """Run a command line; an error on purpose is one line and the exit code of its class.
+
+    Of any other only class, files and lines are shown, for its text may quote a record; with
+    ``PYTHONDEVMODE=1`` all of it.
+    """
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
@@ -103,7 +108,7 @@ def run(app: typer.Typer) -> NoReturn:
         elif error.errno in _NAMED and error.filename:
             advice = "Name another, or mend it."
         else:
-            raise
+            _fault(error)
         where = error.filename or "A file"
         print(f"error: {where}: {error.strerror}. {advice}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -111,5 +116,12 @@ def run(app: typer.Typer) -> NoReturn:
         if hasattr(error, "show"):  # a usage error of the command line
             error.show()
             raise SystemExit(2) from None
-        raise
+        _fault(error)
     raise SystemExit(code)
+
+
+def _fault(error: Exception) -> NoReturn:
+    if sys.flags.dev_mode:
+        raise error
+    print(f"error: a fault of fedpriv\n{discreet(error)}", file=sys.stderr)
+    raise SystemExit(1) from None

@@ -10,7 +10,8 @@
     │   └── SyntheticSetError      … about the synthetic set: it has to be sent whole
     ├── RoundError             a round that can't be completed (too few sites)
     ├── RunningError           a folder in which another process works
-    ├── PausedError            a site whose administrator paused it, or refuses the job
+    ├── PausedError            a site whose administrator paused it
+    ├── JobRefusedError        a job that the site's administrator wants no part in
     ├── NetworkError           a connection that can't be used
     │   ├── UnreachableError       … because nobody answers; may heal by itself
     │   ├── CertificateError       … because the other side is not whom it should be
@@ -146,9 +147,15 @@ class RunningError(FedprivError):
 
 
 class PausedError(FedprivError):
-    """The site's administrator has paused the site, or refuses this job."""
+    """The site's administrator has paused the site."""
 
     code = "paused"
+
+
+class JobRefusedError(FedprivError):
+    """The site's administrator wants no part in this job."""
+
+    code = "refused"
 
 
 class NetworkError(FedprivError):

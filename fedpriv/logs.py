@@ -16,13 +16,17 @@ from datetime import UTC, datetime
 _LONGEST = 1000  # characters of a message
 
 
+def discreet(error: BaseException) -> str:
+    """Where an error was raised and of which class it is, without its text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    return "\n".join([*lines, f"  {type(error).__name__}"])
+
+
 class _Discreet(logging.Formatter):
     def formatException(self, ei: object) -> str:  # noqa: N802  # logging's own name
         assert isinstance(ei, tuple)
-        kind, _, trace = ei
-        frames = traceback.extract_tb(trace)
-        lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
-        return "\n".join([*lines, f"  {getattr(kind, '__name__', kind)}"])
+        return discreet(ei[1])
 
 
 class PlainFormatter(_Discreet):

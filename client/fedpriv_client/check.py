@@ -78,6 +78,8 @@ def check_proposal(
     limits, terms = settings.limits, settings.terms
     refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
     unchecked: list[str] = []
+    if proposal.vector_digest == _ANY:
+        unchecked.append("The job's model: taken to be the one that this site allows.")
     plan = epsilon = allocated = trained = None
     with _noting(refusals):
         check_fields(proposal, settings)

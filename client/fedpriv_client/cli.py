@@ -142,13 +142,13 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
 
 @app.command()
 def pause(config: Config = SITE) -> None:
-    """Answer nothing from now on; what is being computed is finished."""
+    """Compute nothing from now on; what is being computed is finished."""
     _order(config, paused=True)
 
 
 @app.command()
 def resume(config: Config = SITE) -> None:
-    """Answer again."""
+    """Compute again."""
     _order(config, paused=False)
 
 

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.errors import ConfigError, PausedError
+from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.files import write_json
 
 
@@ -18,7 +18,7 @@ class Orders:
     """What stands. Kept until it is changed.
 
     Attributes:
-        paused: answer no request.
+        paused: compute nothing, for any job.
         refused: jobs to which no request is answered any more, by id, or by the name that the
             coordinator gave them, which an id begins with.
     """
@@ -53,9 +53,10 @@ class Orders:
 
     def check(self, job: str) -> None:
         """Raises:
-        PausedError: the administrator wants nothing of this job answered now.
+        JobRefusedError: the administrator wants no part in this job.
+        PausedError: nothing is to be computed now.
         """
+        if job in self.refused or job.rpartition("-")[0] in self.refused:
+            raise JobRefusedError(f"The administrator of this site refuses job {job!r}.")
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
-        if job in self.refused or job.rpartition("-")[0] in self.refused:
-            raise PausedError(f"The administrator of this site refuses job {job!r}.")

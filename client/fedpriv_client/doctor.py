@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.config.load import load_site
 from fedpriv.config.site import SiteFile
 from fedpriv.doctor import machine, memory
-from fedpriv.doctor.finding import Finding, look
+from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.process import is_running
 
@@ -74,6 +75,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _kit(file: SiteFile) -> str:
+    from fedpriv.pki.certificates import SOON
     from fedpriv.pki.kit import read_kit
     from fedpriv_client.serve import identity
 
@@ -84,10 +86,10 @@ def _kit(file: SiteFile) -> str:
     manifest = read_kit(
         server.kit, key=server.key, ca=server.ca, certificate=server.certificate
     ).manifest
-    return (
-        f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}; compare its authority"
-        f" with the coordinator's, by telephone: {manifest.ca}"
-    )
+    until = f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}"
+    if manifest.expires - datetime.now(UTC) < SOON:
+        raise DoubtError(f"{until}. Ask the coordinator for a new one")
+    return f"{until}; compare its authority with the coordinator's, by telephone: {manifest.ca}"
 
 
 def _server(file: SiteFile) -> str:

@@ -27,7 +27,7 @@ class Limits:
     defaults (`fedpriv.config.site.AllowSection`).
 
     Attributes:
-        per_job: ε that one job may be committed to.
+        per_job: ε that one job may cost by itself; a ledger's rule may charge more for it.
         methods: names a server may ask for.
         base_digest: of the only base that may be used: weights, tokenizer, configuration.
         labels: of the records, in the model's order; none for text.

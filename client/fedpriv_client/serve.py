@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import CertificateError, KitError
+from fedpriv.errors import CertificateError, FedprivError, KitError
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.pki.keys import load_key
@@ -57,7 +57,8 @@ def serve(file: SiteFile, config: Path) -> None:
             status.update(activity="reading records")
             service.run(_app(file, config, stack))
         except Exception as error:
-            status.update(problem=str(error))
+            ours = isinstance(error, FedprivError)  # of another, the text may quote a record
+            status.update(problem=str(error) if ours else type(error).__name__)
             raise
 
 

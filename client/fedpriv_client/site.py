@@ -39,6 +39,7 @@ from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.pe_sgd import Span
 from fedpriv.training.private_step import SiteMethod, private_step
+from fedpriv.training.steady import settle
 from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
+SPARE = 2**26  # bytes of the disk that no cache of records takes
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
 _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "declared_size": "data.size",
@@ -376,14 +378,19 @@ class Site:
             check_model(worker, proposal, plan, settings.limits)
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
-            tokenizer = worker.base.tokenizer
+            tokenizer, values = worker.base.tokenizer, worker.vector.size
         spec = DataSpec.of(
             settings.columns,
             proposal.model,
             unit=proposal.privacy.unit,
             max_records_per_unit=proposal.privacy.max_records_per_unit,
         )
-        population = encode_population(self._records, spec, tokenizer, self._cache)
+        # Records may not take the room that the ledger needs to pay, and to keep two replies.
+        spare = SPARE + 16 * values
+        population = encode_population(self._records, spec, tokenizer, self._cache, spare)
+        if plan.numerics != "strict":  # where each record is computed alone
+            with self._pool.borrow(recipe) as worker:
+                settle(worker, population.units)
         if population.empty_rows:
             shown = ", ".join(map(str, population.empty_rows[:10]))
             log.warning(

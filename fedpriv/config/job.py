@@ -6,7 +6,7 @@ What the server proposes here is never an order: each site checks it against its
 before it reads a record.
 
 `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
-model's size and ε: where a file leaves them out, they come from `fedpriv.config.defaults`, and
+model's size: where a file leaves them out, they come from `fedpriv.config.defaults`, and
 their values here are those of sections that are made in Python.
 """
 

@@ -108,10 +108,11 @@ def encode_population(
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
+    spare: int = 0,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
 
-    Each is tokenised once; see `ExampleStore` for where that is kept.
+    Each is tokenised once; see `ExampleStore` for where that is kept, and for `spare`.
 
     A record that can't be encoded, or has no room on the disk, contributes nothing and its row is
     noted: a server chooses the tokenizer, the labels and how long an example is, so a refusal would
@@ -122,7 +123,7 @@ def encode_population(
             records are.
     """
     _check(spec, tokenizer)
-    store = ExampleStore(folder)
+    store = ExampleStore(folder, spare)
     units: dict[int | str, list[int]] = {}
     empty_rows = []
     problem: OSError | None = None

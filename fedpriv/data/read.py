@@ -48,7 +48,8 @@ def read_records(
         One row per record, in file order. Every column is text, or None where the file
         has nothing, except ``messages``, which holds what the file held. Whole floats are
         written as integers, so that a label 1 that parquet stores as 1.0 is "1"; unit ids
-        lose the spaces around them, so that " 7" is no second patient beside "7".
+        lose the spaces around them and what is not seen, and are normalised (NFKC), so that " 7"
+        is no second patient beside "7".
 
     Raises:
         DataError: the source is missing, empty, unreadable, or of an unknown format; a
@@ -173,10 +174,17 @@ def _write(
     )
 
 
+# What is not seen, and is no format character: joiners, fillers, variation selectors.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000-\U000e0fff]"
+)
+
+
 def _unit_id(text: str) -> str:
     """An id as people read it: of two that look alike, both are one person's."""
-    visible = (c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
-    return "".join(visible).strip()
+    seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+    return "".join(c for c in seen if unicodedata.category(c) != "Cf").strip()
 
 
 def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:

@@ -28,12 +28,14 @@ class ExampleStore:
 
     Args:
         folder: where the file is; its file system has to have room, and to be the site's own.
+        spare: bytes of it to leave to others.
 
     Privacy:
         Holds private records, in tokens.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spare: int = 0) -> None:
+        self._spare = spare
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
@@ -53,7 +55,9 @@ class ExampleStore:
         kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
         content = np.array(kept, np.int32).tobytes()
         self._file.seek(self._ends[-1] * self._tokens.itemsize)  # over what had no room
-        if self._file.write(content) < len(content):
+        disk = os.fstatvfs(self._file.fileno())
+        room = disk.f_bavail * disk.f_frsize >= self._spare + len(content)
+        if not room or self._file.write(content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if isinstance(labels, int):
             self._classes.append(labels)

@@ -17,14 +17,16 @@ _CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
 _SHARED_POSITIONS = ("deberta", "deberta-v2")
 
 
-def _rope_types(settings: Any) -> Iterator[str]:
-    """Every rotary type named in a configuration, wherever it stands."""
+# What a configuration calls the number of its experts.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
+    """What a configuration says, wherever it stands."""
     if isinstance(settings, dict):
         for key, value in settings.items():
-            if key == "rope_type" and isinstance(value, str):
-                yield value
-            else:
-                yield from _rope_types(value)
+            yield key, value
+            yield from _entries(value)
 
 
 def refuse_mixing(model: nn.Module) -> None:
@@ -41,16 +43,14 @@ def refuse_mixing(model: nn.Module) -> None:
             " attention layers, so their per-record gradients are wrong."
             " Use BERT, RoBERTa, DistilBERT or ModernBERT."
         )
-    experts = max(
-        int(getattr(config, key, 0) or 0)
-        for key in ("num_local_experts", "num_experts", "n_routed_experts")
-    )
-    if experts > 1:
+    entries = list(_entries(getattr(config, "to_dict", dict)()))
+    if any(key in _EXPERTS and isinstance(value, int) and value > 1 for key, value in entries):
         raise NotPrivateError(
             f"{kind} is a mixture of experts: where one record is routed may depend on the others."
             " Use a dense model."
         )
-    for rope in _rope_types(getattr(config, "to_dict", dict)()):
+    ropes = (value for key, value in entries if key == "rope_type" and isinstance(value, str))
+    for rope in ropes:
         if rope not in _CONSTANT_ROPE:
             raise NotPrivateError(
                 f"{kind}: rotary positions of type {rope!r} change with the longest record seen so"

@@ -24,6 +24,7 @@ from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint
 
 Use = Literal["server", "site"]
 CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good where clocks lag
+SOON = timedelta(days=30)  # before its end, a certificate is worth renewing
 _USAGES: dict[Use, x509.ObjectIdentifier] = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,
     "site": ExtendedKeyUsageOID.CLIENT_AUTH,

@@ -112,7 +112,9 @@ class Ledger:
                 ledger._witness.hold()
         except BaseException:
             ledger.close()
-            path.unlink()
+            for made in (path, witness):
+                if made is not None:
+                    made.unlink(missing_ok=True)
             raise
         return ledger
 

@@ -1,9 +1,9 @@
 """Rows of several records at once, each the same bits whatever else is in the sample.
 
 A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
-random tokens, once for each length, which sizes of batches give a record's gradient the same bits,
-in every place and whoever its neighbours are. Only such are used, and where records are too few for
-one, copies fill it up.
+random tokens, for each length before anything is paid, which sizes of batches give a record's
+gradient the same bits, in every place and whoever its neighbours are. Only such are used, and where
+records are too few for one, copies fill it up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedpriv.data.batch import Batch
+from fedpriv.data.batch import Batch, padded_length
 from fedpriv.gradients.engine import gathered
 from fedpriv.training.loss import record_losses
 from fedpriv.training.random_batch import random_batch
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example
+    from fedpriv.data.store import Units
     from fedpriv.training.worker import Worker
 
 Rows = Callable[[Batch], Tensor]
@@ -45,7 +46,7 @@ class SteadyRows:
 
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
         """(B, R) of B examples, at most `Worker.at_once` of them at a time."""
-        sizes, found, start = self._sizes(length), [], 0
+        sizes, found, start = _sizes(self._worker, length), [], 0
         while start < len(examples):
             size = _fitting(sizes, len(examples) - start)
             chunk = list(examples[start : start + size])
@@ -54,12 +55,24 @@ class SteadyRows:
             start += len(chunk)
         return torch.cat(found)
 
-    def _sizes(self, length: int) -> Sequence[int]:
-        known, most = self._worker.steady, self._worker.at_once
-        key = (most, length, torch.get_num_threads())
-        if key not in known:
-            known[key] = steady_sizes(self._worker, most, length)
-        return known[key]
+
+def settle(worker: Worker, units: Units) -> None:
+    """Try every padded length that records have, so that no step has to.
+
+    Privacy:
+        What is tried is public; which lengths there are is not, and shows in the time alone.
+    """
+    longest = worker.recipe.model.max_length
+    for length in {padded_length(len(e.input_ids), longest) for unit in units for e in unit}:
+        _sizes(worker, length)
+
+
+def _sizes(worker: Worker, length: int) -> Sequence[int]:
+    known, most = worker.steady, worker.at_once
+    key = (most, length, torch.get_num_threads())
+    if key not in known:
+        known[key] = steady_sizes(worker, most, length)
+    return known[key]
 
 
 def _fitting(sizes: Sequence[int], records: int) -> int:
@@ -85,7 +98,7 @@ def steady_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     try:
         worker.vector.write(worker.initial + noise.numpy())
         return _Trial(worker, most, length).sizes()
-    except RuntimeError:  # no memory for it, for one
+    except (RuntimeError, MemoryError):
         return (1,)
     finally:
         worker.vector.write(original)

@@ -4,7 +4,8 @@
     ca.crt, ca.key   its certificate, and its private key: needed to sign, never to serve
     server.crt, server.key, sites.json, kits/NAME/…
 
-All but ``ca.key`` is what a server needs, so that ``ca.key`` can be kept on another machine.
+A server needs ``ca.crt``, ``server.crt``, ``server.key`` and ``sites.json``, so that ``ca.key`` and
+the kits, which may hold sites' keys, can be kept on another machine.
 """
 
 from __future__ import annotations

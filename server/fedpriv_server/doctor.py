@@ -14,11 +14,12 @@ from fedpriv.config.load import load_job
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, KitError
+from fedpriv.pki.certificates import SOON, check_certificate, load_certificate
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import ServerTls
 from fedpriv_server.orders import server_names
-from fedpriv_server.registry import SOON, Registry
+from fedpriv_server.registry import Registry
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
 RUNS = Path("runs")
@@ -71,7 +72,6 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _certificate(server: ServerSection) -> str:
-    from fedpriv.pki.certificates import check_certificate, load_certificate
     from fedpriv.pki.keys import load_key
 
     path = ServerTls.of(server).certificate

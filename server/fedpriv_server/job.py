@@ -18,6 +18,7 @@ from fedpriv import registry
 from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
 from fedpriv.data import Example
 from fedpriv.errors import FedprivError, RoundError
+from fedpriv.files import write_atomic
 from fedpriv.models.stored import EMBEDDED
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger import Head
@@ -27,6 +28,7 @@ from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.gate import Gate
 from fedpriv.training.update import Update
 from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
     Scores,
@@ -263,5 +265,6 @@ class Job:
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
+        write_atomic(folder / "README.md", card(self.config, self.run.info))  # peft's says nothing
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)

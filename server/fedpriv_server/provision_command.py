@@ -110,7 +110,7 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
 
 def _advice(made: Provisioned, now: datetime) -> list[str]:
     """What the coordinator has to do next."""
-    from fedpriv_server.registry import SOON
+    from fedpriv.pki.certificates import SOON
 
     sites = made.authority.registry.sites.values()
     dates = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,6 @@ from fedpriv.pki.certificates import certificate_pem, describe, parse_certificat
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.keys import public_pem
 
-SOON = timedelta(days=30)  # before its end, a certificate is worth renewing
 Made = Literal["here", "site"]
 Status = Literal["waiting", "active", "expired", "revoked"]
 _FIX = "Restore it from a backup: without it, revoked sites can't be told from others."

@@ -161,7 +161,8 @@ def test_a_federation_file_stands_for_its_proposal(
     read = read_proposal(federation(rounds=4), settings)
     assert (read.steps, read.lora.r, read.privacy.sample_rate) == (4, 2, 0.3)
     verdict = check_proposal(settings, read, pool)
-    assert verdict.refusals == () and verdict.unchecked == ()
+    assert verdict.refusals == ()
+    assert verdict.unchecked == ("The job's model: taken to be the one that this site allows.",)
     assert verdict.trained is not None and verdict.trained > 256  # auto: q_proj and v_proj
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.errors import ConfigError, PausedError
+from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv_client.control import Orders
 
 
@@ -25,14 +25,14 @@ def test_a_pause_holds_for_every_job_until_it_is_lifted(tmp_path: Path) -> None:
 def test_a_refusal_is_of_one_job(tmp_path: Path) -> None:
     Orders(refused=("bad",)).write(tmp_path)
     Orders.read(tmp_path).check("good")
-    with pytest.raises(PausedError, match="'bad'"):
+    with pytest.raises(JobRefusedError, match="'bad'"):
         Orders.read(tmp_path).check("bad")
 
 
 def test_a_refusal_by_name_is_of_all_jobs_of_that_name(tmp_path: Path) -> None:
     Orders(refused=("notes",)).write(tmp_path)
     Orders.read(tmp_path).check("notes-2-1a2b3c4d")
-    with pytest.raises(PausedError, match="'notes-1a2b3c4d'"):
+    with pytest.raises(JobRefusedError, match="'notes-1a2b3c4d'"):
         Orders.read(tmp_path).check("notes-1a2b3c4d")
 
 

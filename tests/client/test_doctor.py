@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_site
+from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
 from fedpriv.models.base import digest_of
 from fedpriv.pki.keys import new_key, write_key
 from fedpriv.privacy.ledger import Ledger, Plan
 from fedpriv.report.budget import load_or_create_key
+from fedpriv_client import doctor
 from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site import SIGNING_KEY, cache_folder
@@ -101,6 +105,37 @@ def test_what_is_wrong_is_named(
     assert exit_code == code, found
     assert found[what]["ok"] is False
     assert said in found[what]["found"]
+
+
+def test_a_certificate_that_ends_soon_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedpriv.config.load import load_job
+    from fedpriv.pki import certificates
+    from fedpriv_server.orders import Orders
+    from fedpriv_server.provision import provision
+
+    federation = tmp_path / "federation.toml"
+    federation.write_text(
+        '[job]\nname = "notes"\nrounds = 2\nengine = "network"\n'
+        '[server]\naddress = "localhost:9092"\n'
+        '[model]\nname = "embedded"\n[data]\ncolumns = { text = "text" }\n'
+        '[evaluation]\ndata = "held-out.jsonl"\n[[sites]]\nname = "clinic"\n'
+    )
+    provision(load_job(federation), Orders(), passphrase=lambda: b"")
+    file = tmp_path / "pki/kits/clinic/site.toml"
+    filled = {"path": '"notes.jsonl"', "size": "24", "epsilon": "9.0", "per_job": "3.0"}
+    filled["model_digest"] = f'"{digest_of("embedded")}"'
+    for key, value in filled.items():
+        file.write_text(
+            re.sub(rf"^#! {key} = .*", f"{key} = {value}", file.read_text(), flags=re.M)
+        )
+    site = load_site(file)
+    assert look("kit", lambda: doctor._kit(site)).ok is True
+    monkeypatch.setattr(certificates, "SOON", timedelta(days=4000))
+    found = look("kit", lambda: doctor._kit(site))
+    assert found.ok is None
+    assert "Ask the coordinator" in found.found
 
 
 def test_a_signing_key_that_others_may_read_is_told(file: Path) -> None:

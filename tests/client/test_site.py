@@ -17,10 +17,12 @@ from client_setting import TERMS, Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
+import fedpriv_client.site
 from fedpriv.config.job import (
     DenoiseSection,
     OptimizerSection,
 )
+from fedpriv.data.batch import padded_length
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -40,7 +42,7 @@ from fedpriv.privacy.privatised import public
 from fedpriv.privacy.rules import RdpRule
 from fedpriv.protocol import FAILED, LocalSteps
 from fedpriv.report import budget
-from fedpriv.training import local_steps
+from fedpriv.training import local_steps, steady
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe
@@ -600,6 +602,37 @@ def test_what_a_record_holds_decides_no_answer_to_a_proposal(
     assert site._job is not None
     assert site._job.population.empty_rows == (8,)
     assert len(site._job.population) == 24
+    site.close()
+
+
+def test_no_step_is_the_first_to_see_a_length(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How records of a length are computed is found out before anything is paid."""
+    site = setting.site()
+    site.consider(setting.proposal)
+    assert site._job is not None
+    with setting.pool.borrow(site._job.recipe) as worker:
+        tried = {length for _, length, _ in worker.steady}
+        units = site._job.population.units
+        assert tried == {padded_length(len(e.input_ids), 32) for unit in units for e in unit}
+    monkeypatch.setattr(steady, "steady_sizes", None)  # a step that tried would fail
+    site.step(request(), setting.vector)
+    assert not worker.failures
+    site.close()
+
+
+def test_records_leave_the_ledger_its_room_on_the_disk(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = shutil.disk_usage(setting.folder).free
+    monkeypatch.setattr(fedpriv_client.site, "SPARE", 2 * free)
+    site = setting.site()
+    site.consider(setting.proposal)
+    assert site._job is not None
+    assert len(site._job.population.empty_rows) == len(site._job.population) == 24
+    site.step(request(), setting.vector)  # of nobody, and paid all the same
+    assert site.ledger.slots("job-1") == [(0, True)]
     site.close()
 
 

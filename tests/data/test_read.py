@@ -327,7 +327,13 @@ def test_progress_bars_are_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("José", "Jose\u0301"), ("7", "7\u200b", "\ufeff7", " 7 ", "７"), ("a\u00adb", "ab")]
+    "names",
+    [
+        ("José", "Jose\u0301"),
+        ("7", "7\u200b", "\ufeff7", " 7 ", "７"),
+        ("a\u00adb", "ab"),
+        ("7", "7\ufe0f", "7\U000e0101", "7\u034f", "\u31647"),
+    ],
 )
 def test_ids_that_look_alike_are_one_persons(tmp_path: Path, names: tuple[str, ...]) -> None:
     path = tmp_path / "notes.jsonl"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gradients_checks import disturb, random_batch, rows_of
 from torch import nn
+from transformers import AutoConfig
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
@@ -185,12 +186,10 @@ def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
         PerSampleGradients(model)
 
 
-def test_mixture_of_experts_is_refused_by_name() -> None:
-    class Config:
-        model_type, num_local_experts = "mixtral", 8
-
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "deepseek_v3", "dbrx"])
+def test_mixture_of_experts_is_refused_by_name(kind: str) -> None:
     model = nn.Linear(2, 2)
-    model.config = Config()  # type: ignore[assignment]
+    model.config = AutoConfig.for_model(kind)
     with pytest.raises(NotPrivateError, match="mixture of experts"):
         PerSampleGradients(model)
 

@@ -136,7 +136,7 @@ def test_an_administrator_refuses_a_job(federation: Federation, expected: Totals
     assert job in federation.ask(1, "refuse", job).stdout
     federation.finish(server)
     assert federation.states(0) == ["ok"] * 3
-    assert federation.states(1) == ["ok", "ok", "refused: paused (PausedError)"]
+    assert federation.states(1) == ["ok", "ok", "refused: refused (JobRefusedError)"]
     assert federation.totals(0) == expected
     committed, allocated, spent, slots = federation.totals(1)
     assert (committed, allocated) == expected[:2]

@@ -666,6 +666,18 @@ def test_a_witness_is_told_of_every_row(path: Path, tmp_path: Path) -> None:
         Ledger.create(tmp_path / "new.db", TERMS, witness)
 
 
+def test_a_ledger_that_was_not_made_leaves_no_witness(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = tmp_path / "elsewhere.json"
+    with monkeypatch.context() as patched:
+        patched.setattr(Witness, "hold", lambda self: (_ for _ in ()).throw(LedgerError("no")))
+        with pytest.raises(LedgerError):
+            Ledger.create(path, TERMS, witness)
+    assert not path.exists()
+    Ledger.create(path, TERMS, witness).close()
+
+
 def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "witness.json"
     Ledger.create(path, TERMS, tmp_path / "own.json").close()

@@ -51,6 +51,10 @@ def run(file: Path, out: Path, *overrides: str, **options: Any) -> Outcome:
     return simulate(load_job(file, overrides), out, source=file, **options)
 
 
+def card(outcome: Outcome) -> str:
+    return (outcome.run.path / "adapter" / "README.md").read_text()
+
+
 def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
@@ -110,6 +114,7 @@ def test_seeded_runs_repeat_and_say_that_they_are_not_private(
     third = run(federation(), tmp_path / "c", insecure_seed=6)
     assert adapter_bytes(first) == adapter_bytes(second) != adapter_bytes(third)
     assert "NOT PRIVATE" in first.report.read_text()
+    assert "NOT PRIVATE" in card(first)
     assert not any(report.private for report in first.budgets.values())
     assert first.run.info["private"] is False
 
@@ -147,6 +152,8 @@ def test_unseeded_runs_differ(federation: Make, tmp_path: Path) -> None:
     first, second = (run(federation(), tmp_path / name) for name in "ab")
     assert adapter_bytes(first) != adapter_bytes(second)
     assert "NOT PRIVATE" not in first.report.read_text()
+    assert "NOT PRIVATE" not in card(first)
+    assert "signed budget report" in card(first)
 
 
 def test_updates_travel_as_the_job_says(federation: Make, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedpriv.config.job import (
     OptimizerSection,
     PrivacySection,
 )
-from fedpriv.errors import BudgetError, FedprivError, PausedError, RoundError
+from fedpriv.errors import BudgetError, FedprivError, JobRefusedError, PausedError, RoundError
 from fedpriv.privacy.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
 from fedpriv.training.update import Update
@@ -178,6 +178,7 @@ def test_who_is_silent_holds_nobody_up() -> None:
     [
         ({7: BudgetError("no"), 8: BudgetError("no")}, False),
         ({7: BudgetError("no"), 8: Silent()}, True),
+        ({7: JobRefusedError("no"), 8: JobRefusedError("no")}, False),
         ({7: PausedError("later"), 8: PausedError("later")}, True),
     ],
 )

@@ -1,0 +1,33 @@
+"""The card beside an adapter: where it comes from, and whether it is private."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.config.job import JobConfig
+
+
+def card(config: JobConfig, info: dict[str, Any]) -> str:
+    """Markdown with the header that model hubs read.
+
+    Args:
+        info: of the run: ``job_id``, and ``private``, which is false where noise came from a seed.
+    """
+    privacy, name = config.privacy, config.model.name
+    base = [f"base_model: {json.dumps(name)}"] if name != "embedded" else []
+    header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
+    if info["private"]:
+        claim = (
+            f"Each site was asked for ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, for adding"
+            f" or removing one unit ({privacy.unit}). What each has paid, in this job and in its"
+            " life, is in its signed budget report."
+        )
+    else:
+        claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
+    return (
+        f"{header}\n\n# {config.job.name}\n\n"
+        f"A LoRA adapter of {name}, trained by fedpriv {__version__} in job `{info['job_id']}`:"
+        f" {config.job.rounds} rounds, method {config.job.method}.\n\n{claim}\n"
+    )
