@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,5 +93,19 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
         if "JOB" in command or "--report" in command:  # need a job that has run
             continue
         words = [str(program), *command.split()[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_readmes_ledger_pays_for_a_run(tmp_path: Path) -> None:
+    """The commands of "A budget for life", one after the other, with one round for all."""
+    block = (ROOT / "README.md").read_text().partition("## A budget for life")[2]
+    commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
+    assert [command.split()[0] for command in commands] == ["ledger", "simulate", *3 * ["ledger"]]
+    program = str(Path(sys.executable).parent / "fedpriv")
+    for command in ("init mine", *commands):
+        words = [program, *shlex.split(command)]
+        if words[1] == "simulate":
+            words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr}"

@@ -62,9 +62,9 @@ def compare(
         from fedpriv_comparison import figures, present
         from fedpriv_comparison.estimate import estimate
         from fedpriv_comparison.runner import Runner, open_folder
-        from fedpriv_comparison.variants import parse_variants
+        from fedpriv_comparison.variants import listed, parse_variants
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = listed(methods)
     variants = parse_variants(names, grid or [])
     held = _baseline(names, baseline)
     asked = running.Comparison.of(file, set_ or [], variants, seeds)

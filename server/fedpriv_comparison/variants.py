@@ -47,6 +47,11 @@ Grid = Mapping[str, Sequence[str]]  # key → values to try
 _COMMA = re.compile(r",(?![^\[]*\])")  # outside of a list
 
 
+def listed(text: str) -> list[str]:
+    """What stands between the commas of a command line, but for those inside of a list."""
+    return [part.strip() for part in _COMMA.split(text) if part.strip()]
+
+
 @dataclass(frozen=True)
 class Variant:
     """One row of a comparison.
@@ -127,7 +132,7 @@ def _parse_grids(
     for grid in grids:
         owner, _, rest = grid.rpartition(":")
         key, equals, text = _long(rest).partition("=")
-        values = [value.strip() for value in _COMMA.split(text) if value.strip()]
+        values = listed(text)
         if not equals or not values:
             raise ConfigError(
                 "is an empty grid", key="--grid", value=grid, fix="Such as --grid lr=1e-3,1e-2"
