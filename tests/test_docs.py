@@ -97,6 +97,7 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
+@pytest.mark.slow
 def test_the_readmes_ledger_pays_for_a_run(tmp_path: Path) -> None:
     """The commands of "A budget for life", one after the other, with one round for all."""
     block = (ROOT / "README.md").read_text().partition("## A budget for life")[2]
