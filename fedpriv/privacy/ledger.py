@@ -112,9 +112,9 @@ class Ledger:
                 ledger._witness.hold()
         except BaseException:
             ledger.close()
-            for made in (path, witness):
-                if made is not None:
-                    made.unlink(missing_ok=True)
+            path.unlink()
+            if witness is not None and ledger._witness is not None:  # made here, not another's
+                witness.unlink()
             raise
         return ledger
 

@@ -74,8 +74,8 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 def _certificate(server: ServerSection) -> str:
     from fedpriv.pki.keys import load_key
 
-    path = ServerTls.of(server).certificate
-    key = load_key(server.pki / "server.key")
+    tls = ServerTls.of(server)
+    path, key = tls.certificate, load_key(tls.key)
     found = check_certificate(
         load_certificate(path),
         load_certificate(server.pki / "ca.crt"),
