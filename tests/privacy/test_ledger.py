@@ -678,6 +678,24 @@ def test_a_ledger_that_was_not_made_leaves_no_witness(
     Ledger.create(path, TERMS, witness).close()
 
 
+def test_a_ledger_that_was_not_made_leaves_the_witness_of_another(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = tmp_path / "elsewhere.json"
+    other = replace(TERMS, dataset_id="1" * 32)
+
+    def started_by_another(*_: object) -> Witness:
+        monkeypatch.undo()
+        Ledger.create(tmp_path / "other.db", other, witness).close()
+        raise LedgerError("no")
+
+    monkeypatch.setattr(Witness, "start", started_by_another)
+    with pytest.raises(LedgerError, match="no"):
+        Ledger.create(path, TERMS, witness)
+    assert not path.exists()
+    Ledger.open(tmp_path / "other.db", witness).close()
+
+
 def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> None:
     witness = tmp_path / "witness.json"
     Ledger.create(path, TERMS, tmp_path / "own.json").close()
