@@ -63,7 +63,7 @@ def denoise(x: Array, deviation: float = 1.0, **options: Any) -> tuple[Array, in
     return found.vector.reshape(x.shape).astype(np.float64), found.on
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     short=st.integers(1, 12),
     more=st.integers(0, 60),

@@ -95,6 +95,7 @@ def named(sabotage: Sabotage) -> str:
     return re.sub(r"\W+", "-", sabotage.what)
 
 
+@pytest.mark.slow  # those that are green there are run by themselves, too
 def test_without_a_sabotage_the_same_tests_are_green(result_of: Callable[..., Result]) -> None:
     code, text = result_of(None)
     assert code == pytest.ExitCode.OK, text

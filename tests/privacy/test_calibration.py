@@ -70,7 +70,7 @@ def test_calibration_refuses(arguments: tuple[float, float, float, int], match: 
         calibrate_noise(*arguments)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(epsilon=st.floats(-1, 2).map(lambda x: 10**x), q=rates, sigma=st.floats(0.5, 8))
 def test_the_most_steps_are_the_most(epsilon: float, q: float, sigma: float) -> None:
     steps = calibrate_steps(epsilon, DELTA, q, sigma)

@@ -163,7 +163,7 @@ def test_a_unit_adds_the_same_integers_whatever_else_is_sampled(make_worker: Mak
     ],
     ids=["normalised", "clipped", "products", "sketch"],
 )
-def test_a_unit_adds_the_same_whatever_else_is_sampled_at_any_ridge(
+def test_a_unit_adds_the_same_whatever_else_is_sampled_at_a_small_ridge(
     make_worker: Make, settings: dict[str, Any]
 ) -> None:
     """In float32, whose last bits depend on the batch, and which a small ridge amplifies.
@@ -176,9 +176,8 @@ def test_a_unit_adds_the_same_whatever_else_is_sampled_at_any_ridge(
     parameters[:32] = 0.3  # one row of one lora_A
     members = units([1] * 8 + [3, 2, 1, 1])
     examples = tuple(example(20_000 + i, 30) for i in range(settings["size"]))
-    for ridge in (1e-3, 1e-8):
-        method = PeSgd(Span(ProjectionSection(ridge=ridge, **settings), examples))
-        adds_up(method, worker, members, parameters)
+    method = PeSgd(Span(ProjectionSection(ridge=1e-8, **settings), examples))
+    adds_up(method, worker, members, parameters)
 
 
 def test_the_rest_of_a_gradient_is_the_same_whatever_else_is_sampled(make_worker: Make) -> None:
