@@ -24,6 +24,8 @@ WitnessPath = Annotated[
     Path | None, typer.Option("--witness", help="File on another disk, told of every row.")
 ]
 
+SeenHead = Annotated[str, typer.Option("--head", help="A head seen before, as ROWS:HASH.")]
+
 
 @app.command()
 def init(
@@ -154,7 +156,7 @@ def _short(value: object) -> str:
 @app.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="A ledger, or what `export` wrote of one.")],
-    head: Annotated[str, typer.Option(help="A head seen before, as ROWS:HASH.")] = "",
+    head: SeenHead = "",
     witness: WitnessPath = None,
     report: Annotated[
         Path | None, typer.Option(help="A budget.json: is it signed, and of this ledger?")
@@ -225,3 +227,37 @@ def recover(
             "Every open job is closed and spent in full, and so is what the witness had seen taken."
             f"\nε allocated {ledger.epsilon_allocated:.4f} of {ledger.terms.budget:g}."
         )
+
+
+@app.command()
+def witness(
+    path: LedgerPath,
+    file: Annotated[Path, typer.Argument(help="The new witness, on another disk.")],
+    head: SeenHead = "",
+    report: Annotated[
+        Path | None, typer.Option(help="The site's newest budget.json that somebody else keeps.")
+    ] = None,
+) -> None:
+    """Start another witness, after the old one was lost.
+
+    It alone knew whether this is the newest copy of the ledger. So ask whoever else may know: the
+    coordinator has the newest reports. With an older copy the same ε would be spent twice.
+    """
+    from fedpriv.privacy.export import parse_head, reported_head
+    from fedpriv.privacy.ledger import Ledger
+
+    if bool(head) == (report is not None):
+        raise ConfigError(
+            "one of them is needed",
+            key="--report or --head",
+            fix="Give one of them: the newest that the coordinator has.",
+        )
+    with Ledger.open(path, reading=True) as ledger:
+        dataset_id = ledger.terms.dataset_id
+    seen = parse_head(head) if report is None else reported_head(report, dataset_id)
+    with Ledger.witness_anew(path, file, seen) as ledger:
+        newest = ledger.head
+    print(
+        f"{file} is told of every row from here on. Row {seen.rows} was seen elsewhere and is"
+        f" here; the newest row is {newest.rows}. Name the file as `witness` in the site's file."
+    )

@@ -77,18 +77,30 @@ def verify_ledger(
         checked.append(f"{who} has seen row {seen.rows}, and it is here")
 
     if head:
-        was_seen(_parse_head(head), "the given head")
+        was_seen(parse_head(head), "the given head")
     if witness is not None:
         was_seen(Witness.read(witness).seen[-1].head, f"the witness {witness}")
     if report is not None:
-        from fedpriv.report import budget
-
-        stated = budget.read(report)
-        budget.verify(stated)
-        if stated.dataset_id != history.terms.dataset_id:
-            raise LedgerCorruptError(f"{report}: is of another population than {path}.")
-        was_seen(Head(stated.ledger_rows, stated.ledger_head), f"the signed report {report}")
+        was_seen(reported_head(report, history.terms.dataset_id), f"the signed report {report}")
     return history.figures(), newest, checked
+
+
+def reported_head(report: Path, dataset_id: str) -> Head:
+    """The head in a budget report that the site signed.
+
+    Raises:
+        ConfigError: it can't be read.
+        LedgerCorruptError: its signature is another's, or it is of another population.
+    """
+    from fedpriv.report import budget
+
+    stated = budget.read(report)
+    budget.verify(stated)
+    if stated.dataset_id != dataset_id:
+        raise LedgerCorruptError(
+            f"{report}: is of population {stated.dataset_id}, and the ledger of {dataset_id}."
+        )
+    return Head(stated.ledger_rows, stated.ledger_head)
 
 
 def _is_export(path: Path) -> bool:
@@ -131,7 +143,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _parse_head(text: str) -> Head:
+def parse_head(text: str) -> Head:
+    """A head that somebody wrote as ``ROWS:HASH``.
+
+    Raises:
+        ConfigError: it is none.
+    """
     rows, _, digest = text.partition(":")
     if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:
         raise ConfigError(

@@ -161,7 +161,8 @@ class Ledger:
         if path is None or not path.exists():
             raise LedgerError(
                 f"{self.path}: was made with a witness, and "
-                + (f"{path} is not there. Mount its disk." if path else "none is named. Name it.")
+                + (f"{path} is not there. Mount its disk" if path else "none is named. Name it")
+                + "; if it is lost, see `fedpriv ledger witness`."
             )
         return Witness.read(path)
 
@@ -394,6 +395,38 @@ class Ledger:
             if newest.head not in ledger._history.lost:  # else only the witness was not told
                 ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
             ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
+            ledger._witness.hold()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    def witness_anew(cls, path: Path, witness: Path, seen: Head) -> Ledger:
+        """Open a ledger whose witness is lost, and start another.
+
+        The old one alone knew whether this is the newest copy. In its place stands what somebody
+        else has seen, and the word of whoever calls this.
+
+        Args:
+            seen: the newest head of this ledger that is known outside its backup: of a report
+                that the site signed, or of a server.
+
+        Raises:
+            LedgerError: there is such a file, it can't be written, or the ledger has no witness.
+            LedgerCorruptError: `seen` is not in this ledger: there is a newer one.
+        """
+        if witness.exists():
+            raise LedgerError(
+                f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
+                " changed."
+            )
+        ledger = cls(Chain.open(path))
+        try:
+            if not ledger.terms.witnessed:
+                raise LedgerError(f"{path}: was made without a witness. Leave it out.")
+            ledger.check_witness(seen)
+            ledger._witness = Witness.start(witness, ledger.terms.dataset_id, ledger._sightings(0))
             ledger._witness.hold()
         except BaseException:
             ledger.close()

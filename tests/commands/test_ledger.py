@@ -234,6 +234,21 @@ def test_recover_goes_on_with_what_is_certainly_left(path: Path, tmp_path: Path)
     assert found["rows"][-1]["kind"] == "restored"
 
 
+def test_another_witness_is_started(path: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "witness.json"
+    used(path, witness)
+    with Ledger.open(path, reading=True) as opened:
+        head = f"{opened.head.rows}:{opened.head.hash}"
+    witness.unlink()
+    for wrong in ((), ("--head", head, "--report", tmp_path / "budget.json")):
+        with pytest.raises(ConfigError, match="--report or --head: one of them is needed"):
+            ledger("witness", path, witness, *wrong)
+    with pytest.raises(ConfigError, match="--head: is not a head"):
+        ledger("witness", path, witness, "--head", "5")
+    assert "the newest row is 5" in ledger("witness", path, witness, "--head", head).stdout
+    assert "has seen row 5" in ledger("verify", path, "--witness", witness).stdout
+
+
 def test_a_report_is_verified_against_its_ledger(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -254,7 +269,7 @@ def test_a_report_is_verified_against_its_ledger(tmp_path: Path) -> None:
     budget.write(budget.sign(report, key), file)
     assert "the signed report" in ledger("verify", path, "--report", file).stdout
     for change, words in (
-        ({"dataset_id": "1" * 32}, "another population"),
+        ({"dataset_id": "1" * 32}, "is of population 1111"),
         ({"ledger_rows": 9}, "back in time"),
     ):
         budget.write(budget.sign(report.model_copy(update=change), key), file)

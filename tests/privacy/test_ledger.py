@@ -713,6 +713,36 @@ def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> N
         Ledger.open(path, witness)
 
 
+def test_another_witness_needs_the_newest_head_that_was_seen(path: Path, tmp_path: Path) -> None:
+    witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        older = ledger.head
+        shutil.copy(path, backup)
+        ledger.commit(PLAN)
+        ledger.release(take(ledger, 0), b"x")
+        newest = ledger.head
+    with pytest.raises(LedgerError, match="is not lost"):
+        Ledger.witness_anew(path, witness, newest)
+    witness.unlink()
+    with pytest.raises(LedgerError, match=r"is not there.*fedpriv ledger witness"):
+        Ledger.open(path, witness)
+    with pytest.raises(LedgerCorruptError, match="back in time"):
+        Ledger.witness_anew(backup, witness, newest)
+    with pytest.raises(LedgerError, match="can't be written"):
+        Ledger.witness_anew(path, tmp_path / "gone" / "witness.json", newest)
+    assert not witness.exists()
+    for seen in (older, newest):
+        with Ledger.witness_anew(path, witness, seen) as ledger:
+            take(ledger, 1 if seen == older else 2)
+            assert Witness.read(witness).seen[-1].head == ledger.head
+        with pytest.raises(LedgerCorruptError, match="back in time"):
+            Ledger.open(backup, witness, reading=True)
+        witness.unlink()
+    with_plan(tmp_path / "plain.db").close()
+    with pytest.raises(LedgerError, match="without a witness"):
+        Ledger.witness_anew(tmp_path / "plain.db", witness, older)
+
+
 def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "stick"
     folder.mkdir()
