@@ -123,6 +123,7 @@ def main() -> int:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--grid", action="append", help="instead of the usual rates")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tuning-seeds", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
@@ -157,7 +158,7 @@ def main() -> int:
     command = [
         *("fedpriv", "compare", str(folder / "federation.toml")),
         *("--methods", arguments.methods, "--seeds", str(arguments.seeds)),
-        *("--parallel", str(arguments.parallel)),
+        *("--tuning-seeds", str(arguments.tuning_seeds), "--parallel", str(arguments.parallel)),
         *grids,
         *(word for setting in arguments.settings for word in ("--set", setting)),
         *("--baseline", "dp-lora") * ("dp-lora" in arguments.methods.split(",")),

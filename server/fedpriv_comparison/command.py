@@ -37,6 +37,9 @@ def compare(
         typer.Option("--grid", help="[METHOD:]KEY=VALUE,VALUE… to choose from; may come again."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method that are reported.")] = 3,
+    tuning_seeds: Annotated[
+        int, typer.Option(min=1, help="Other runs, that each setting of a grid is judged by.")
+    ] = 1,
     baseline: Annotated[
         str | None, typer.Option(help="What the others are held against.", show_default="dp-lora")
     ] = None,
@@ -67,7 +70,7 @@ def compare(
     names = listed(methods)
     variants = parse_variants(names, grid or [])
     held = _baseline(names, baseline)
-    asked = running.Comparison.of(file, set_ or [], variants, seeds)
+    asked = running.Comparison.of(file, set_ or [], variants, seeds, tuning_seeds)
     folder = _folder(out)
     stop_on_terminate()
 
@@ -103,7 +106,7 @@ def compare(
     title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
     document = present.as_json(asked, found, held, command)
     write_json(folder / "compare.json", document)
-    write_atomic(folder / "compare.md", present.markdown(found, seeds, title, command))
+    write_atomic(folder / "compare.md", present.markdown(asked, found, title, command))
     write_atomic(folder / "compare.svg", present.chart(rows))
     if as_json:
         print(json.dumps(document, indent=2))

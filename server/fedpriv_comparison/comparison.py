@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fedpriv import registry
-from fedpriv.config.job import JobConfig
+from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import ConfigError
@@ -17,7 +18,7 @@ from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
 
-TUNING_SEED = 0  # the seeds that are reported are 1, 2, …
+T = TypeVar("T")
 TUNING_SHARE = 0.5  # of the evaluation records, where the file names none to choose settings by
 
 
@@ -29,16 +30,23 @@ class Comparison:
         configs: the job of each variant with each of its settings.
         inputs: digests of what the jobs read.
         seeds: how many runs of each variant are reported.
+        tuning_seeds: how many runs each of its settings is judged by.
     """
 
     variants: tuple[Variant, ...]
     configs: Mapping[tuple[Variant, Settings], JobConfig]
     inputs: Mapping[str, str]
     seeds: int
+    tuning_seeds: int = 1
 
     @classmethod
     def of(
-        cls, source: Path | None, overrides: Sequence[str], variants: Sequence[Variant], seeds: int
+        cls,
+        source: Path | None,
+        overrides: Sequence[str],
+        variants: Sequence[Variant],
+        seeds: int,
+        tuning_seeds: int = 1,
     ) -> Comparison:
         """A comparison on a federation file.
 
@@ -56,7 +64,7 @@ class Comparison:
                 config = _job(source, overrides, variant, settings)
                 inputs.add(config)
                 configs[variant, settings] = config
-        return cls(tuple(variants), configs, inputs.digests, seeds)
+        return cls(tuple(variants), configs, inputs.digests, seeds, tuning_seeds)
 
     def config(self, variant: Variant, settings: Settings, seed: int) -> JobConfig:
         """The job of one run."""
@@ -72,7 +80,14 @@ class Comparison:
         """The runs by which a variant's settings are chosen, none where there is no choice."""
         if len(variant.grid) == 1:
             return []
-        return [self.trial(variant, settings, TUNING_SEED) for settings in variant.grid]
+        # Those that are reported count up from 1, these down from 0.
+        seeds = [-number % (MAX_SEED + 1) for number in range(self.tuning_seeds)]
+        return [self.trial(variant, settings, seed) for settings in variant.grid for seed in seeds]
+
+    def by_settings(self, results: Sequence[T]) -> list[Sequence[T]]:
+        """What came of `choices`, those of equal settings together."""
+        count = self.tuning_seeds
+        return [results[i : i + count] for i in range(0, len(results), count)]
 
     def reported(self, variant: Variant, settings: Settings) -> list[Trial]:
         """The runs with the chosen settings."""
@@ -89,7 +104,7 @@ class Comparison:
         for variant in self.variants:
             tuned = [kept(trial, folder) for trial in self.choices(variant)]
             missing = sum(result is None for result in tuned)
-            settings = _best(variant, [_score(result) for result in tuned])
+            settings = _best(variant, list(map(tuning_loss, self.by_settings(tuned))))
             if missing or settings is None:
                 counts[variant] = missing + self.seeds
             else:
@@ -144,13 +159,13 @@ class Row:
     """What a variant came to.
 
     Attributes:
-        tuned: the run of each of its settings on the tuning seed; none where there is no choice.
+        tuned: the runs of each of its settings on the tuning seeds; none where there is no choice.
         settings: the chosen ones; None if no choice came to a loss.
         results: of the chosen settings, by seed.
     """
 
     variant: Variant
-    tuned: tuple[tuple[Settings, Result], ...]
+    tuned: tuple[tuple[Settings, Sequence[Result]], ...]
     settings: Settings | None
     results: tuple[Result, ...]
 
@@ -175,10 +190,10 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
         KeyboardInterrupt: with all finished runs kept.
     """
     variants = comparison.variants
-    tuned = _by_variant(runner, {variant: comparison.choices(variant) for variant in variants})
+    found = _by_variant(runner, {variant: comparison.choices(variant) for variant in variants})
+    tuned = {variant: comparison.by_settings(found[variant]) for variant in variants}
     chosen = {
-        variant: _best(variant, [_score(result) for result in tuned[variant]])
-        for variant in variants
+        variant: _best(variant, list(map(tuning_loss, tuned[variant]))) for variant in variants
     }
     wanted = {
         variant: [] if settings is None else comparison.reported(variant, settings)
@@ -209,10 +224,11 @@ def _by_variant(
     return results
 
 
-def _score(result: Result | None) -> float | None:
-    """What settings are chosen by; None of a run that failed or diverged."""
-    loss = None if result is None else result.last("tuning_loss")
-    return loss if loss is not None and math.isfinite(loss) else None
+def tuning_loss(results: Sequence[Result | None]) -> float | None:
+    """What settings are chosen by, the mean over their runs; None if one failed or diverged."""
+    losses = [None if result is None else result.last("tuning_loss") for result in results]
+    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    return math.fsum(finite) / len(losses) if len(finite) == len(losses) else None
 
 
 def _best(variant: Variant, losses: Sequence[float | None]) -> Settings | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv_comparison.comparison import Comparison, Row
+from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
 
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
@@ -64,7 +64,7 @@ class Figures:
         scores: after the last round.
         difference: of the losses of equal seeds, this variant's less the baseline's.
         failed: errors of runs, the tuning ones too.
-        tuned: loss on the tuning records of each setting; None where the run failed.
+        tuned: loss on the tuning records of each setting; None where a run failed or diverged.
     """
 
     name: str
@@ -112,7 +112,12 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         mine.rounds[-1]["eval_loss"] - theirs.rounds[-1]["eval_loss"] for mine, theirs in pairs
     ]
     failed = [result.error for result in row.results if result.error]
-    failed += [f"{', '.join(s)}: {result.error}" for s, result in row.tuned if result.error]
+    failed += [
+        f"{', '.join(settings)}: {result.error}"
+        for settings, results in row.tuned
+        for result in results
+        if result.error
+    ]
     if row.settings is None and not failed:
         failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
@@ -135,7 +140,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
         seconds=statistics.fmean(r.seconds for r in good) if good else 0.0,
         failed=failed,
-        tuned=[(settings, result.last("tuning_loss")) for settings, result in row.tuned],
+        tuned=[(settings, tuning_loss(results)) for settings, results in row.tuned],
     )
 
 

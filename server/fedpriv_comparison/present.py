@@ -78,9 +78,9 @@ def failures(rows: Sequence[Figures]) -> list[str]:
     return [f"{row.name}: {error}" for row in rows for error in row.failed]
 
 
-def markdown(rows: Sequence[Figures], seeds: int, title: str, command: str) -> str:
+def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, command: str) -> str:
     """The same table with what is needed to make it again."""
-    texts = [cells(row, seeds) for row in rows]
+    texts = [cells(row, comparison.seeds) for row in rows]
     shown = _shown(texts, range(1, len(COLUMNS)))
     lines = [f"# {title}", ""]
     lines.append("| " + " | ".join(COLUMNS[i] for i in shown) + " |")
@@ -94,7 +94,9 @@ def markdown(rows: Sequence[Figures], seeds: int, title: str, command: str) -> s
         lines += ["", "Failed:", "", *(f"- {line}" for line in failed)]
     tuned = [row for row in rows if row.tuned]
     if tuned:
-        lines += ["", "Loss on the tuning records, one seed that is not reported:", ""]
+        count = comparison.tuning_seeds
+        other = "one seed that is" if count == 1 else f"mean of {count} seeds that are"
+        lines += ["", f"Loss on the tuning records, {other} not reported:", ""]
         for row in tuned:
             tried = "; ".join(
                 f"{', '.join(map(_short, settings))}: {'failed' if loss is None else f'{loss:.3f}'}"
@@ -117,6 +119,7 @@ def as_json(
         "command": command,
         "baseline": baseline,
         "seeds": comparison.seeds,
+        "tuning_seeds": comparison.tuning_seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
         "rows": finite_json([row.as_dict() for row in rows]),
     }

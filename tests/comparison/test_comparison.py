@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -25,20 +26,22 @@ from fedpriv.models.base import digest_of
 from fedpriv.training import private_step, unit_sum
 from fedpriv.training.worker import WorkerPool
 from fedpriv_comparison import public_training, trial
-from fedpriv_comparison.comparison import Comparison, Row, compare
+from fedpriv_comparison.comparison import Comparison, Row, compare, tuning_loss
 from fedpriv_comparison.figures import figures
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.present import chart, markdown
 from fedpriv_comparison.runner import Runner, open_folder
-from fedpriv_comparison.trial import Trial
+from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]
 
 
-def comparison(file: Path, *names: str, grids: tuple[str, ...] = (), seeds: int = 1) -> Comparison:
-    return Comparison.of(file, (), parse_variants(names, grids), seeds)
+def comparison(
+    file: Path, *names: str, grids: tuple[str, ...] = (), seeds: int = 1, tuning_seeds: int = 1
+) -> Comparison:
+    return Comparison.of(file, (), parse_variants(names, grids), seeds, tuning_seeds)
 
 
 def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
     assert [row.results[0].epsilon for row in rows[:3]] == [None] * 3
 
     found = figures(asked, rows, "dp-lora")
-    text = markdown(found, 1, "title", "fedpriv compare …")
+    text = markdown(asked, found, "title", "fedpriv compare …")
     assert text.count("\n| ") == 1 + len(names)
     assert "NOT PRIVATE" in text
     svg = chart(rows)
@@ -129,10 +132,39 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
         asked, Runner(tmp_path / "runs", done=lambda trial, result: done.append(trial.seed))
     )
     assert done == [0, 0, 0, 1, 2]
-    losses = {settings: result.last("tuning_loss") for settings, result in row.tuned}
-    finite = {s: loss for s, loss in losses.items() if loss is not None and math.isfinite(loss)}
+    losses = {settings: tuning_loss(results) for settings, results in row.tuned}
+    finite = {s: loss for s, loss in losses.items() if loss is not None}
     assert row.settings == min(finite, key=lambda settings: finite[settings])
     assert len(row.results) == 2
+
+
+def test_settings_are_judged_by_several_runs_none_of_which_is_reported(
+    federation: Make, tmp_path: Path
+) -> None:
+    file, done = federation(rounds=1), list[tuple[str, int]]()
+    wide = comparison(file, "dp-lora", grids=("lr=1e-3,1e-2",), seeds=2, tuning_seeds=3)
+    assert wide.runs == 8
+    runs = Runner(tmp_path / "runs", done=lambda trial, _: done.append((trial.key, trial.seed)))
+    ((row),) = compare(wide, runs)
+    tuning, reported = {seed for _, seed in done[:6]}, {seed for _, seed in done[6:]}
+    assert (len(tuning), len(set(done)), reported) == (3, 8, {1, 2})
+    assert not tuning & reported and 0 in tuning
+    assert [len(results) for _, results in row.tuned] == [3, 3]
+    ((found),) = figures(wide, [row], "dp-lora")
+    assert dict(found.tuned)[row.settings] == min(loss for _, loss in found.tuned if loss)
+    means = [statistics.fmean(r.last("tuning_loss") or 0 for r in runs) for _, runs in row.tuned]
+    assert [loss for _, loss in found.tuned] == pytest.approx(means)
+    assert "mean of 3 seeds that are not reported" in markdown(wide, [found], "title", "command")
+    assert wide.left(tmp_path / "runs") == {wide.variants[0]: 0}
+    narrow = comparison(file, "dp-lora", grids=("lr=1e-3,1e-2",), seeds=2)  # is among it
+    assert all(kept(one, tmp_path / "runs") for one in narrow.choices(narrow.variants[0]))
+
+
+def test_a_setting_that_one_seed_does_not_bear_is_not_chosen() -> None:
+    good, bad = (Result([{"round": 1, "tuning_loss": loss}]) for loss in (2.0, math.nan))
+    failed = Result([], error="out of memory")
+    assert tuning_loss([good, good]) == 2.0
+    assert all(tuning_loss([good, other]) is None for other in (bad, failed, None))
 
 
 def test_settings_are_chosen_on_the_records_that_the_file_names(
@@ -225,7 +257,7 @@ def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None
     for row, other in zip(rows, alone, strict=True):
         pairs = zip(row.results, other.results, strict=True)
         tuned = zip(row.tuned, other.tuned, strict=True)
-        for mine, theirs in [*pairs, *((one[1], two[1]) for one, two in tuned)]:
+        for mine, theirs in [*pairs, *((one[1][0], two[1][0]) for one, two in tuned)]:
             assert (mine.rounds, mine.epsilon) == (theirs.rounds, theirs.epsilon)
 
 
@@ -312,7 +344,7 @@ def test_a_run_that_fails_is_shown_and_the_others_are_run(
     ]
     assert asked.left(tmp_path / "runs") == {rows[0].variant: 0, rows[1].variant: 3}
     assert "eval_loss" in found[0].scores
-    assert "failed" in markdown(found, 1, "title", "command")
+    assert "failed" in markdown(asked, found, "title", "command")
 
 
 def test_a_failure_that_a_site_goes_on_after_fails_the_run(
