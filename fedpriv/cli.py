@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
+import threading
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -93,8 +94,9 @@ def run(app: typer.Typer) -> NoReturn:
     """Run a command line; an error on purpose is one line and the exit code of its class.
 
     Of any other only class, files and lines are shown, for its text may quote a record; with
-    ``PYTHONDEVMODE=1`` all of it.
+    ``PYTHONDEVMODE=1`` all of it. So it is in every thread.
     """
+    threading.excepthook = _fault_of_a_thread
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
     except FedprivError as error:
@@ -123,5 +125,16 @@ def run(app: typer.Typer) -> NoReturn:
 def _fault(error: Exception) -> NoReturn:
     if sys.flags.dev_mode:
         raise error
-    print(f"error: a fault of fedpriv\n{discreet(error)}", file=sys.stderr)
+    _say(error, "fedpriv")
     raise SystemExit(1) from None
+
+
+def _fault_of_a_thread(found: threading.ExceptHookArgs) -> None:
+    if sys.flags.dev_mode or found.exc_value is None:
+        threading.__excepthook__(found)
+    elif not isinstance(found.exc_value, SystemExit):
+        _say(found.exc_value, f"a thread ({found.thread.name if found.thread else 'ended'})")
+
+
+def _say(error: BaseException, whose: str) -> None:
+    print(f"error: a fault of {whose}\n{discreet(error)}", file=sys.stderr)

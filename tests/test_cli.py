@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,7 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
 
     from fedpriv.cli import run
 
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back afterwards
     app = typer.Typer()
 
     @app.command()
@@ -163,6 +165,35 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
     assert "OSError" in said
     assert f"{__file__}:" in said
     assert "Bad file descriptor" not in said  # of an error that is not ours: it may quote a record
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["usual", "dev-mode"])
+def test_a_fault_of_a_thread_is_told_without_its_text(shown: bool) -> None:
+    code = """
+import threading, typer
+from fedpriv.cli import run
+
+app = typer.Typer()
+
+@app.command()
+def work():
+    def read():
+        raise ValueError("Jane Doe, 52, presented with")
+    one = threading.Thread(target=read, name="reader")
+    one.start()
+    one.join()
+    two = threading.Thread(target=lambda: exit("bye"))
+    two.start()
+    two.join()
+
+run(app)
+"""
+    options = ["-X", "dev"] if shown else []
+    done = subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True)
+    assert "ValueError" in done.stderr and "in read" in done.stderr
+    assert ("Jane" in done.stderr) is shown
+    assert shown or done.stderr.startswith("error: a fault of a thread (reader)\n")
+    assert "bye" not in done.stderr
 
 
 def test_init_copies_the_embedded_federation_once(tmp_path: Path) -> None:
