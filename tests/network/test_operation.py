@@ -213,7 +213,9 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
 
     code, found = rows()
     assert code == 0, found
-    looked_at = "site file,packages,device,clock,kit,server,ledger,disk,records,model,memory"
+    looked_at = (
+        "site file,packages,device,clock,kit,server,signing key,ledger,disk,records,model,memory"
+    )
     assert list(found) == looked_at.split(",")
     assert all(row["ok"] for row in found.values() if row["what"] != "clock")
 
