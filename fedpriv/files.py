@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,11 +24,17 @@ def write_atomic(path: Path, content: str | bytes, mode: int = 0o644) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
+def replacing(path: Path, mode: int = 0o644, *, new: bool = False) -> Iterator[Path]:
     """An empty file to write into, that takes the place of `path` when the block ends.
 
     The bytes are on disk before the name points at them, and the name is on disk before this
     returns. After an error `path` is as it was.
+
+    Args:
+        new: nothing may have that name yet.
+
+    Raises:
+        FileExistsError: something has it, by the end of the block.
     """
     writer = f"{os.getpid()}-{threading.get_native_id()}"  # two threads may write one file
     temporary = path.with_name(f".{path.name}.{writer}.tmp")
@@ -40,11 +47,28 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[Path]:
         with temporary.open("rb") as stream:  # by name: some writers put a file of their own there
             os.fchmod(stream.fileno(), allowed)
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        if new:
+            _name(temporary, path)
+        else:
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _name(temporary: Path, path: Path) -> None:
+    """Give a file a name that nothing has."""
+    try:
+        path.hardlink_to(temporary)  # of two that do this at once, one fails
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
+    else:
+        temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:

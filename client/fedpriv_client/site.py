@@ -387,7 +387,14 @@ class Site:
         )
         # Records may not take the room that the ledger needs to pay, and to keep two replies.
         spare = SPARE + 16 * values
-        population = encode_population(self._records, spec, tokenizer, self._cache, spare)
+        population = encode_population(
+            self._records,
+            spec,
+            tokenizer,
+            self._cache,
+            size=self.ledger.terms.declared_size,
+            spare=spare,
+        )
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe) as worker:
                 settle(worker, population.units)

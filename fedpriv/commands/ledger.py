@@ -233,31 +233,36 @@ def recover(
 def witness(
     path: LedgerPath,
     file: Annotated[Path, typer.Argument(help="The new witness, on another disk.")],
+    never_restored: Annotated[
+        bool, typer.Option("--never-restored", help="This file is no copy from a backup.")
+    ] = False,
     head: SeenHead = "",
     report: Annotated[
-        Path | None, typer.Option(help="The site's newest budget.json that somebody else keeps.")
+        Path | None, typer.Option(help="The newest budget.json of it that somebody else keeps.")
     ] = None,
 ) -> None:
     """Start another witness, after the old one was lost.
 
-    It alone knew whether this is the newest copy of the ledger. So ask whoever else may know: the
-    coordinator has the newest reports. With an older copy the same ε would be spent twice.
+    It alone knew whether there is a newer copy of the ledger, and what that had taken. If this
+    file is a copy from a backup, nobody can tell what its people have left, and it has to rest.
     """
     from fedpriv.privacy.export import parse_head, reported_head
     from fedpriv.privacy.ledger import Ledger
 
-    if bool(head) == (report is not None):
+    if not never_restored:
         raise ConfigError(
-            "one of them is needed",
-            key="--report or --head",
-            fix="Give one of them: the newest that the coordinator has.",
+            "has to be said",
+            key="--never-restored",
+            fix="Of a ledger from a backup, what was spent since would be forgotten.",
         )
     with Ledger.open(path, reading=True) as ledger:
         dataset_id = ledger.terms.dataset_id
-    seen = parse_head(head) if report is None else reported_head(report, dataset_id)
+    seen = [parse_head(head)] if head else []
+    if report is not None:
+        seen.append(reported_head(report, dataset_id))
     with Ledger.witness_anew(path, file, seen) as ledger:
         newest = ledger.head
     print(
-        f"{file} is told of every row from here on. Row {seen.rows} was seen elsewhere and is"
-        f" here; the newest row is {newest.rows}. Name the file as `witness` in the site's file."
+        f"{file} is told of every row after {newest.rows} from here on. Name it as `witness` in the"
+        " site's file. Should the old one turn up, destroy it: it has not seen what follows."
     )

@@ -108,22 +108,34 @@ def encode_population(
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
+    *,
+    size: int = 0,
     spare: int = 0,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
 
     Each is tokenised once; see `ExampleStore` for where that is kept, and for `spare`.
 
-    A record that can't be encoded, or has no room on the disk, contributes nothing and its row is
-    noted: a server chooses the tokenizer, the labels and how long an example is, so a refusal would
-    be an answer about the records.
+    A record that can't be encoded contributes nothing and its row is noted: a server chooses the
+    tokenizer, the labels and how long an example is, so a refusal would be an answer about the
+    records. For the same reason the disk has to have room for `size` units that are as long as
+    may be: if it ran out, records would decide which others are left out.
 
     Raises:
-        DataError: the tokenizer has no usable chat template for ``messages``, whatever the
-            records are.
+        DataError: the tokenizer has no usable chat template for ``messages``, or the disk not the
+            room, whatever the records are.
     """
     _check(spec, tokenizer)
-    store = ExampleStore(folder, spare)
+    room = spec.largest(size)
+    try:
+        store = ExampleStore(folder, room, spare)
+    except OSError as error:
+        raise DataError(
+            f"has no room for the tokens of {size} units and {spare / 1e6:.0f} MB for the ledger,"
+            f" {(room + spare) / 1e6:.0f} MB in all ({error.strerror})",
+            file=folder,
+            fix="Make room; or ask for shorter examples (model.max_length).",
+        ) from None
     units: dict[int | str, list[int]] = {}
     empty_rows = []
     problem: OSError | None = None

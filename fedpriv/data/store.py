@@ -28,18 +28,31 @@ class ExampleStore:
 
     Args:
         folder: where the file is; its file system has to have room, and to be the site's own.
-        spare: bytes of it to leave to others.
+        room: bytes that are taken beforehand, so that whether an example finds room depends on
+            none of those before it; what is not used is given back by `seal`.
+        spare: bytes to leave to others, besides.
+
+    Raises:
+        OSError: there is not so much room.
 
     Privacy:
         Holds private records, in tokens.
     """
 
-    def __init__(self, folder: Path, spare: int = 0) -> None:
-        self._spare = spare
+    def __init__(self, folder: Path, room: int = 0, spare: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
         self._tokens: Tokens = np.zeros(0, np.int32)
+        try:
+            if room:
+                os.posix_fallocate(self._file.fileno(), 0, room)
+            disk = os.fstatvfs(self._file.fileno())
+            if disk.f_bavail * disk.f_frsize < spare:
+                raise _full()
+        except BaseException:
+            self._file.close()
+            raise
 
     def __len__(self) -> int:
         """How many there are."""
@@ -55,10 +68,8 @@ class ExampleStore:
         kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
         content = np.array(kept, np.int32).tobytes()
         self._file.seek(self._ends[-1] * self._tokens.itemsize)  # over what had no room
-        disk = os.fstatvfs(self._file.fileno())
-        room = disk.f_bavail * disk.f_frsize >= self._spare + len(content)
-        if not room or self._file.write(content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self._file.write(content) < len(content):
+            raise _full()
         if isinstance(labels, int):
             self._classes.append(labels)
         self._ends.append(self._ends[-1] + len(kept))
@@ -67,6 +78,7 @@ class ExampleStore:
     def seal(self) -> None:
         """Map what was written; nothing can be added any more."""
         with self._file:
+            self._file.truncate(self._ends[-1] * self._tokens.itemsize)
             if self._ends[-1]:
                 self._tokens = np.memmap(self._file, np.int32, "r", shape=(self._ends[-1],))
 
@@ -76,6 +88,10 @@ class ExampleStore:
         if self._classes:
             return Example(found, self._classes[number])
         return Example(found[: len(found) // 2], found[len(found) // 2 :])
+
+
+def _full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class _OneByOne(Units):

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError
-from fedpriv.files import canonical_json, sync_folder, try_lock
+from fedpriv.files import canonical_json, try_lock
 
 APPLICATION = 0x66707631  # "fpv1", in the file's header
 FORMAT = 2
@@ -93,10 +93,9 @@ class Chain:
         """Make a new file with its first row.
 
         Raises:
-            LedgerError: there is already one of that name. (An empty file, as a crash in this
-                very call may leave it, never held a row and is used.)
+            LedgerError: there is already one of that name. (An empty file never held a row and is
+                used.)
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
         chain = cls(path, new=True)
         try:
             with chain.transaction():
@@ -107,7 +106,6 @@ class Chain:
             path.unlink()  # while the lock is held: it is this call's file
             chain.close()
             raise
-        sync_folder(path.parent)
         return chain
 
     @classmethod

@@ -86,11 +86,11 @@ def verify_ledger(
 
 
 def reported_head(report: Path, dataset_id: str) -> Head:
-    """The head in a budget report that the site signed.
+    """The head in a signed budget report.
 
     Raises:
         ConfigError: it can't be read.
-        LedgerCorruptError: its signature is another's, or it is of another population.
+        LedgerCorruptError: it was changed after it was signed, or is of another population.
     """
     from fedpriv.report import budget
 

@@ -12,7 +12,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
 from fedpriv.privacy.accountant import Event, epsilon_upper
 from fedpriv.privacy.chain import Head
 from fedpriv.privacy.plan import Account, Plan
-from fedpriv.privacy.rules import Amounts, PlanRule, Rule, rule_of
+from fedpriv.privacy.rules import Amounts, EnvelopeRule, PlanRule, Rule, rule_of
 
 Slot = tuple[str, int]
 UNKNOWN = "unknown"  # numerics of plans that were lost
@@ -49,6 +49,8 @@ class Terms:
         witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.rules`.
 
+        new: not read back from a ledger, which stays as it is whatever a later accountant says.
+
     Raises:
         LedgerError: terms that promise nothing, or that no plan could meet.
     """
@@ -64,8 +66,9 @@ class Terms:
     witnessed: bool = False
     rule: Rule = field(default_factory=PlanRule)
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+    new: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, new: bool) -> None:
         sizes = (self.declared_size, self.max_records_per_unit)
         flags = (self.simulated, self.private, self.witnessed)
         if not all(type(text) is str for text in (self.dataset_id, self.unit)):
@@ -83,6 +86,8 @@ class Terms:
                 f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
             )
         self.rule.limit(self.budget, self.delta)
+        if new and isinstance(self.rule, EnvelopeRule):
+            self.rule.check_budget(self.budget, self.delta)
 
     @property
     def plan_delta(self) -> float:
@@ -124,7 +129,7 @@ class History:
         try:
             if kind != "terms":
                 raise ValueError("the first row is not the terms")
-            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])})
+            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])}, new=False)
         except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}

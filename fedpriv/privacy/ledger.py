@@ -19,13 +19,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Never
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
+from fedpriv.files import replacing
 from fedpriv.privacy.accountant import Event
 from fedpriv.privacy.chain import Chain, Head, Row, corrupt
 from fedpriv.privacy.history import History, Slot, Terms
@@ -91,6 +92,8 @@ class Ledger:
     def create(cls, path: Path, terms: Terms, witness: Path | None = None) -> Ledger:
         """Make a new ledger.
 
+        It has its name once all of it is there, its witness too; a crash leaves none.
+
         Args:
             witness: file, outside whatever is backed up with the ledger, that is told of
                 every row. It has to be named whenever the ledger is opened.
@@ -102,21 +105,28 @@ class Ledger:
         if witness is not None and witness.exists():
             raise LedgerError(
                 f"{witness}: is the witness of a ledger that was made before. Restore that ledger;"
-                " a new one would be a fresh budget for the same people."
+                f" a new one would be a fresh budget for the same people.{_if_unborn(witness)}"
             )
         terms = replace(terms, witnessed=witness is not None)
-        ledger = cls(Chain.create(path, "terms", asdict(terms)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.stat().st_size:
+            path.unlink()  # it never held a row
         try:
+            with replacing(path, 0o600, new=True) as unfinished:
+                with closing(cls(Chain.create(unfinished, "terms", asdict(terms)))) as ledger:
+                    seen = ledger._sightings(0)
+                if witness is not None:
+                    Witness.start(witness, terms.dataset_id, seen)
+        except BaseException as error:
             if witness is not None:
-                ledger._witness = Witness.start(witness, terms.dataset_id, ledger._sightings(0))
-                ledger._witness.hold()
-        except BaseException:
-            ledger.close()
-            path.unlink()
-            if witness is not None and ledger._witness is not None:  # made here, not another's
-                witness.unlink()
+                _forget(witness, terms.dataset_id)
+            if isinstance(error, FileExistsError):
+                found = f"{path}: already exists. Open it, or choose another path."
+                raise LedgerError(found) from None
+            if isinstance(error, OSError):
+                raise LedgerError(f"{path}: can't be made ({error.strerror}).") from None
             raise
-        return ledger
+        return cls.open(path, witness)
 
     @classmethod
     def open(cls, path: Path, witness: Path | None = None, *, reading: bool = False) -> Ledger:
@@ -133,15 +143,11 @@ class Ledger:
             LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
                 that are not in it.
         """
-        ledger = cls(Chain.open(path, reading=reading))
-        try:
+        with _closed_on_error(cls(Chain.open(path, reading=reading))) as ledger:
             if not reading:
                 ledger._take_witness(witness)
             elif witness is not None and (known := ledger._known_witness(witness)) is not None:
                 ledger._compare(known)
-        except BaseException:
-            ledger.close()
-            raise
         return ledger
 
     def _take_witness(self, path: Path | None) -> None:
@@ -374,10 +380,10 @@ class Ledger:
         Raises:
             LedgerError: the witness is of another ledger, or has seen nothing newer.
         """
-        seen = Witness.read(witness)
-        ledger = cls(Chain.open(path))
-        try:
-            rows = ledger.rows()
+        held = Witness.read(witness)
+        held.hold()  # or the newest ledger may go on while this reads
+        with closing(held), _closed_on_error(cls(Chain.open(path))) as ledger:
+            seen, rows = Witness.read(witness), ledger.rows()
             common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
             if seen.dataset_id != ledger.terms.dataset_id or not common:
                 raise LedgerError(
@@ -396,41 +402,35 @@ class Ledger:
                 ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
             ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
             ledger._witness.hold()
-        except BaseException:
-            ledger.close()
-            raise
         return ledger
 
     @classmethod
-    def witness_anew(cls, path: Path, witness: Path, seen: Head) -> Ledger:
+    def witness_anew(cls, path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:
         """Open a ledger whose witness is lost, and start another.
 
-        The old one alone knew whether this is the newest copy. In its place stands what somebody
-        else has seen, and the word of whoever calls this.
+        For a file that was never restored from a backup: the old witness alone knew what a newer
+        copy had taken, and so nobody could count it. The old one must not be used again, as it
+        has not seen what follows.
 
         Args:
-            seen: the newest head of this ledger that is known outside its backup: of a report
-                that the site signed, or of a server.
+            seen: heads of this ledger that are known outside: of a report, or of a server.
 
         Raises:
             LedgerError: there is such a file, it can't be written, or the ledger has no witness.
-            LedgerCorruptError: `seen` is not in this ledger: there is a newer one.
+            LedgerCorruptError: one of `seen` is not in this ledger: it is an older copy.
         """
         if witness.exists():
             raise LedgerError(
                 f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
                 " changed."
             )
-        ledger = cls(Chain.open(path))
-        try:
+        with _closed_on_error(cls(Chain.open(path))) as ledger:
             if not ledger.terms.witnessed:
                 raise LedgerError(f"{path}: was made without a witness. Leave it out.")
-            ledger.check_witness(seen)
+            for head in seen:
+                ledger.check_witness(head)
             ledger._witness = Witness.start(witness, ledger.terms.dataset_id, ledger._sightings(0))
             ledger._witness.hold()
-        except BaseException:
-            ledger.close()
-            raise
         return ledger
 
     def _restore(self, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
@@ -618,3 +618,32 @@ def read_history(rows: list[Row], path: Path) -> History:
     except ValueError as error:
         raise corrupt(path, str(error)) from None
     return history
+
+
+@contextmanager
+def _closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
+    """A ledger that stays open, unless the block fails."""
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _forget(witness: Path, dataset_id: str) -> None:
+    """Remove the witness of a ledger that was not made, if it is that."""
+    with suppress(LedgerError):
+        if Witness.read(witness).dataset_id == dataset_id:
+            witness.unlink()
+
+
+def _if_unborn(witness: Path) -> str:
+    """What to do about a witness of which there may never have been a ledger."""
+    with suppress(LedgerError):
+        found = Witness.read(witness)
+        if len(found.seen) == 1:
+            return (
+                f" If there never was a ledger of population {found.dataset_id}, as when its making"
+                " was interrupted, remove this file."
+            )
+    return ""

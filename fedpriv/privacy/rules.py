@@ -95,6 +95,10 @@ class EnvelopeRule:
         Event(self.sample_rate, self.noise_multiplier, self.slots)
 
     def limit(self, budget: float, delta: float) -> Amounts:
+        return (float(self.slots),)
+
+    def check_budget(self, budget: float, delta: float) -> None:
+        """Raises: LedgerError, when the envelope is more than the budget."""
         epsilon = self._epsilon(self.slots, delta)
         if epsilon > budget:
             raise LedgerError(
@@ -102,7 +106,6 @@ class EnvelopeRule:
                 f" {self.noise_multiplier:g} costs ε = {epsilon:.4g} at δ = {delta:g}, more than"
                 f" the budget {budget:g}. Use fewer slots or more noise."
             )
-        return (float(self.slots),)
 
     def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
         return (float(steps),)

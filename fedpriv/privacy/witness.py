@@ -9,12 +9,14 @@ and witness are restored together, nobody can tell: an assumption of the claim.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,7 +55,7 @@ class Witness:
     """
 
     def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int) -> None:
-        self.path, self.dataset_id, self.seen = path.absolute(), dataset_id, list(seen)
+        self.path, self.dataset_id, self.seen = path.resolve(), dataset_id, list(seen)
         self._size = size  # bytes of whole lines
         self._file = -1
 
@@ -84,11 +86,12 @@ class Witness:
 
     @classmethod
     def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
-        """Replace the file by a new one.
+        """Replace the file by a new one; of a link, the one that it names.
 
         Raises:
             LedgerError: it can't be written.
         """
+        path = path.resolve()
         content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + _lines(seen)
         try:
             write_atomic(path, content)
@@ -127,6 +130,7 @@ class Witness:
         """
         fresh = list(seen)
         content = _lines(fresh)
+        begun = False
         try:
             last = _lines(self.seen[-1:])
             rest = os.pread(self._file, 2**16, self._size - len(last))
@@ -136,10 +140,15 @@ class Witness:
                     f"{self.path}: is not the witness that this ledger left. Nothing is released"
                     " until the right one is there."
                 )
+            begun = True
             os.ftruncate(self._file, self._size)  # of a line that was cut short
-            os.pwrite(self._file, content, self._size)
+            if os.pwrite(self._file, content, self._size) < len(content):  # the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file)
         except OSError as error:
+            with suppress(OSError):  # whole lines that nobody counts would look like another's
+                if begun:
+                    os.ftruncate(self._file, self._size)
             raise _unwritable(self.path, error) from None
         self._size += len(content)
         self.seen += fresh

@@ -101,9 +101,11 @@ def private_step(
         if total.value.shape != (size,):
             raise AccountingError(f"Expected a sum of {size} values.")
     except Exception as error:
-        worker.failures[type(error).__name__] += 1
         # No answer at all would tell something of the sample; noise around 0 does not.
-        log.error("A step failed and releases noise only: %s", type(error).__name__)
+        kind = type(error).__name__
+        if not worker.failures[kind]:  # each time would tell when it was sampled
+            log.error("Steps fail, and release noise only: %s", kind)
+        worker.failures[kind] += 1
         grid = grid_of(plan.numerics, plan.clip_norm, size)
         total = ClippedSum(zeros(size, grid), 0.0, grid)
     return release_gaussian(total, reservation, entropy)

@@ -316,10 +316,11 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
                     method = site_method(name, span)
                     method.prepare(worker, parameters)
                 elif task == "sum":
-                    worker.failures.clear()
+                    before = Counter(worker.failures)  # which are told of once, not cleared
                     found: ClippedSum = method.clipped_sum(worker, *arguments)
                     value = found.value.cpu().numpy()  # a tensor would need /dev/shm
-                    result = value, found.sensitivity, found.grid, Counter(worker.failures)
+                    failures = Counter(worker.failures) - before
+                    result = value, found.sensitivity, found.grid, failures
             except Exception as error:
                 result = _Failed.of(error)
             pipe.send(result)

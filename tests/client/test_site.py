@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -628,12 +629,31 @@ def test_records_leave_the_ledger_its_room_on_the_disk(
     free = shutil.disk_usage(setting.folder).free
     monkeypatch.setattr(fedpriv_client.site, "SPARE", 2 * free)
     site = setting.site()
-    site.consider(setting.proposal)
-    assert site._job is not None
-    assert len(site._job.population.empty_rows) == len(site._job.population) == 24
-    site.step(request(), setting.vector)  # of nobody, and paid all the same
-    assert site.ledger.slots("job-1") == [(0, True)]
+    with pytest.raises(DataError, match="has no room for the tokens of 24 units"):
+        site.consider(setting.proposal)
     site.close()
+
+
+def test_what_records_hold_decides_nothing_on_a_full_disk(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room is made for the declared size and the longest examples, or the site takes no part."""
+    asked: list[int] = []
+    fallocate = os.posix_fallocate
+
+    def noted(file: int, start: int, size: int) -> None:
+        asked.append(size)
+        fallocate(file, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    for content in ("x", "x" * 10_000):
+        setting.data.write_text(json.dumps({"note": content}) + "\n")
+        site = setting.site()
+        site.consider(setting.proposal)
+        site.close()
+    length = setting.proposal.model.max_length
+    records = setting.proposal.privacy.max_records_per_unit
+    assert asked == 2 * [4 * 2 * 24 * records * length]
 
 
 def test_bad_records_show_when_the_site_starts(setting: Setting) -> None:

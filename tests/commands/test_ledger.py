@@ -240,12 +240,17 @@ def test_another_witness_is_started(path: Path, tmp_path: Path) -> None:
     with Ledger.open(path, reading=True) as opened:
         head = f"{opened.head.rows}:{opened.head.hash}"
     witness.unlink()
-    for wrong in ((), ("--head", head, "--report", tmp_path / "budget.json")):
-        with pytest.raises(ConfigError, match="--report or --head: one of them is needed"):
-            ledger("witness", path, witness, *wrong)
-    with pytest.raises(ConfigError, match="--head: is not a head"):
-        ledger("witness", path, witness, "--head", "5")
-    assert "the newest row is 5" in ledger("witness", path, witness, "--head", head).stdout
+    with pytest.raises(ConfigError, match="--never-restored: has to be said"):
+        ledger("witness", path, witness, "--head", head)
+    for wrong, error, words in (
+        ("5", ConfigError, "--head: is not a head"),
+        (f"6:{'0' * 64}", LedgerCorruptError, "back in time"),
+    ):
+        with pytest.raises(error, match=words):
+            ledger("witness", path, witness, "--never-restored", "--head", wrong)
+    assert not witness.exists()
+    said = ledger("witness", path, witness, "--never-restored", "--head", head).stdout
+    assert "every row after 5" in said
     assert "has seen row 5" in ledger("verify", path, "--witness", witness).stdout
 
 

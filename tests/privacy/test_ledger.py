@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, tzinfo
@@ -669,13 +672,150 @@ def test_a_witness_is_told_of_every_row(path: Path, tmp_path: Path) -> None:
 def test_a_ledger_that_was_not_made_leaves_no_witness(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    witness = tmp_path / "elsewhere.json"
+    witness, start = tmp_path / "elsewhere.json", Witness.start
+
+    def interrupted(*arguments: Any) -> Witness:
+        start(*arguments)
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
-        patched.setattr(Witness, "hold", lambda self: (_ for _ in ()).throw(LedgerError("no")))
-        with pytest.raises(LedgerError):
+        patched.setattr(Witness, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
             Ledger.create(path, TERMS, witness)
-    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
     Ledger.create(path, TERMS, witness).close()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "fedpriv.privacy.chain._connect",
+        "fedpriv.privacy.chain.Chain.append",
+        "fedpriv.privacy.witness.Witness.start",
+        "fedpriv.files._name",
+    ],
+)
+def test_a_making_that_was_killed_can_be_done_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    witness = tmp_path / "elsewhere.json"
+    if child := os.fork():
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    else:
+        monkeypatch.setattr(where, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        Ledger.create(path, TERMS, witness)
+        os._exit(0)
+    assert list(tmp_path.glob("*.db")) == []  # what is there by name is whole
+    if where.endswith("_name"):
+        with pytest.raises(
+            LedgerError, match=r"If there never was a ledger of .* remove this file"
+        ):
+            Ledger.create(path, TERMS, witness)
+        witness.unlink()
+    Ledger.create(path, TERMS, witness).close()
+    Ledger.open(path, witness).close()
+
+
+def test_of_two_that_make_one_ledger_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = chain.Chain.create
+
+    def later(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        Ledger.create(path, replace(TERMS, dataset_id="1" * 32)).close()
+        return create(*arguments)
+
+    monkeypatch.setattr(chain.Chain, "create", later)
+    with pytest.raises(LedgerError, match="already exists"):
+        Ledger.create(path, TERMS)
+    with Ledger.open(path) as ledger:
+        assert ledger.terms.dataset_id == "1" * 32
+
+
+def test_a_witness_may_be_a_link_to_another_disk(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "witness"
+    link.symlink_to(tmp_path / "disk" / "witness")
+    with Ledger.create(path, TERMS, link) as ledger:
+        ledger.commit(PLAN)
+    assert link.is_symlink()
+    assert len(Witness.read(tmp_path / "disk" / "witness").seen) == 2
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """A write beyond it is cut short, as on a full disk, and the next one fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_witness_that_is_told_half_a_line_is_not_told(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, add = tmp_path / "witness.json", Witness.add
+
+    def with_little_room(self: Witness, seen: Any) -> None:
+        with largest_file(self.path.stat().st_size + 10):
+            add(self, seen)
+
+    with Ledger.create(path, TERMS, witness) as ledger:
+        ledger.commit(PLAN)
+        with monkeypatch.context() as patched:
+            patched.setattr(Witness, "add", with_little_room)
+            for _ in range(2):
+                with pytest.raises(LedgerError, match=r"can't be written \(No space left"):
+                    take(ledger, 0)
+        assert Witness.read(witness).seen[-1].rows < ledger.head.rows  # it was reserved
+        ledger.release(take(ledger, 0), b"x")
+        assert Witness.read(witness).seen[-1].head == ledger.head
+    Ledger.open(path, witness).close()
+
+
+def test_a_witness_that_could_not_be_told_once_is_told_later(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness, fsync, faults = tmp_path / "witness.json", os.fsync, [1]
+
+    def failing(file: int) -> None:
+        if faults and os.path.samestat(os.fstat(file), witness.stat()):
+            faults.pop()
+            raise OSError(5, "Input/output error")
+        fsync(file)
+
+    with Ledger.create(path, TERMS, witness) as ledger:
+        monkeypatch.setattr(os, "fsync", failing)
+        with pytest.raises(LedgerError, match="Input/output error"):
+            ledger.commit(PLAN)
+        ledger.commit(PLAN)
+        assert Witness.read(witness).seen[-1].head == ledger.head
+
+
+def test_nothing_is_recovered_from_a_witness_that_is_at_work(path: Path, tmp_path: Path) -> None:
+    witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        shutil.copy(path, backup)
+        ledger.commit(PLAN)
+        with pytest.raises(LedgerInUseError, match="witness of a ledger that is open"):
+            Ledger.recover(backup, witness)
+        take(ledger, 0)
+
+
+def test_an_envelope_is_read_back_whatever_a_later_accountant_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = EnvelopeRule(0.1, 1.5, 40)
+    budget = rule._epsilon(40, TERMS.delta)
+    Ledger.create(path, replace(TERMS, rule=rule, budget=budget)).close()
+    monkeypatch.setattr(EnvelopeRule, "_epsilon", lambda *_: budget * (1 + 1e-6))
+    with Ledger.open(path) as ledger:
+        assert ledger.epsilon_committed > budget
+    with pytest.raises(LedgerError, match="more than the budget"):
+        replace(TERMS, rule=rule, budget=budget)
 
 
 def test_a_ledger_that_was_not_made_leaves_the_witness_of_another(
@@ -722,25 +862,25 @@ def test_another_witness_needs_the_newest_head_that_was_seen(path: Path, tmp_pat
         ledger.release(take(ledger, 0), b"x")
         newest = ledger.head
     with pytest.raises(LedgerError, match="is not lost"):
-        Ledger.witness_anew(path, witness, newest)
+        Ledger.witness_anew(path, witness, [newest])
     witness.unlink()
     with pytest.raises(LedgerError, match=r"is not there.*fedpriv ledger witness"):
         Ledger.open(path, witness)
     with pytest.raises(LedgerCorruptError, match="back in time"):
-        Ledger.witness_anew(backup, witness, newest)
+        Ledger.witness_anew(backup, witness, [older, newest])
     with pytest.raises(LedgerError, match="can't be written"):
-        Ledger.witness_anew(path, tmp_path / "gone" / "witness.json", newest)
+        Ledger.witness_anew(path, tmp_path / "gone" / "witness.json", [newest])
     assert not witness.exists()
-    for seen in (older, newest):
+    for slot, seen in enumerate(([], [older], [older, newest]), 1):
         with Ledger.witness_anew(path, witness, seen) as ledger:
-            take(ledger, 1 if seen == older else 2)
+            take(ledger, slot)
             assert Witness.read(witness).seen[-1].head == ledger.head
         with pytest.raises(LedgerCorruptError, match="back in time"):
             Ledger.open(backup, witness, reading=True)
         witness.unlink()
     with_plan(tmp_path / "plain.db").close()
     with pytest.raises(LedgerError, match="without a witness"):
-        Ledger.witness_anew(tmp_path / "plain.db", witness, older)
+        Ledger.witness_anew(tmp_path / "plain.db", witness)
 
 
 def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path: Path) -> None:
