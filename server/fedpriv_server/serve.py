@@ -199,10 +199,12 @@ class Assembly:
             known = self._states.get(site.name, "not asked yet")
             if site.name in refused:
                 known = f"refused: {refused[site.name].reason}"
+            head = strategy.heads.get(site.name)
             shown[site.name] = {
                 "there": site.name not in missing,
                 "admitted": site.name in names.values(),
                 "last": known,
+                "ledger": "" if head is None else f"{head.rows}:{head.hash}",  # as `--head` reads
             }
         return shown
 

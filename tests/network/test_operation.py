@@ -181,7 +181,8 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     status = federation.server_status()
     assert status["running"] is True
     assert status["problem"].startswith("Waiting for")
-    assert status["sites"]["site-1"] == {"there": False, "admitted": True, "last": "not asked yet"}
+    unasked = {"there": False, "admitted": True, "last": "not asked yet", "ledger": ""}
+    assert status["sites"]["site-1"] == unasked
     federation.client(1)
     federation.finish(server)
 
@@ -189,6 +190,9 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     status = federation.server_status()
     assert (status["running"], status["state"], status["round"]) == (False, "finished", ROUNDS)
     assert {site["last"] for site in status["sites"].values()} == {"ok"}
+    for site in status["sites"].values():  # what a lost witness is replaced by
+        rows, _, digest = site["ledger"].partition(":")
+        assert int(rows) > 2 * ROUNDS and len(digest) == 64
     status = json.loads(federation.ask(0, "status", "--json").stdout)
     _, allocated, spent, _ = expected
     assert status["budget"]["epsilon_spent"] == pytest.approx(spent)
