@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from small_models import ENCODERS, TARGETS, small_config
 
 from fedpriv.environment import set_environment
 
 set_environment()
+# A slow machine is no fault; and whatever the runner of the mutations has set stays.
+hypothesis.settings.register_profile("unhurried", hypothesis.settings.default, deadline=None)
+hypothesis.settings.load_profile("unhurried")
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 
