@@ -68,9 +68,9 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     findings += [look(what, how) for what, how in looks]
     if job is not None:
         fits = findings[-1].ok is not False
-        trained, found = _job(file, config, job, load=fits)
+        needed, found = _job(file, config, job, load=fits)
         findings += found
-        findings.append(look("disk", lambda: _disk(file, trained)))
+        findings.append(look("disk", lambda: _disk(file, needed)))
     return findings
 
 
@@ -167,18 +167,19 @@ def _model(file: SiteFile) -> str:
     return f"{file.allow.model}, {found}"
 
 
-def _disk(file: SiteFile, trained: int) -> str:
+def _disk(file: SiteFile, needed: int) -> str:
     path = Path(file.data.path)
     records = path.stat().st_size if path.is_file() else 0
-    needed = _REPLIES * 4 * trained + _COPIES * records
-    return machine.disk(file.site.state_dir, needed, "site.state_dir")
+    return machine.disk(file.site.state_dir, needed + _COPIES * records, "site.state_dir")
 
 
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, list[Finding]]:
-    """How many parameters the job would train, 0 if that was not found out, and what was."""
+    """Bytes of the disk that the job would need, as far as that was found out, and what was."""
+    from fedpriv.data.spec import DataSpec
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
+    from fedpriv_client.site import SPARE
 
     pool = WorkerPool(1)
     try:
@@ -193,7 +194,14 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, l
         findings.append(Finding("job", True, _cost(verdict)))
     if verdict.trained is not None and not verdict.refusals:
         findings.append(look("step", lambda: _step(proposal, settings, pool)))
-    return verdict.trained or 0, findings
+    spec = DataSpec.of(
+        settings.columns,
+        proposal.model,
+        unit=proposal.privacy.unit,
+        max_records_per_unit=proposal.privacy.max_records_per_unit,
+    )
+    needed = spec.largest(file.data.size) + SPARE + _REPLIES * 4 * (verdict.trained or 0)
+    return needed, findings
 
 
 def _cost(verdict: Verdict) -> str:
