@@ -175,11 +175,10 @@ def _disk(file: SiteFile, needed: int) -> str:
 
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, list[Finding]]:
     """Bytes of the disk that the job would need, as far as that was found out, and what was."""
-    from fedpriv.data.spec import DataSpec
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
-    from fedpriv_client.site import SPARE
+    from fedpriv_client.site import SPARE, spec_of
 
     pool = WorkerPool(1)
     try:
@@ -194,14 +193,8 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, l
         findings.append(Finding("job", True, _cost(verdict)))
     if verdict.trained is not None and not verdict.refusals:
         findings.append(look("step", lambda: _step(proposal, settings, pool)))
-    spec = DataSpec.of(
-        settings.columns,
-        proposal.model,
-        unit=proposal.privacy.unit,
-        max_records_per_unit=proposal.privacy.max_records_per_unit,
-    )
-    needed = spec.largest(file.data.size) + SPARE + _REPLIES * 4 * (verdict.trained or 0)
-    return needed, findings
+    tokens = spec_of(proposal, settings).largest(file.data.size)
+    return tokens + SPARE + _REPLIES * 4 * (verdict.trained or 0), findings
 
 
 def _cost(verdict: Verdict) -> str:

@@ -110,6 +110,16 @@ class _Job:
     span: Span | None = None
 
 
+def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
+    """How a proposal has the site's records prepared."""
+    return DataSpec.of(
+        settings.columns,
+        proposal.model,
+        unit=proposal.privacy.unit,
+        max_records_per_unit=proposal.privacy.max_records_per_unit,
+    )
+
+
 def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     """The model of a proposal, found where the site says: a server names no file or hub here."""
     model = proposal.model
@@ -379,12 +389,7 @@ class Site:
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer, values = worker.base.tokenizer, worker.vector.size
-        spec = DataSpec.of(
-            settings.columns,
-            proposal.model,
-            unit=proposal.privacy.unit,
-            max_records_per_unit=proposal.privacy.max_records_per_unit,
-        )
+        spec = spec_of(proposal, settings)
         # Records may not take the room that the ledger needs to pay, and to keep two replies.
         spare = SPARE + 16 * values
         population = encode_population(

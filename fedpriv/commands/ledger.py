@@ -23,7 +23,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 WitnessPath = Annotated[
     Path | None, typer.Option("--witness", help="File on another disk, told of every row.")
 ]
-
 SeenHead = Annotated[str, typer.Option("--head", help="A head seen before, as ROWS:HASH.")]
 
 
