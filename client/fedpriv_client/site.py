@@ -27,8 +27,8 @@ from fedpriv.errors import (
 )
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.grid import grid_of
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.mechanism import check_release
 from fedpriv.privacy.privatised import Privatised
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
@@ -186,7 +186,7 @@ def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) 
     Raises:
         ProtocolError: it is not the one that was proposed, or trains what is not allowed.
         NotPrivateError: its per-record gradients can't be computed exactly.
-        AccountingError: strict numerics have no grid for it.
+        AccountingError: its noise can't be drawn; see `check_release`.
     """
     if worker.base.digest != proposal.base_digest:
         raise ProtocolError(
@@ -198,7 +198,7 @@ def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) 
         raise ProtocolError("lora: this site would train other shapes than the server.")
     if proposal.projection is not None:
         limits.check_basis(proposal.projection, worker.vector.size)
-    grid_of(plan.numerics, plan.clip_norm, worker.vector.size)
+    check_release(plan, worker.vector.size)
     _ = worker.gradients, worker.at_once, worker.team
 
 

@@ -1,4 +1,4 @@
-"""Gaussian noise from secret random bits: in float64, or rounded to integers exactly."""
+"""Gaussian noise from secret random bits, rounded to integers without error."""
 
 from __future__ import annotations
 
@@ -12,71 +12,19 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from fedpriv.errors import AccountingError
+from fedpriv.privacy.grid import MAX_DEVIATION
 
 if TYPE_CHECKING:
     from fedpriv.privacy.entropy import Entropy
 
-_PAIRS = 2**15  # Box–Muller pairs at a time: the working arrays stay in cache, below 2 MB
-_WORDS = 2**15  # integers at a time, likewise
+_WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 MB
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
-MAX_DEVIATION = 2.0**50
 SAMPLER_ERROR = 2.0**-256  # total variation distance of one rounded number from the ideal
 _BITS = 319  # of a uniform, after which an undecided comparison is left undecided
 _PRECISION = 384  # bits of the comparison
 _TAIL = np.uint64(2**63 - 1)
 _MPMATH = threading.Lock()  # its cached constants are not safe to share between threads
-
-
-def gaussian(n: int, entropy: Entropy, *, draws: int = 4) -> npt.NDArray[np.float64]:
-    """`n` independent standard normals.
-
-    Box–Muller from 53-bit uniforms in (0, 1], so the logarithm is always finite and one draw
-    is at most 8.58 in magnitude (a normal is beyond that with probability 1e-17). Each number
-    is the sum of `draws` such normals divided by √draws.
-
-    Args:
-        n: how many, >= 0.
-        entropy: where the uniform words come from; two for every pair and draw.
-        draws: normals combined into each number, >= 1.
-
-    Returns:
-        (n,) float64 of mean 0 and variance 1, to be multiplied by noise_multiplier ·
-        sensitivity.
-
-    Raises:
-        AccountingError: for a negative `n` or `draws` below 1.
-
-    Source:
-        Box and Muller 1958. Combining draws: Holohan and Braghin 2021, "Secure Random Sampling
-        in Differential Privacy"; the attack it answers: Mironov 2012, "On Significance of the
-        Least Significant Bits for Differential Privacy".
-
-    Privacy:
-        Reads no data. Combining draws makes it infeasible to find, from the low bits of a
-        released float, which uniforms it came from: a mitigation, not a proof. Floating-point
-        noise is an assumption of the claim. The numbers are secret until a sum hides in them.
-    """
-    _check_size(n)
-    if draws != int(draws) or draws < 1:
-        raise AccountingError(f"Expected draws={draws!r} to be an integer >= 1.")
-    out = np.empty(n, dtype=np.float64)
-    for start in range(0, n, 2 * _PAIRS):
-        part = out[start : start + 2 * _PAIRS]
-        part[:] = _combined((part.size + 1) // 2, entropy, draws)[: part.size]
-    return out
-
-
-def _combined(pairs: int, entropy: Entropy, draws: int) -> npt.NDArray[np.float64]:
-    total = np.zeros(2 * pairs, dtype=np.float64)
-    for _ in range(draws):
-        uniform = ((entropy.uint64(2 * pairs) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
-        radius = np.sqrt(-2 * np.log(uniform[:pairs]))
-        angle = 2 * np.pi * uniform[pairs:]
-        total[:pairs] += radius * np.cos(angle)
-        total[pairs:] += radius * np.sin(angle)
-    total /= np.sqrt(draws)
-    return total
 
 
 def rounded_gaussian(n: int, deviation: float, entropy: Entropy) -> npt.NDArray[np.int64]:
@@ -106,13 +54,18 @@ def rounded_gaussian(n: int, deviation: float, entropy: Entropy) -> npt.NDArray[
         chance below 2^-370. This rests on Z_ERROR, some ten times what scipy's `ndtri` and the
         roundings around it are measured to err.
 
+    Source:
+        That the low bits of noise computed in floating point tell what it was added to: Mironov
+        2012, "On Significance of the Least Significant Bits for Differential Privacy".
+
     Privacy:
         Reads no data. S + round(Y) = round(S + Y) for an integer S, so an integer sum with this
-        noise is post-processing of the ideal Gaussian mechanism. `sampler_delta` says what the
-        sampler's error adds to δ. That the words are uniform is the assumption of the
-        keystream, as for any noise.
+        noise is post-processing of the ideal Gaussian mechanism, to the last bit. `sampler_delta`
+        says what the sampler's error adds to δ. That the words are uniform is the assumption of
+        the keystream, as for any noise. The numbers are secret until a sum hides in them.
     """
-    _check_size(n)
+    if n != int(n) or n < 0:
+        raise AccountingError(f"Expected n={n!r} to be an integer >= 0.")
     if not 0 < deviation <= MAX_DEVIATION:
         raise AccountingError(f"Expected deviation={deviation!r} in (0, {MAX_DEVIATION:g}].")
     out = np.empty(n, dtype=np.int64)
@@ -176,8 +129,3 @@ def _context() -> Any:
     context = mpmath.MPContext()
     context.prec = _PRECISION
     return context
-
-
-def _check_size(n: int) -> None:
-    if n != int(n) or n < 0:
-        raise AccountingError(f"Expected n={n!r} to be an integer >= 0.")

@@ -32,8 +32,9 @@ from fedpriv.secret import load_or_create_secret
 Epsilon = Annotated[float, Field(ge=0)]
 TIMING = "not covered: replies leave when they are ready"
 NUMERICS = (
-    "default: gradients in the model's precision; norms, sums and noise in float64; that rounding"
-    " reveals nothing is an assumption"
+    "default: norms and sums in float64, each sum rounded to a grid, noise Gaussian rounded to the"
+    " grid; the sampler adds less than 1e-40 to delta up to epsilon = 50; that a gradient computed"
+    " in the model's precision, beside others, is a function of its own unit alone is an assumption"
 )
 STRICT_NUMERICS = (
     "strict: each record's gradient computed alone, each unit's clipped vector rounded to an"

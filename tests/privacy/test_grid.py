@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config.job import MAX_CLIP, MIN_CLIP
 from fedpriv.errors import AccountingError
-from fedpriv.privacy.grid import MARGIN, Grid, grid_of
+from fedpriv.privacy.grid import MARGIN, MAX_DEVIATION, Grid, deviation, grid_of, sum_step
 
 CLIPS = st.floats(MIN_CLIP, MAX_CLIP)
 
@@ -32,13 +32,28 @@ def test_integers_within_the_limit_are_within_the_clip_norm(clip: float, size: i
     assert grid.limit <= 2**62
 
 
-@given(clip=CLIPS, size=st.integers(1, 110_000_000), noise=st.floats(1e-3, 1e3))
+@given(clip=CLIPS, size=st.integers(1, 10**9))
+def test_rounding_both_of_two_sums_uses_half_of_the_margin(clip: float, size: int) -> None:
+    step = sum_step(clip, size)
+    moved = size * Fraction(step) ** 2  # the most that both roundings move them apart, squared
+    assert moved <= (Fraction(MARGIN) * Fraction(clip) / 2) ** 2 < 4 * moved
+    assert math.frexp(step)[0] == 0.5
+
+
+@given(clip=CLIPS, size=st.integers(1, 10**9), noise=st.floats(1e-3, 1e3))
 def test_the_noise_is_never_less_than_what_was_paid_for(
     clip: float, size: int, noise: float
 ) -> None:
-    grid = Grid(clip, size)
-    paid = Fraction(noise) * Fraction(clip) / Fraction(grid.step)
-    assert paid <= Fraction(grid.deviation(noise)) <= paid * (1 + Fraction(2) ** -51)
+    step = sum_step(clip, size)
+    paid = Fraction(noise) * Fraction(clip) / Fraction(step)
+    assert paid <= Fraction(deviation(noise, clip, step)) <= paid * (1 + Fraction(2) ** -51)
+
+
+def test_noise_that_cannot_be_drawn_is_refused() -> None:
+    step = sum_step(1.0, 10**6)
+    assert deviation(0.9 * MAX_DEVIATION * step, 1.0, step) <= MAX_DEVIATION
+    with pytest.raises(AccountingError, match="of at most"):
+        deviation(1.1 * MAX_DEVIATION * step, 1.0, step)
 
 
 @pytest.mark.parametrize("size", [500_000_000, 10**12])

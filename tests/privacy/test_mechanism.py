@@ -11,9 +11,9 @@ from scipy.stats import chi2
 from fedpriv.errors import AccountingError, LedgerError, SlotError
 from fedpriv.gradients.clip import ClippedSum, zeros
 from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
-from fedpriv.privacy.grid import Grid, grid_of
+from fedpriv.privacy.grid import Grid, deviation, grid_of, sum_step
 from fedpriv.privacy.ledger import Plan, Reservation
-from fedpriv.privacy.mechanism import release_gaussian
+from fedpriv.privacy.mechanism import check_release, release_gaussian
 from fedpriv.privacy.noise import rounded_gaussian
 from fedpriv.privacy.privatised import TrustModel
 
@@ -86,14 +86,48 @@ def test_a_sum_that_is_not_finite_is_refused(pay: Pay, bad: float) -> None:
         release_gaussian(total, pay(PLAN), SystemEntropy())
 
 
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
+def test_a_release_holds_whole_steps_and_nothing_finer(pay: Pay, plan: Plan) -> None:
+    """A value near 0 has bits to spare: those of noise made in float64 told what it was added to.
+
+    A float32 keeps multiples below 2²⁴ steps to the last bit. The sum is nowhere on the grid.
+    """
+    grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
+    step = sum_step(plan.clip_norm, SIZE) if grid is None else grid.step
+    total = zeros(SIZE, grid) if grid else torch.full((SIZE,), 1 / 3, dtype=torch.float64)
+    value = release_gaussian(ClippedSum(total, 2.0, grid), pay(plan), SystemEntropy()).value
+    near = value[np.abs(value) < 2**24 * step].astype(np.float64) / step
+    assert near.size > 100
+    assert np.array_equal(near, np.rint(near))
+
+
+def test_a_default_release_is_a_rounded_sum_with_integer_noise(pay: Pay) -> None:
+    step = sum_step(PLAN.clip_norm, SIZE)
+    exact = torch.randn(SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    value = release_gaussian(ClippedSum(exact, 2.0), pay(PLAN), InsecureEntropy(3)).value
+    spread = deviation(PLAN.noise_multiplier, PLAN.clip_norm, step)
+    noise = rounded_gaussian(SIZE, spread, InsecureEntropy(3))
+    whole = [round(x / step) for x in exact.tolist()]
+    assert np.array_equal(value, ((np.array(whole) + noise) * step).astype(np.float32))
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_it_is_paid_for() -> None:
+    check_release(PLAN, 10**9)
+    with pytest.raises(AccountingError, match="noise_multiplier"):
+        check_release(replace(PLAN, noise_multiplier=1e8), 10**6)
+    with pytest.raises(AccountingError, match="too fine for int64"):
+        check_release(STRICT, 10**9)
+
+
 def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None:
     grid = Grid(STRICT.clip_norm, SIZE)
+    spread = deviation(STRICT.noise_multiplier, STRICT.clip_norm, grid.step)
     steps = torch.randint(-(2**40), 2**40, (SIZE,), generator=torch.Generator().manual_seed(0))
     paid = pay(STRICT)
     value = release_gaussian(ClippedSum(steps, 2.0, grid), paid, InsecureEntropy(3)).value
-    noise = rounded_gaussian(SIZE, grid.deviation(STRICT.noise_multiplier), InsecureEntropy(3))
+    noise = rounded_gaussian(SIZE, spread, InsecureEntropy(3))
     assert np.array_equal(value, ((steps.numpy() + noise) * grid.step).astype(np.float32))
-    assert grid.deviation(STRICT.noise_multiplier) * grid.step >= 3.0
+    assert spread * grid.step >= 3.0
 
 
 @pytest.mark.parametrize(
