@@ -4,8 +4,7 @@
 
 On the embedded model, with records of 128 random tokens: a step over 80 of them, by DP-LoRA, and by
 PE-SGD in the gradients of 200 others, which are computed in every step. The arithmetic floor is
-280 gradients to 80, so 3.5 times a step. A sketch makes the basis smaller; the cosine says how near
-its sum of coefficients is to the exact one.
+280 gradients to 80, so 3.5 times a step.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from fedpriv.training.pe_sgd import PeSgd, Span
 from fedpriv.training.worker import ModelRecipe, Worker
 
 TOKENS = 128
-SKETCHES = (1024, 2048)
 
 
 def records(count: int, seed: int) -> tuple[Example, ...]:
@@ -43,8 +41,8 @@ def measure(worker: Worker, batch: int, size: int, repeats: int) -> dict[str, An
     units = [(record,) for record in records(batch, seed=0)]
     made_up = records(size, seed=1)
 
-    def pe_sgd(sketch: int = 0) -> torch.Tensor:
-        method = PeSgd(Span(ProjectionSection(size=size, sketch=sketch), made_up))
+    def pe_sgd() -> torch.Tensor:
+        method = PeSgd(Span(ProjectionSection(size=size), made_up))
         method.prepare(worker, vector)
         return method.clipped_sum(worker, units, vector, 1.0).value
 
@@ -52,22 +50,12 @@ def measure(worker: Worker, batch: int, size: int, repeats: int) -> dict[str, An
         "DP-LoRA": lambda: DpLora().clipped_sum(worker, units, vector, 1.0),
         "PE-SGD": pe_sgd,
     }
-    for sketch in SKETCHES:
-        cases[f"PE-SGD, sketch {sketch}"] = lambda sketch=sketch: pe_sgd(sketch)
     turns = interleaved(cases, repeats)
-    exact = pe_sgd()
-    cosines = {
-        f"PE-SGD, sketch {sketch}": float(
-            torch.nn.functional.cosine_similarity(pe_sgd(sketch), exact, dim=0)
-        )
-        for sketch in SKETCHES
-    }
     return {
         "floor": (batch + size) / batch,
         "seconds": {name: median(turns, name) for name in cases},
         "time_ratio": {name: ratio(turns, name, "DP-LoRA") for name in cases},
-        "cosine": {"PE-SGD": 1.0, **cosines},
-        "values": {"DP-LoRA": worker.vector.size} | dict.fromkeys(list(cases)[1:], size),
+        "values": {"DP-LoRA": worker.vector.size, "PE-SGD": size},
     }
 
 
@@ -86,15 +74,13 @@ def main() -> None:
         ModelSection(max_length=TOKENS), LoraSection(r=4, alpha=8), 0, ComputeSection()
     )
     found = measure(Worker(recipe), arguments.batch, arguments.size, arguments.repeats)
-    table = Table("step", "values sent", "seconds", "of DP-LoRA", "cosine")
+    table = Table("step", "values sent", "seconds", "of DP-LoRA")
     for name, seconds in found["seconds"].items():
-        cosine = found["cosine"].get(name)
         table.add_row(
             name,
             str(found["values"][name]),
             f"{seconds:.2f}",
             f"{found['time_ratio'][name]:.2f}",
-            "" if cosine is None else f"{cosine:.3f}",
         )
     Console().print(table)
     print(f"Arithmetic floor: {found['floor']:.2f} of DP-LoRA.")
@@ -105,7 +91,6 @@ def main() -> None:
                 "method": name,
                 "time_ratio": found["time_ratio"][name],
                 "floor": found["floor"],
-                "cosine": found["cosine"].get(name),
             }
             for name in found["seconds"]
         ]

@@ -161,7 +161,7 @@ class Limits:
             ProtocolError: more than there are parameters, or more memory than the site allows.
         """
         projection.check_fits(trained)
-        needed = projection.size * (projection.sketch or trained) * 4
+        needed = projection.size * trained * 4
         if needed > self.max_basis:
             raise ProtocolError(
                 f"synthetic.size: the gradients of {projection.size} records are {needed:,} bytes,"

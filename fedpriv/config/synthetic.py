@@ -35,9 +35,6 @@ class ProjectionSection(Section):
         "normalised",
         description="coefficients or products of every unit at clip_norm, or at most at it",
     )
-    sketch: int = Field(
-        0, ge=0, le=10**6, description="compare gradients by so many random sums; 0: exactly"
-    )
 
     @model_validator(mode="after")
     def _residual_is_clipped(self) -> Self:
@@ -46,22 +43,19 @@ class ProjectionSection(Section):
                 "bound: is 'clipped' with noise 'residual'; the two parts of a gradient have to"
                 " keep their lengths"
             )
-        if self.noise in ("residual", "gradient") and self.sketch:
-            raise ValueError(f"sketch: is 0 with noise {self.noise!r}, which needs whole gradients")
         return self
 
     def check_fits(self, trained: int) -> None:
-        """Refuse a set, or a sketch, that is larger than the space it stands for.
+        """Refuse a set that is larger than the space it stands for.
 
         Raises:
             ProtocolError: it is.
         """
-        for key in ("size", "sketch"):
-            if getattr(self, key) > trained:
-                raise ProtocolError(
-                    f"synthetic.{key}: {getattr(self, key)} is more than the {trained} parameters"
-                    " that are trained. Lower it."
-                )
+        if self.size > trained:
+            raise ProtocolError(
+                f"synthetic.size: {self.size} is more than the {trained} parameters that are"
+                " trained. Lower it."
+            )
 
     def check_local_steps(self, weight_decay: float) -> None:
         """Refuse what sites can't do by themselves in the span of a round.
@@ -73,10 +67,6 @@ class ProjectionSection(Section):
             raise ValueError(
                 f"synthetic.noise: is 'coefficients' where job.sync is above 1; {self.noise!r} is"
                 " projected at the server"
-            )
-        if self.sketch:
-            raise ValueError(
-                "synthetic.sketch: is 0 where job.sync is above 1; sites move along whole gradients"
             )
         if weight_decay:
             raise ValueError(

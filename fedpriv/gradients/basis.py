@@ -8,7 +8,6 @@ held there then is one block, and never a row of P values.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 
 import torch
@@ -27,65 +26,36 @@ class Basis:
         engine: makes them, and whatever is compared with them.
         batches: losses of a few records, and which of the N they are.
         size: N.
-        sketch: compare by this many sums of random signs instead of all P values; 0: exactly.
-        seed: of the signs, public.
 
     Attributes:
         size: N.
-        gram: (N, N) float64, G Gᵀ, or its sketch.
+        gram: (N, N) float64, G Gᵀ.
 
     Raises:
-        ValueError: N or the sketch is more than P.
+        ValueError: N is more than P.
 
     Privacy:
         Of public records and released values alone; `products` are private, like the gradients
         they are made of.
-
-    Source:
-        The sketch: Charikar, Chen & Farach-Colton, "Finding frequent items in data streams", 2002;
-        its inner products are right on average, and off by √(2/k) of the norms.
     """
 
-    def __init__(
-        self,
-        engine: GradientEngine,
-        batches: Batches,
-        size: int,
-        *,
-        sketch: int = 0,
-        seed: int = 0,
-    ) -> None:
-        for name, count in (("size", size), ("sketch", sketch)):
-            if count > engine.size:
-                raise ValueError(f"Expected {name}={count} of at most the {engine.size} trained.")
-        self.size = size
-        self._engine, self._sketch, self._seed = engine, sketch, seed
+    def __init__(self, engine: GradientEngine, batches: Batches, size: int) -> None:
+        if size > engine.size:
+            raise ValueError(f"Expected size={size} of at most the {engine.size} trained.")
+        self.size, self._engine = size, engine
         home = _home(engine, size)
-        self._blocks: dict[int, Tensor] = {}  # first column → (N, columns); none with a sketch
-        self._sketched: Tensor | None = None  # (N, k)
-        if sketch:
-            self._sketched = torch.zeros(size, sketch, dtype=engine.dtype, device=engine.device)
-        else:
-            self._blocks = {
-                start: torch.zeros(size, columns, dtype=engine.dtype, device=home)
-                for start, columns in engine.blocks
-            }
+        self._blocks = {  # first column → (N, columns)
+            start: torch.zeros(size, columns, dtype=engine.dtype, device=home)
+            for start, columns in engine.blocks
+        }
         for losses, members in batches:
             self._hold(losses, members)
         self.gram = self._gram()
 
     def _hold(self, losses: Losses, members: list[int]) -> None:
-        sketched = self._sketched
-
         def take(start: int, part: Tensor) -> None:
-            if sketched is None:
-                block = self._blocks[start]
-                index = torch.tensor(members, device=block.device)
-                block.index_add_(0, index, part.to(block.device))
-            else:
-                own = sketched.new_zeros(len(members), self._sketch)
-                self._add_sketch(own, start, part)
-                sketched.index_add_(0, torch.tensor(members, device=own.device), own)
+            block = self._blocks[start]
+            block[members] += part.to(block.device)  # each row once: no order to add in
 
         self._engine.stream(losses, len(members), take)
 
@@ -99,29 +69,18 @@ class Basis:
             NotPrivateError: as `GradientEngine.stream`.
         """
         engine = self._engine
-        if self._sketched is not None:
-            total = torch.zeros(batch_size, self._sketch, dtype=engine.dtype, device=engine.device)
-        else:
-            total = torch.zeros(batch_size, self.size, dtype=engine.dtype, device=engine.device)
+        total = torch.zeros(batch_size, self.size, dtype=engine.dtype, device=engine.device)
 
         def take(start: int, part: Tensor) -> None:
-            if self._sketched is not None:
-                self._add_sketch(total, start, part)
-            else:
-                block = self._blocks[start].to(part.device)
-                for row, gradient in zip(total, part, strict=True):
-                    row += block @ gradient.clone()
+            block = self._blocks[start].to(part.device)
+            for row, gradient in zip(total, part, strict=True):
+                row += block @ gradient.clone()
 
         engine.stream(losses, batch_size, take)
-        if self._sketched is None:
-            return total
-        return torch.stack([self._sketched @ row.clone() for row in total])
+        return total
 
     def products_of(self, rows: Tensor) -> Tensor:
-        """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `GradientEngine.rows`.
-
-        Without a sketch, as are the two below.
-        """
+        """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `GradientEngine.rows`."""
         total = rows.new_zeros(len(rows), self.size)
         for start, block in self._blocks.items():
             total += rows[:, start : start + block.shape[1]] @ block.to(rows).T
@@ -145,20 +104,10 @@ class Basis:
     def _gram(self) -> Tensor:
         device = self._engine.device
         gram = torch.zeros(self.size, self.size, dtype=torch.float64, device=device)
-        blocks = [self._sketched] if self._sketched is not None else self._blocks.values()
-        for block in blocks:
+        for block in self._blocks.values():
             block = block.to(device)
             gram += (block @ block.T).double()
         return gram
-
-    def _add_sketch(self, total: Tensor, start: int, part: Tensor) -> None:
-        """Every column, with its sign, to the one of k sums that it belongs to."""
-        seed = random.Random(f"{self._seed} {start}").getrandbits(32)  # torch takes no more
-        generator = torch.Generator().manual_seed(seed)
-        columns = part.shape[1]
-        bucket = torch.randint(self._sketch, (columns,), generator=generator)
-        sign = torch.randint(2, (columns,), generator=generator) * 2 - 1
-        total.index_add_(1, bucket.to(part.device), part * sign.to(part))
 
 
 def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:

@@ -61,13 +61,7 @@ class Span:
 
     def basis(self, worker: Worker) -> Basis:
         """The gradients of the set at the values that the worker's model has now."""
-        return Basis(
-            worker.gradients,
-            self.batches(worker),
-            len(self.examples),
-            sketch=self.settings.sketch,
-            seed=worker.recipe.seed,
-        )
+        return Basis(worker.gradients, self.batches(worker), len(self.examples))
 
 
 class PeSgd:
@@ -209,10 +203,7 @@ def lifted(span: Span, worker: Worker, parameters: Vector, mean: Vector) -> tupl
         case "residual":
             z = projection.root(found[: basis.size].to(basis.gram))
             rest = found[basis.size :]
-    if settings.sketch:  # the basis is not whole
-        gradient = weighted_gradient(engine, span.batches(worker), z)
-    else:
-        gradient = basis.combine(z)
+    gradient = basis.combine(z)
     return _vector(gradient + rest.to(gradient)), _vector(z)
 
 

@@ -1,4 +1,4 @@
-"""A basis by layers against the whole matrix, and the sketch against what it stands for."""
+"""A basis by layers against the whole matrix."""
 
 from __future__ import annotations
 
@@ -176,9 +176,8 @@ def test_the_whole_space_leaves_a_gradient_as_it_is() -> None:
 
 
 def test_a_set_larger_than_the_adapter_is_refused(worker: Any, public: Batch) -> None:
-    for options in ({"size": 10**6}, {"size": N, "sketch": 10**6}):
-        with pytest.raises(ValueError, match="of at most the"):
-            Basis(worker.gradients, batches(public), **options)
+    with pytest.raises(ValueError, match="of at most the"):
+        Basis(worker.gradients, batches(public), 10**6)
 
 
 def test_a_record_without_a_gradient_spans_nothing(worker: Any, public: Batch) -> None:
@@ -186,30 +185,3 @@ def test_a_record_without_a_gradient_spans_nothing(worker: Any, public: Batch) -
     assert not found.gram[2].any()
     z = Projection(found.gram, 1e-3).coefficients(torch.ones(N))
     assert float(z[2]) == pytest.approx(1 / 1e-3 / float(found.gram.diagonal().mean()))
-
-
-def test_a_sketch_keeps_products_on_average(worker: Any, public: Batch, private: Batch) -> None:
-    g, h = rows(worker, public), rows(worker, private)
-    exact, total, count = h @ g.T, torch.zeros(3, N, dtype=torch.float64), 60
-    lengths = h.norm(dim=1)[:, None] * g.norm(dim=1)
-    for seed in range(count):
-        found = Basis(worker.gradients, batches(public), N, sketch=64, seed=seed)
-        off = (found.products(losses(private), 3) - exact) / lengths
-        assert off.abs().max() < 8 * (2 / 64) ** 0.5
-        total += off
-    # The mean of 60 of a deviation of at most √(2/64) each.
-    assert (total / count).abs().max() < 5 * (2 / 64 / count) ** 0.5
-
-
-def test_a_sketch_is_the_same_for_the_same_seed(worker: Any, public: Batch) -> None:
-    one, two = (Basis(worker.gradients, batches(public), N, sketch=32, seed=4) for _ in range(2))
-    other = Basis(worker.gradients, batches(public), N, sketch=32, seed=5)
-    assert torch.equal(one.gram, two.gram)
-    assert not torch.allclose(one.gram, other.gram)
-
-
-def test_a_sketch_is_all_that_is_held(worker: Any, public: Batch) -> None:
-    found = Basis(worker.gradients, batches(public), N, sketch=32)
-    held = [value for value in vars(found).values() if isinstance(value, torch.Tensor)]
-    assert not found._blocks
-    assert sum(value.numel() for value in held) == N * 32 + N * N

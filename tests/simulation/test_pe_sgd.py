@@ -167,10 +167,6 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
     ("overrides", "words"),
     [
         (("synthetic.noise=residual",), "is 'clipped' with noise 'residual'"),
-        (
-            ("synthetic.noise=residual", "synthetic.bound=clipped", "synthetic.sketch=9"),
-            "is 0 with",
-        ),
         (("job.method=dp-lora",), "has nothing to do"),
         (("synthetic.size=6", "synthetic.fold=2"), "is missing"),
         (("synthetic.generator.kind=model", "synthetic.size=7"), "expected a multiple of fold"),

@@ -159,17 +159,15 @@ def test_a_unit_adds_the_same_integers_whatever_else_is_sampled(make_worker: Mak
         {"size": 64, "bound": "normalised"},
         {"size": 64, "bound": "clipped"},
         {"size": 64, "noise": "products"},
-        {"size": 50, "sketch": 250},
     ],
-    ids=["normalised", "clipped", "products", "sketch"],
+    ids=["normalised", "clipped", "products"],
 )
 def test_a_unit_adds_the_same_whatever_else_is_sampled_at_a_small_ridge(
     make_worker: Make, settings: dict[str, Any]
 ) -> None:
     """In float32, whose last bits depend on the batch, and which a small ridge amplifies.
 
-    With gradients in few directions; computed in batches, 1.7 times the bound was seen, and with
-    sums of 250 that begin anywhere in memory, 0.17 times.
+    With gradients in few directions; computed in batches, 1.7 times the bound was seen.
     """
     worker = make_worker("llama", dtype="float32", microbatch=16)
     parameters = np.zeros_like(worker.initial)
@@ -275,29 +273,6 @@ def test_each_part_of_a_gradient_has_its_share_of_the_bound(
         assert change.norm() <= clip
         assert float(change[:N].norm()) == pytest.approx(clip * (1 - share) ** 0.5, rel=1e-4)
         assert float(change[N:].norm()) == pytest.approx(clip * share**0.5, rel=1e-4)
-
-
-def test_products_of_a_sketch_are_solved_with_its_own_gram(make_worker: Make) -> None:
-    worker = make_worker("llama")
-    parameters = moved(worker)
-    found = {}
-    for noise in ("coefficients", "products"):
-        method = PeSgd(span(noise=noise, bound="clipped", sketch=300))
-        method.prepare(worker, parameters)
-        value = method.clipped_sum(worker, units([1]), parameters, 1e6).value
-        found[noise], _ = lifted(method.span, worker, parameters, value.float().numpy())
-    difference = np.abs(found["coefficients"] - found["products"]).max()
-    assert difference < 1e-5 * np.abs(found["coefficients"]).max()
-
-
-def test_a_sketch_points_the_same_way(make_worker: Make) -> None:
-    worker = make_worker("llama")
-    members, parameters = units([1, 1, 1]), moved(worker)
-    exact = prepared(worker, parameters).clipped_sum(worker, members, parameters, CLIP).value
-    sketched = prepared(worker, parameters, sketch=600)
-    found = sketched.clipped_sum(worker, members, parameters, CLIP).value
-    assert not torch.allclose(found, exact)
-    assert torch.nn.functional.cosine_similarity(found, exact, dim=0) > 0.8
 
 
 def test_local_steps_move_in_the_span_of_the_beginning(make_worker: Make) -> None:
