@@ -175,13 +175,16 @@ def encode_messages(
 def encode_labelled(
     text: str | None, label: int, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> list[Example]:
-    """A text with its class, cut at `max_length` with the tokenizer's special tokens kept."""
+    """A text with its class, cut at `max_length`, where the tokenizer keeps its special tokens.
+
+    A tokenizer that cuts nowhere, or not enough, is cut short all the same.
+    """
     if _is_blank(text):
         return []
     ids = _tokenize(tokenizer, text, special=True, max_length=max_length)
     if len(ids) <= tokenizer.num_special_tokens_to_add():
         return []
-    return [Example(ids, label)]
+    return [Example(ids[:max_length], label)]
 
 
 def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -62,8 +62,9 @@ def settle(worker: Worker, units: Units) -> None:
     Privacy:
         What is tried is public; which lengths there are is not, and shows in the time alone.
     """
-    longest = worker.recipe.model.max_length
-    for length in {padded_length(len(e.input_ids), longest) for unit in units for e in unit}:
+    most = worker.recipe.model.max_length
+    lengths = {len(example.input_ids) for unit in units for example in unit}
+    for length in {padded_length(length, most) for length in lengths if 0 < length <= most}:
         _sizes(worker, length)
 
 

@@ -56,7 +56,7 @@ def sum_of_units(
     total = zeros(size, grid, worker.device)
     at_once = 1 if grid else worker.at_once  # records
     made: RowsOf = partial(_together, worker, rows) if grid else SteadyRows(worker, rows)
-    for held in _by_length(units, worker.recipe.model.max_length):
+    for held in _by_length(worker, units):
         waiting = deque(chunks(held, at_once))
         while waiting:
             part = waiting.popleft()
@@ -69,10 +69,7 @@ def sum_of_units(
                 if len(part) > 1:
                     waiting.extendleft(reversed(chunks(part, 1)))
                 else:
-                    kind = type(error).__name__
-                    if not worker.failures[kind]:  # each time would tell when it was sampled
-                        log.warning("Units fail, and contribute 0: %s", kind)
-                    worker.failures[kind] += 1
+                    _count_failure(worker, error)
     return ClippedSum(total, clip_norm, grid)
 
 
@@ -109,16 +106,31 @@ def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) ->
     return result
 
 
-def _by_length(units: Sequence[Unit], max_length: int) -> list[list[int]]:
-    """The places of units that hold records, grouped by the padded length of their longest one."""
+def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
+    """The places of units that hold records, grouped by the padded length of their longest one.
+
+    A unit that has none, as it can't be read or is too long, contributes 0.
+    """
     from fedpriv.data.batch import padded_length
 
     groups: dict[int, list[int]] = {}
-    for place, unit in enumerate(units):
-        if unit:
-            longest = max(len(example.input_ids) for example in unit)
-            groups.setdefault(padded_length(longest, max_length), []).append(place)
+    for place in range(len(units)):
+        try:
+            if unit := units[place]:
+                longest = max(len(example.input_ids) for example in unit)
+                length = padded_length(longest, worker.recipe.model.max_length)
+                groups.setdefault(length, []).append(place)
+        except Exception as error:
+            _count_failure(worker, error)
     return [groups[length] for length in sorted(groups)]
+
+
+def _count_failure(worker: Worker, error: Exception) -> None:
+    """Note that a unit fails; the log is told once, as each time would tell when it was sampled."""
+    kind = type(error).__name__
+    if not worker.failures[kind]:
+        log.warning("Units fail, and contribute 0: %s", kind)
+    worker.failures[kind] += 1
 
 
 def chunks(members: list[Member], size: int) -> list[list[Member]]:

@@ -254,6 +254,20 @@ def test_labels_are_compared_as_text(make_tokenizer: Make) -> None:
     assert encode_record(record, settings_, make_tokenizer(), row=1, source="x")[0].labels == 1
 
 
+def test_what_the_tokenizer_does_not_cut_is_cut(
+    make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make_tokenizer()
+    plain = type(tokenizer).__call__
+
+    def without_truncation(self: Any, *args: Any, **settings_: Any) -> Any:
+        return plain(self, *args, **{**settings_, "truncation": False, "max_length": None})
+
+    monkeypatch.setattr(type(tokenizer), "__call__", without_truncation)
+    [example] = encode_labelled("abcdefghij", 1, tokenizer, 4)
+    assert len(example.input_ids) == 4
+
+
 def test_the_shape_decides(make_tokenizer: Make) -> None:
     tokenizer = make_tokenizer(chat_template=PLAIN)
     for record in (

@@ -120,6 +120,41 @@ def test_a_unit_that_fails_contributes_zero_and_drops_no_other(
     assert "secret words" not in caplog.text
 
 
+class Unreadable(list[tuple[Example, ...]]):
+    """Units of which one can't be read."""
+
+    def __init__(self, members: list[tuple[Example, ...]], bad: int) -> None:
+        super().__init__(members)
+        self._bad = bad
+
+    def __getitem__(self, place: Any) -> Any:
+        if place == self._bad:
+            raise OSError("secret words of the record")
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+@pytest.mark.parametrize("kind", ["too long", "without a token", "unreadable"])
+def test_a_unit_that_has_no_length_drops_no_other(
+    make_worker: Callable[..., Any], parameters_of: Any, numerics: Any, kind: str
+) -> None:
+    """A server's tokenizer may make what no batch has a place for."""
+    worker = make_worker("llama", microbatch=4)
+    members, parameters = units([1, 1, 2, 1, 1]), parameters_of(worker)
+    rest = members[:2] + members[3:]
+    expected = DpLora().clipped_sum(worker, rest, parameters, CLIP, numerics).value
+    if kind == "too long":
+        members[2] = (example(7, 20), example(8, worker.recipe.model.max_length + 1))
+    elif kind == "without a token":
+        members[2] = (Example([], []),)
+    else:
+        members = Unreadable(members, 2)
+    found = DpLora().clipped_sum(worker, members, parameters, CLIP, numerics).value
+    assert torch.equal(found, expected)
+    assert expected.any()
+    assert sum(worker.failures.values()) == 1
+
+
 def watched(
     worker: Any, monkeypatch: pytest.MonkeyPatch, check: Callable[[list[Example]], None]
 ) -> list[int]:

@@ -151,6 +151,14 @@ def test_padded_and_unpadded_neighbours_are_tried(
     assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]
 
 
+def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
+    worker = make_worker("llama", dtype="float32")
+    longest = worker.recipe.model.max_length
+    long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
+    steady.settle(worker, [(long,), (empty, *records(1)), ()])
+    assert [length for _, length, _ in worker.steady] == [LENGTH]
+
+
 def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make_worker("llama", dtype="float32")
     rows_of(worker, [])(records(1), LENGTH)
