@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from fedpriv_client.check import Verdict
     from fedpriv_client.site import SiteSettings
 
-_REPLIES = 3  # of a job in a ledger: the last two, and one that is being written
-_COPIES = 2  # of the records: as they are cached while they are read, and their tokens
-
 
 def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
     """Look at everything that a site needs to take part, and at a job if one is given.
@@ -60,7 +57,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     if health is not None and not running:
         looks.append(("port", lambda: machine.port(health, "site.health")))
     looks += [
-        ("disk", lambda: _disk(file, 0)),  # before the records are read into it
+        ("disk", lambda: _disk(file, running=running)),  # before records are read into it
         ("records", lambda: _records(file)),
         ("model", lambda: _model(file)),
         ("memory", lambda: memory.weights(file.allow.model, file.compute)),
@@ -68,9 +65,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     findings += [look(what, how) for what, how in looks]
     if job is not None:
         fits = findings[-1].ok is not False
-        needed, found = _job(file, config, job, load=fits)
-        findings += found
-        findings.append(look("disk", lambda: _disk(file, needed)))
+        findings += _job(file, config, job, load=fits)
     return findings
 
 
@@ -167,18 +162,26 @@ def _model(file: SiteFile) -> str:
     return f"{file.allow.model}, {found}"
 
 
-def _disk(file: SiteFile, needed: int) -> str:
-    path = Path(file.data.path)
-    records = path.stat().st_size if path.is_file() else 0
-    return machine.disk(file.site.state_dir, needed + _COPIES * records, "site.state_dir")
+def _disk(file: SiteFile, *, running: bool) -> str:
+    """Room for the records while a site is open, and for all that its limits allow."""
+    from fedpriv_client.room import check_room, room_needed
+    from fedpriv_client.settings import settings_of
+
+    folder, path = file.site.state_dir, Path(file.data.path)
+    if running:  # it has taken its room
+        return machine.disk(folder, 0, "site.state_dir")
+    settings = settings_of(file, file.data.dataset_id or "")
+    cached = path.stat().st_size if path.is_file() else 0
+    machine.disk(folder, cached, "site.state_dir")
+    check_room(settings, file.data.size, machine.free(folder) - cached)
+    needed = cached + sum(room_needed(settings, file.data.size))
+    return machine.disk(folder, needed, "site.state_dir")
 
 
-def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, list[Finding]]:
-    """Bytes of the disk that the job would need, as far as that was found out, and what was."""
+def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding]:
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
-    from fedpriv_client.site import SPARE, spec_of
 
     pool = WorkerPool(1)
     try:
@@ -186,15 +189,14 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> tuple[int, l
         proposal = read_proposal(job, settings)
         verdict = check_proposal(settings, proposal, pool if load else None)
     except FedprivError as error:
-        return 0, [Finding("job", False, str(error), error.exit_code)]
+        return [Finding("job", False, str(error), error.exit_code)]
     findings = [Finding("job", False, refusal, 4) for refusal in verdict.refusals]
     findings += [Finding("job", None, text) for text in verdict.unchecked]
     if verdict.plan is not None and not verdict.refusals:
         findings.append(Finding("job", True, _cost(verdict)))
     if verdict.trained is not None and not verdict.refusals:
         findings.append(look("step", lambda: _step(proposal, settings, pool)))
-    tokens = spec_of(proposal, settings).largest(file.data.size)
-    return tokens + SPARE + _REPLIES * 4 * (verdict.trained or 0), findings
+    return findings
 
 
 def _cost(verdict: Verdict) -> str:

@@ -51,7 +51,7 @@ class Limits:
     max_length: int = 8192
     numerics: tuple[str, ...] = ("default", "strict")
     max_r: int = 1024
-    max_trainable: int = 10**9
+    max_trainable: int = 100_000_000
     max_synthetic: int = MAX_SYNTHETIC
     max_basis: int = 16 << 30
     targets: tuple[str, ...] = ()

@@ -22,7 +22,11 @@ def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
         LedgerError: there is no ledger yet, or there was one.
         ConfigError: there are several, and none is named.
     """
-    dataset_id = file.data.dataset_id or _only_ledger(file, config_path)
+    return settings_of(file, file.data.dataset_id or _only_ledger(file, config_path))
+
+
+def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
+    """The settings that a file describes, with the ledger of a population, made or not."""
     allow, budget = file.allow, file.budget
     return SiteSettings(
         name=file.site.name,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.config.job import ComputeSection, Wire
-from fedpriv.data import DataSpec, Population, encode_population, read_labelled
+from fedpriv.data import DataSpec, Population, TokenRoom, encode_population, read_labelled
 from fedpriv.data.identity import identities
+from fedpriv.data.read import UNIT
 from fedpriv.errors import (
     AccountingError,
     ConfigError,
@@ -43,6 +44,7 @@ from fedpriv.training.steady import settle
 from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.limits import Limits
+from fedpriv_client.room import take_room
 
 if TYPE_CHECKING:
     import datasets
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
-SPARE = 2**26  # bytes of the disk that no cache of records takes
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
 _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "declared_size": "data.size",
@@ -265,9 +266,10 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
 class Site:
     """Answers proposals and step requests for one population of records.
 
-    Making one reads and checks the records and claims their units for the ledger, so that
-    whatever is wrong with them shows here, to the administrator. From then on no answer to a
-    server depends on what they hold, but for the privatised vectors.
+    Making one reads and checks the records, claims their units for the ledger, and takes all the
+    room on the disk that any job may need, so that whatever is wrong shows here, to the
+    administrator. From then on no answer to a server depends on what the records hold, but for the
+    privatised vectors.
 
     Args:
         settings: the administrator's.
@@ -276,7 +278,8 @@ class Site:
             secret, unless the ledger's terms say that nothing here is private.
 
     Raises:
-        DataError: the records can't be read, or hold a label that is not declared.
+        DataError: the records can't be read, hold a label that is not declared, or the disk has no
+            room for what the site's own limits allow.
         LedgerError: the ledger or the signing key can't be used, or the ledger is gone although
             the site has reported from it.
         OverlapError: another ledger of the site covers some of the same units.
@@ -294,12 +297,14 @@ class Site:
         self._entropy = entropy
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: _Job | None = None
+        self._room: TokenRoom | None = None
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = self._open_ledger()
         try:
             self._records = self._read_records()
             self._claim_units()
+            self._room = self._take_room()
         except BaseException:
             self.close()
             raise
@@ -341,6 +346,11 @@ class Site:
             file=path.name,
             begun=self.ledger.begun,
         )
+
+    def _take_room(self) -> TokenRoom:
+        terms, records = self.ledger.terms, self._records
+        units = len(records) if terms.unit == "record" else len(set(records[UNIT]))
+        return take_room(self.settings, self._cache, max(units, terms.declared_size))
 
     @property
     def _cache(self) -> Path:
@@ -388,18 +398,11 @@ class Site:
             check_model(worker, proposal, plan, settings.limits)
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
-            tokenizer, values = worker.base.tokenizer, worker.vector.size
+            tokenizer = worker.base.tokenizer
         spec = spec_of(proposal, settings)
-        # Records may not take the room that the ledger needs to pay, and to keep two replies.
-        spare = SPARE + 16 * values
-        population = encode_population(
-            self._records,
-            spec,
-            tokenizer,
-            self._cache,
-            size=self.ledger.terms.declared_size,
-            spare=spare,
-        )
+        assert self._room is not None
+        self._job = None  # whose examples are replaced
+        population = encode_population(self._records, spec, tokenizer, self._room)
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe) as worker:
                 settle(worker, population.units)
@@ -510,6 +513,8 @@ class Site:
         """Remove the clear text of the records, and give the ledger back, in this order: whoever
         has the ledger next has the folder, too."""
         try:
+            if self._room is not None:
+                self._room.close()
             shutil.rmtree(self._cache, ignore_errors=True)
         finally:
             self.ledger.close()

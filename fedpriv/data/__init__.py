@@ -15,11 +15,13 @@ from fedpriv.data.population import (
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
+from fedpriv.data.store import TokenRoom
 
 __all__ = [
     "DataSpec",
     "Example",
     "Population",
+    "TokenRoom",
     "encode_population",
     "encode_record",
     "load_examples",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import ExampleStore, StoredUnits, Units
+from fedpriv.data.store import StoredUnits, TokenRoom, Units
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def load_population(
     records = read_labelled(
         source, spec.columns, unit=spec.unit, labels=spec.labels, cache_dir=cache_dir, key=key
     )
-    return encode_population(records, spec, tokenizer, cache_dir)
+    return encode_population(records, spec, tokenizer, TokenRoom(cache_dir))
 
 
 def read_labelled(
@@ -107,35 +107,22 @@ def encode_population(
     records: Iterable[Mapping[str, Any]],
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    *,
-    size: int = 0,
-    spare: int = 0,
+    room: TokenRoom,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
 
-    Each is tokenised once; see `ExampleStore` for where that is kept, and for `spare`.
+    Each is tokenised once, into `room`; what it held before can't be read any more.
 
     A record that can't be encoded contributes nothing and its row is noted: a server chooses the
     tokenizer, the labels and how long an example is, so a refusal would be an answer about the
-    records. For the same reason the disk has to have room for `size` units that are as long as
-    may be: if it ran out, records would decide which others are left out.
+    records.
 
     Raises:
-        DataError: the tokenizer has no usable chat template for ``messages``, or the disk not the
-            room, whatever the records are.
+        DataError: the tokenizer has no usable chat template for ``messages``, whatever the records
+            are.
     """
     _check(spec, tokenizer)
-    room = spec.largest(size)
-    try:
-        store = ExampleStore(folder, room, spare)
-    except OSError as error:
-        raise DataError(
-            f"has no room for the tokens of {size} units and {spare / 1e6:.0f} MB for the ledger,"
-            f" {(room + spare) / 1e6:.0f} MB in all ({error.strerror})",
-            file=folder,
-            fix="Make room; or ask for shorter examples (model.max_length).",
-        ) from None
+    store = room.store()
     units: dict[int | str, list[int]] = {}
     empty_rows = []
     problem: OSError | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import weakref
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Sequence
@@ -19,18 +20,18 @@ Tokens = np.ndarray[Any, np.dtype[np.int32]]
 Units = Sequence[tuple[Example, ...]]
 
 
-class ExampleStore:
-    """Takes examples one by one, and gives them back by number once it is sealed.
+class TokenRoom:
+    """Room on the disk for the tokens of one population, taken once and used by job after job.
 
-    Their tokens go through a file that has no name: the system frees it when the process ends,
-    however that happens. It is mapped, so what is held in memory is a few bytes an example, and
-    whatever pages were used last.
+    It is a file without a name: the system frees it when the process ends, however that happens.
 
     Args:
-        folder: where the file is; its file system has to have room, and to be the site's own.
-        room: bytes that are taken beforehand, so that whether an example finds room depends on
-            none of those before it; what is not used is given back by `seal`.
-        spare: bytes to leave to others, besides.
+        folder: where the file is; its file system is the site's own.
+        size: bytes that are taken now and kept, so that later nothing depends on what is free;
+            0 takes room as it is needed.
+
+    Attributes:
+        close: gives the room back, once nothing reads it any more.
 
     Raises:
         OSError: there is not so much room.
@@ -39,20 +40,60 @@ class ExampleStore:
         Holds private records, in tokens.
     """
 
-    def __init__(self, folder: Path, room: int = 0, spare: int = 0) -> None:
+    def __init__(self, folder: Path, size: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._writer: weakref.ref[ExampleStore] | None = None
+        self.close = weakref.finalize(self, self._file.close)  # at the latest when nobody has it
+        if size:
+            os.posix_fallocate(self._file.fileno(), 0, size)
+
+    def store(self) -> ExampleStore:
+        """An empty store in this room. The one before it can't be read any more."""
+        made = ExampleStore(self)
+        self._writer = weakref.ref(made)
+        return made
+
+    def write(self, start: int, content: bytes) -> None:
+        """Put bytes at a place.
+
+        Raises:
+            OSError: there is no room for them.
+        """
+        if os.pwrite(self._file.fileno(), content, start) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def mapped(self, tokens: int) -> Tokens:
+        """So many tokens from the beginning, read from the disk when they are looked at."""
+        return np.memmap(self._file, np.int32, "r", shape=(tokens,))
+
+    def check_is_last(self, store: ExampleStore) -> None:
+        """Check that no other store has taken the room since.
+
+        Raises:
+            RuntimeError: another has.
+        """
+        if self._writer is None or store is not self._writer():
+            raise RuntimeError("These examples were replaced by those of another job.")
+
+
+class ExampleStore:
+    """Takes examples one by one, and gives them back by number once it is sealed.
+
+    Their tokens go through a file that is mapped, so what is held in memory is a few bytes an
+    example, and whatever pages were used last.
+
+    Args:
+        room: where the tokens are; see `TokenRoom.store`.
+
+    Privacy:
+        Holds private records, in tokens.
+    """
+
+    def __init__(self, room: TokenRoom) -> None:
+        self._room = room
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
         self._tokens: Tokens = np.zeros(0, np.int32)
-        try:
-            if room:
-                os.posix_fallocate(self._file.fileno(), 0, room)
-            disk = os.fstatvfs(self._file.fileno())
-            if disk.f_bavail * disk.f_frsize < spare:
-                raise _full()
-        except BaseException:
-            self._file.close()
-            raise
 
     def __len__(self) -> int:
         """How many there are."""
@@ -66,10 +107,8 @@ class ExampleStore:
         """
         labels = example.labels
         kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
-        content = np.array(kept, np.int32).tobytes()
-        self._file.seek(self._ends[-1] * self._tokens.itemsize)  # over what had no room
-        if self._file.write(content) < len(content):
-            raise _full()
+        start = self._ends[-1] * self._tokens.itemsize  # over what had no room
+        self._room.write(start, np.array(kept, np.int32).tobytes())
         if isinstance(labels, int):
             self._classes.append(labels)
         self._ends.append(self._ends[-1] + len(kept))
@@ -77,21 +116,16 @@ class ExampleStore:
 
     def seal(self) -> None:
         """Map what was written; nothing can be added any more."""
-        with self._file:
-            self._file.truncate(self._ends[-1] * self._tokens.itemsize)
-            if self._ends[-1]:
-                self._tokens = np.memmap(self._file, np.int32, "r", shape=(self._ends[-1],))
+        if self._ends[-1]:
+            self._tokens = self._room.mapped(self._ends[-1])
 
     def __getitem__(self, number: int) -> Example:
         """The example with that number."""
+        self._room.check_is_last(self)
         found = self._tokens[self._ends[number] : self._ends[number + 1]].tolist()
         if self._classes:
             return Example(found, self._classes[number])
         return Example(found[: len(found) // 2], found[len(found) // 2 :])
-
-
-def _full() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class _OneByOne(Units):

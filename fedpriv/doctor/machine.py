@@ -159,14 +159,13 @@ def disk(folder: Path, needed: float, key: str) -> str:
     Raises:
         ConfigError: read-only, somebody else's, or too full.
     """
-    there = folder.absolute()
+    there = folder
     try:
-        there = next(one for one in (there, *there.parents) if one.exists())
+        there = _existing(folder)
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"fedpriv")
             probe.flush()
             os.fsync(probe.fileno())
-        free = shutil.disk_usage(there).free
     except OSError as error:
         raise ConfigError(
             f"can't be written to: {error.strerror}",
@@ -174,11 +173,22 @@ def disk(folder: Path, needed: float, key: str) -> str:
             value=str(there),
             fix="Name a folder on a disk that this user may write to, or mount it so.",
         ) from None
-    if free < needed:
+    if free(folder) < needed:
         raise ConfigError(
-            f"has {free / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed",
+            f"has {free(folder) / 1e9:.2f} GB free, and {needed / 1e9:.2f} GB are needed",
             key=key,
             value=str(there),
             fix="Make room, or name another disk.",
         )
-    return f"{there}: {free / 1e9:.1f} GB free, {needed / 1e9:.2f} GB needed"
+    return f"{there}: {free(folder) / 1e9:.1f} GB free, {needed / 1e9:.2f} GB needed"
+
+
+def free(folder: Path) -> int:
+    """Bytes that are free where a folder is, or will be."""
+    return shutil.disk_usage(_existing(folder)).free
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that there is."""
+    there = folder.absolute()
+    return next(one for one in (there, *there.parents) if one.exists())

@@ -125,7 +125,8 @@ def _simulate(
             pool = pool or WorkerPool(workers_of(config))
             stack.callback(pool.close)
             job = Job(config, run, pool)
-        sites = Sites(config, run.path, insecure_seed, job.proposal.base_digest)
+        digest, trained = job.proposal.base_digest, job.update.vector.value.size
+        sites = Sites(config, run.path, insecure_seed, digest, trained)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there)
         progress.started(job)
         try:

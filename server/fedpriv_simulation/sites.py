@@ -27,12 +27,14 @@ class Sites:
         run: run directory.
         insecure_seed: of sampling and noise; None draws them from the operating system.
         base_digest: of the model that they train.
+        trained: parameters of it that are trained.
     """
 
     config: JobConfig
     run: Path
     insecure_seed: int | None
     base_digest: str
+    trained: int
 
     def open(self, section: SiteSection, pool: WorkerPool, *, patience: float = 0.0) -> Site:
         """A site with a ledger of its own.
@@ -80,6 +82,7 @@ class Sites:
                 labels=config.model.labels,
                 methods=(config.job.method,),
                 max_length=config.model.max_length,
+                max_trainable=self.trained,
             ),
             compute=config.compute,
             lasting=section.ledger is not None,

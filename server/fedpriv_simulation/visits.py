@@ -42,7 +42,8 @@ class Visits:
     @cached_property
     def _sites(self) -> Sites:
         with self._pool.borrow(ModelRecipe.of(self._config)) as worker:
-            return Sites(self._config, self._run, self._seed, worker.base.digest)
+            trained = worker.base.digest, worker.vector.size
+            return Sites(self._config, self._run, self._seed, *trained)
 
     def answer(self, number: int, message: Message, context: Context) -> Message:
         """The reply of the site with that number, in the order of the file.

@@ -72,7 +72,12 @@ class Setting:
         return Site(settings, self.pool, lambda job, slot: SystemEntropy())
 
     def limits(self, **changes: Any) -> Limits:
-        return Limits(**{"per_job": 6.0, "base_digest": self.proposal.base_digest, **changes})
+        known = {
+            "per_job": 6.0,
+            "base_digest": self.proposal.base_digest,
+            "max_trainable": 10**6,
+        }
+        return Limits(**{**known, **changes})
 
     def change(self, **changes: Any) -> Proposal:
         return self.proposal.model_copy(update=changes)

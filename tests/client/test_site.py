@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +20,6 @@ from client_setting import TERMS, Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
-import fedpriv_client.site
 from fedpriv.config.job import (
     DenoiseSection,
     OptimizerSection,
@@ -623,21 +624,25 @@ def test_no_step_is_the_first_to_see_a_length(
     site.close()
 
 
-def test_records_leave_the_ledger_its_room_on_the_disk(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_length": 2**40}, r"model\.max_length: is [\d,]+ MB short of room"),
+        ({"max_trainable": 2**50}, r"lora\.r: is [\d,]+ MB short of room"),
+    ],
+)
+def test_a_site_starts_only_with_room_for_its_own_limits(
+    setting: Setting, limits: Any, words: str
 ) -> None:
-    free = shutil.disk_usage(setting.folder).free
-    monkeypatch.setattr(fedpriv_client.site, "SPARE", 2 * free)
-    site = setting.site()
-    with pytest.raises(DataError, match="has no room for the tokens of 24 units"):
-        site.consider(setting.proposal)
-    site.close()
+    with pytest.raises(DataError, match=words):
+        setting.site(**limits)
+    setting.site().close()
 
 
-def test_what_records_hold_decides_nothing_on_a_full_disk(
+def test_all_room_is_taken_when_a_site_starts(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Room is made for the declared size and the longest examples, or the site takes no part."""
+    """For the declared size, or for all units if they are more, as long as the limits let be."""
     asked: list[int] = []
     fallocate = os.posix_fallocate
 
@@ -646,14 +651,83 @@ def test_what_records_hold_decides_nothing_on_a_full_disk(
         fallocate(file, start, size)
 
     monkeypatch.setattr(os, "posix_fallocate", noted)
-    for content in ("x", "x" * 10_000):
-        setting.data.write_text(json.dumps({"note": content}) + "\n")
-        site = setting.site()
+    for content in (["x"], ["x" * 10_000], ["x"] * 30):
+        setting.data.write_text("".join(json.dumps({"note": note}) + "\n" for note in content))
+        site = setting.site(max_length=500)
         site.consider(setting.proposal)
+        site.consider(setting.change(job_id="job-2"))
         site.close()
-    length = setting.proposal.model.max_length
-    records = setting.proposal.privacy.max_records_per_unit
-    assert asked == 2 * [4 * 2 * 24 * records * length]
+        shutil.rmtree(setting.folder / "state")
+    assert asked == [4 * 2 * units * 500 for units in (24, 24, 30)]
+
+
+def test_a_proposal_asks_nothing_of_the_disk(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is free depends on how much of it the records take."""
+    site = setting.site()
+
+    def unasked(*_: Any) -> Any:
+        raise AssertionError("looked at the disk")
+
+    for module, name in ((os, "posix_fallocate"), (os, "fstatvfs"), (os, "statvfs")):
+        monkeypatch.setattr(module, name, unasked)
+    monkeypatch.setattr(shutil, "disk_usage", unasked)
+    assert site.consider(setting.proposal).declared_size == 24
+    site.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 100 MB, which only root can mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)  # also amid a failure
+
+
+def test_on_a_nearly_full_disk_no_proposal_tells_one_record_from_another(
+    setting: Setting, small_disk: Path
+) -> None:
+    """A server chooses how long examples are: what finds room would be a question about records.
+
+    Of a site that looks for room when it considers a proposal, the sweep tells 3 long records from
+    4 where the disk had 74 MB left.
+    """
+    terms = dataclasses.replace(TERMS, declared_size=20_000, delta=1e-5)
+    privacy = setting.proposal.privacy.model_copy(update={"delta": 1e-5})
+    limits = {"max_length": 64, "max_trainable": 256}
+    notes, setting.folder = setting.data.read_text(), small_disk
+    long = json.dumps({"note": " " * 400_000}) + "\n"  # takes its place, and has no tokens
+
+    def answers(records: int, left: int) -> list[str] | None:
+        """To a sweep, where so many bytes were left; None of a site that does not start."""
+        setting.data.write_text(notes + records * long)
+        filler = small_disk / "filler"
+        filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
+        found = []
+        try:
+            site = setting.site(terms=terms, **limits)
+        except DataError:
+            return None
+        else:
+            for length in range(24, 41):
+                model = setting.proposal.model.model_copy(update={"max_length": length})
+                change = {"job_id": f"job-{length}", "model": model, "privacy": privacy}
+                found.append(json.dumps(ask(site, setting.change(**change), QUERY)))
+            site.close()
+            return [re.sub("[0-9a-f]{64}", "", text) for text in found]  # the ledger's head
+        finally:
+            filler.unlink()
+            shutil.rmtree(small_disk / "state")
+
+    assert answers(3, 74_000_000) == answers(4, 74_000_000)
+    started = answers(3, 82_000_000)
+    assert started is not None and '"refused"' not in "".join(started)
+    assert started == answers(4, 82_000_000)
 
 
 def test_bad_records_show_when_the_site_starts(setting: Setting) -> None:

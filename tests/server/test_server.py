@@ -131,7 +131,7 @@ class Setting:
         pool = WorkerPool()
         self.job = Job(self.config, self.run, pool)
         self.sites = [
-            Sites(self.config, self.run.path, None, self.job.proposal.base_digest).open(
+            Sites(self.config, self.run.path, None, self.job.proposal.base_digest, 10**6).open(
                 section, pool
             )
             for section in self.config.sites

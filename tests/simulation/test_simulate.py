@@ -601,7 +601,7 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
     job = Job(config, directory, pool)
     seen = []
     for section in config.sites:
-        sites = Sites(config, directory.path, None, job.proposal.base_digest)
+        sites = Sites(config, directory.path, None, job.proposal.base_digest, 10**6)
         site = sites.open(section, pool)
         with InlineGrid({2: client_app(site)}, 1) as grid:
             job.strategy.offers.clear()
