@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from fedpriv.files import private_folder
 from fedpriv.privacy.accountant import ACCOUNTANT
 from fedpriv.report.budget import (
     NUMERICS,
@@ -14,20 +13,21 @@ from fedpriv.report.budget import (
     sign,
     write,
 )
-from fedpriv_client.site import REPORT, Site, last_report
+from fedpriv_client.site import Site, last_report
 
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",
     "Preparation is a function of one unit's own records and public settings.",
     "The ledger and its witnesses are not restored together from older copies.",
     "The operating system's random numbers are secret, and AES-256 is a pseudorandom function.",
-)
-ONE_RUN = "No other run used these records: this ledger covers one run and knows of no other."
-ROUNDING = "Floating-point rounding of sums and noise reveals nothing beyond the ideal mechanism."
-STRICT = (
-    "A gradient computed alone depends on its own record, public settings and chance only.",
     "The normal quantile function of scipy errs by less than ten times what is measured.",
 )
+ONE_RUN = "No other run used these records: this ledger covers one run and knows of no other."
+GROWN = "That the declared size was raised, or delta lowered, did not depend on what was released."
+BESIDE_OTHERS = (
+    "A gradient computed beside others depends on its own unit, public settings and chance only."
+)
+ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
 
 def budget_report(site: Site, job: str) -> BudgetReport:
@@ -89,8 +89,14 @@ def _is_strict(site: Site) -> bool:
 
 
 def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
+    ledger = site.ledger
+    stated = [
+        f"{by} states that units which look like some of data set {other} are other people."
+        for other, by in dict.fromkeys(ledger.distinct)
+    ]
+    grown = (GROWN,) if ledger.grown else ()
     alone = () if site.settings.lasting else (ONE_RUN,)
-    return (*ASSUMPTIONS, *(STRICT if strict else (ROUNDING,)), *alone)
+    return (*ASSUMPTIONS, ALONE if strict else BESIDE_OTHERS, *stated, *grown, *alone)
 
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:
@@ -100,7 +106,7 @@ def write_budget_report(site: Site, job: str) -> BudgetReport:
     """
     report = sign(budget_report(site, job), site.signing_key)
     own = last_report(site.settings, report.dataset_id)
-    private_folder(own.parent)
-    for path in dict.fromkeys((own, site.settings.state_dir / REPORT)):
+    for path in dict.fromkeys((own, site.settings.report)):
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(report, path)
     return report

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 _FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
+_GROWS = ("declared_size", "delta")
 _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "declared_size": "data.size",
     "unit": "data.unit",
@@ -72,7 +73,7 @@ class SiteSettings:
     Attributes:
         data: file, folder or dataset name of the records.
         columns: field → column of the records.
-        state_dir: private to the site; holds the ledger, its key and the data cache.
+        state_dir: private to the site; holds its key and the data cache, and by default all else.
         ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
             two of them.
         terms: what the ledger is about. In a simulation its dataset id, budget and rule are those
@@ -82,6 +83,7 @@ class SiteSettings:
         witness: file on another disk that is told of every row of the ledger.
         model: what is loaded, however the server calls it; None, in a simulation, is what the
             proposal names.
+        report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
     """
 
     name: str
@@ -95,6 +97,12 @@ class SiteSettings:
     lasting: bool = False
     witness: Path | None = None
     model: str | None = None
+    report_folder: Path | None = None
+
+    @property
+    def report(self) -> Path:
+        """The newest report, of whatever ledger."""
+        return (self.report_folder or self.state_dir) / REPORT
 
 
 @dataclass
@@ -150,11 +158,14 @@ def cache_folder(state_dir: Path) -> Path:
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:
     """Where the newest report from a ledger is kept, to compare the ledger with.
 
-    Of the ledgers of one folder each has its own: the reports of one say nothing of another.
+    Of the ledgers of one folder each has its own: the reports of one say nothing of another. A
+    ledger that is used by many runs has it beside itself, where the next run finds it.
     """
-    if settings.terms.simulated:
-        return settings.state_dir / REPORT
-    return settings.state_dir / "reports" / f"{dataset_id}.json"
+    if not settings.terms.simulated:
+        return settings.state_dir / "reports" / f"{dataset_id}.json"
+    if settings.lasting:
+        return settings.ledger.parent / "reports" / f"{dataset_id}.json"
+    return settings.report
 
 
 def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
@@ -245,6 +256,8 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
     names = {} if stated.simulated else _IN_THE_SITES_FILE
     for key in dict.fromkeys((*_FIXED, *names)):
         now, fixed = getattr(stated, key), getattr(ledger.terms, key)
+        if key == "rule" and ledger.grown:  # whose parts were derived from the first δ
+            now, fixed = now.name, fixed.name
         if now != fixed and key == "simulated":
             raise ConfigError(
                 "was made for simulations (simulated), and pays for nothing over the network"
@@ -259,7 +272,8 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
                 file=ledger.path,
                 key=names.get(key, key),
                 value=now,
-                fix="State the same again. Another population needs another ledger.",
+                fix="State the same again. Another population needs another ledger."
+                + (" If this one grew: fedpriv ledger grow." if key in _GROWS else ""),
             )
 
 
@@ -311,7 +325,7 @@ class Site:
 
     def _open_ledger(self) -> Ledger:
         settings, path = self.settings, self.settings.ledger
-        report = settings.state_dir / REPORT
+        report = settings.report
         if not path.exists() or not path.stat().st_size:
             if report.exists():
                 raise LedgerCorruptError(
@@ -339,6 +353,8 @@ class Site:
         )
 
     def _claim_units(self) -> None:
+        if not self.settings.lasting:  # there is no other ledger that it could share them with
+            return
         terms, path = self.ledger.terms, self.ledger.path.resolve()
         UnitIndex(path.parent).claim(
             terms.dataset_id,

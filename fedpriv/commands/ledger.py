@@ -50,7 +50,7 @@ def init(
     ] = False,
     witness: WitnessPath = None,
 ) -> None:
-    """Make the ledger of a population, once. Its terms can't be changed afterwards."""
+    """Make the ledger of a population, once. Of its terms only size and δ can change: `grow`."""
     from fedpriv.privacy.history import new_dataset_id
     from fedpriv.privacy.ledger import Ledger, Terms
 
@@ -126,6 +126,13 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    for stated in figures["distinct"]:
+        console.print(
+            f"{stated['by']} states that units which look like those of {stated['other']} are"
+            " different people",
+            highlight=False,
+            soft_wrap=True,
+        )
     table = Table("ε", "", "what it covers", show_header=True)
     for key, label in (
         ("epsilon_committed", "committed (the claim)"),
@@ -211,6 +218,55 @@ def export(
     else:
         write_json(out, document)
         print(f"Wrote {document['head']['rows']} rows to {out}.")
+
+
+@app.command()
+def grow(
+    path: LedgerPath,
+    size: Annotated[int, typer.Option(help="Units in the population now, as you state it.", min=1)],
+    delta: Annotated[
+        float | None, typer.Option(help="δ from now on, below 1 / size; else it stays.")
+    ] = None,
+    witness: WitnessPath = None,
+) -> None:
+    """Raise the declared size of a population that grew, and lower its δ. The budget stays."""
+    from fedpriv.privacy.ledger import Ledger
+
+    with Ledger.open(path, witness) as ledger:
+        before = ledger.terms
+        ledger.grow(size, before.delta if delta is None else delta)
+        after, allocated = ledger.terms, ledger.epsilon_allocated
+    print(
+        f"{path}: {before.declared_size} → {after.declared_size} units, δ {before.delta:g} →"
+        f" {after.delta:g}; ε allocated {allocated:.4f} of {after.budget:g}.\n"
+        "State the same in the site's file, or in the federation file of a simulation."
+    )
+
+
+@app.command()
+def distinct(
+    path: LedgerPath,
+    other: Annotated[str, typer.Option("--from", help="Data set of the other ledger.")],
+    matches: Annotated[str, typer.Option(help="The code that the refusal shows.")],
+    by: Annotated[str, typer.Option(help="The name of who states it; it stays in the ledger.")],
+    witness: WitnessPath = None,
+) -> None:
+    """State that units which look like another ledger's are different people.
+
+    Two patients 7 of two registers look alike, and so do notes from one template. If they are the
+    same people after all, they pay from two budgets, and no figure of either ledger holds for them.
+    """
+    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.units import UnitIndex
+
+    with Ledger.open(path, witness) as ledger:
+        UnitIndex.check_code(matches)
+        ledger.state_distinct(other, by)
+        UnitIndex(ledger.path.resolve().parent).accept(ledger.terms.dataset_id, other, matches)
+    print(
+        f"{path}: {by} states that units which look like those of {other} are different people."
+        " Start the site again."
+    )
 
 
 @app.command()

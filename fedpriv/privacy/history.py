@@ -12,7 +12,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import InitVar, asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +35,7 @@ ALLOCATED = "the plans accepted so far in full, less what the rule gives back of
 
 @dataclass(frozen=True)
 class Terms:
-    """What a ledger is about; fixed when it is created.
+    """What a ledger is about; fixed when it is created, but for what `Ledger.grow` changes.
 
     Attributes:
         dataset_id: random, never a hash of the data (that would tell who is in it).
@@ -119,6 +119,9 @@ class History:
         requests: reserved slot → digest of the request it was reserved for.
         releases: released slot → digest of the reply.
         lost: heads that were seen of copies that are lost, and that are accounted for.
+        distinct: statements that look-alikes of another ledger's units are other people: the data
+            set of that ledger, and who says so.
+        grown: the declared size was raised, or δ lowered, since the ledger was made.
 
     Raises:
         ValueError: a row that can't follow those before it.
@@ -136,6 +139,8 @@ class History:
         self.requests: dict[Slot, str] = {}
         self.releases: dict[Slot, str] = {}
         self.lost: set[Head] = set()
+        self.distinct: list[tuple[str, str]] = []
+        self.grown = False
         self.rows = 1
         self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
         self._open = [Fraction(0)] * len(self.limit)
@@ -150,6 +155,8 @@ class History:
             "release": self._release,
             "close": self._close,
             "restored": self._restored,
+            "distinct": self._distinct,
+            "grown": self._grown,
         }
         try:
             readers[kind](**fields)
@@ -221,6 +228,47 @@ class History:
         self._used = [a + Fraction(b) for a, b in zip(self._used, lost, strict=True)]
         first = rows - len(heads) + 1
         self.lost.update(Head(number, head) for number, head in enumerate(heads, first))
+
+    def _distinct(self, other: str, by: str) -> None:
+        if not all(type(text) is str and text for text in (other, by)):
+            raise ValueError
+        self.distinct.append((other, by))
+
+    def _grown(self, declared_size: int, delta: float) -> None:
+        if declared_size < self.terms.declared_size or delta > self.terms.delta:
+            raise ValueError
+        if isinstance(self.terms.rule, PlanRule) and self.used[0]:
+            raise ValueError
+        self.terms = replace(self.terms, declared_size=declared_size, delta=delta, new=False)
+        self.grown = True
+
+    def check_grown(self, declared_size: int, delta: float) -> None:
+        """Check that what was taken so far is within the budget at a smaller δ, too.
+
+        Raises:
+            LedgerError: it is not, or the ledger is not one that can grow.
+        """
+        terms, rule = self.terms, self.terms.rule
+        if declared_size < terms.declared_size or delta > terms.delta:
+            raise LedgerError(
+                f"Expected a size >= {terms.declared_size} and a delta <= {terms.delta:g}: what was"
+                " promised to the people of a ledger is not taken back."
+            )
+        if (declared_size, delta) == (terms.declared_size, terms.delta):
+            raise LedgerError("Size and delta are these already. Nothing was changed.")
+        if isinstance(rule, PlanRule) and self.used[0]:
+            raise LedgerError(
+                "Under the rule 'plan' the ledger holds its one plan already, calibrated for its"
+                " delta; a larger population gets no other. Nothing was changed."
+            )
+        grown = replace(terms, declared_size=declared_size, delta=delta, new=True)
+        limit = rule.limit(grown.budget, delta)
+        if not all(used <= most for used, most in zip(self.used, limit, strict=True)):
+            raise LedgerError(
+                f"At delta={delta:g} the plans so far would cost more than the budget"
+                f" {terms.budget:g}: they took {shown(self.used)} of {shown(limit)} under the rule"
+                f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
+            )
 
     def allocated_with(self, plan: Plan) -> float:
         """`epsilon_allocated` with one more plan, which is not taken in.
@@ -340,6 +388,7 @@ class History:
         released = Counter(job for job, _ in self.releases)
         return {
             **asdict(self.terms),
+            "distinct": [{"other": other, "by": by} for other, by in self.distinct],
             "epsilon_spent": self.epsilon_spent,
             "epsilon_allocated": self.epsilon_allocated,
             "epsilon_committed": self.epsilon_committed,

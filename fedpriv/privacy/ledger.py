@@ -25,7 +25,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Never
 
-from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
+from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
 from fedpriv.files import replacing
 from fedpriv.privacy.accountant import Event
 from fedpriv.privacy.chain import Chain, Head, Row, corrupt
@@ -368,6 +368,71 @@ class Ledger:
             with self._transaction():
                 self._append("close", {"job": job})
             return self.epsilon_allocated
+
+    def state_distinct(self, other: str, by: str) -> None:
+        """Keep an administrator's statement that units which look alike are different people.
+
+        It is what a claim of this ledger and of another one then rest on; see `UnitIndex.accept`.
+
+        Args:
+            other: the dataset id of the other ledger.
+            by: the name of who states it.
+
+        Raises:
+            LedgerError: no name, or no other data set.
+
+        Privacy:
+            A person's word, public from then on. That somebody found it necessary says that some
+            records looked alike; which ones, or how many, is not in it.
+        """
+        if other == self.terms.dataset_id or not (other.strip() and by.strip()):
+            raise LedgerError(
+                f"{self.path}: expected the data set of another ledger and the name of who states"
+                f" that its people are others, got {shown(other)} and {shown(by)}."
+            )
+        with self._chain.lock, self._transaction():
+            self._append("distinct", {"other": other.strip(), "by": by.strip()})
+
+    def grow(self, declared_size: int, delta: float) -> None:
+        """Raise the declared size, lower δ, or both, for a population that grew.
+
+        The budget stays. From then on the claim is (ε, δ) with the smaller δ for all that the
+        ledger ever paid, so what was taken has to be within the budget at that δ; the server
+        divides by the larger size in later jobs.
+
+        Raises:
+            LedgerError: the size is smaller or δ larger than before, δ is not below 1 / size, or
+                what was taken so far is more than the budget at that δ. Nothing was written.
+
+        Formal guarantees:
+            ========  ====================================================================
+            rule      why the claim holds at the smaller δ
+            ========  ====================================================================
+            plan      nothing was taken yet, or it is refused
+            envelope  all its slots are within the budget at that δ, or it is refused
+            rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
+            sum       Σδ of everything is within that δ, and stays so
+            ========  ====================================================================
+            For plans that are chosen by what was released, that holds if the population's growth,
+            and with it this call, is not.
+        """
+        with self._chain.lock:
+            self._settle()
+            self._history.check_grown(declared_size, delta)
+            with self._transaction():
+                self._append("grown", {"declared_size": declared_size, "delta": delta})
+
+    @property
+    def distinct(self) -> list[tuple[str, str]]:
+        """See `History`."""
+        with self._chain.lock:
+            return list(self._history.distinct)
+
+    @property
+    def grown(self) -> bool:
+        """See `History`."""
+        with self._chain.lock:
+            return self._history.grown
 
     @classmethod
     def recover(cls, path: Path, witness: Path) -> Ledger:

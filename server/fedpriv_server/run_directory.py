@@ -4,6 +4,10 @@ run.json       first of all, with status `preparing`: nothing is spent yet
 metrics.jsonl  one line a round, before its checkpoint
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
+sites/NAME/    the site's signed report; in a simulation its ledger, too
+private/NAME/  in a simulation alone: what would be on a site's own machine
+
+All but private/ may be handed on: it was released, or is public.
 """
 
 from __future__ import annotations
@@ -27,10 +31,17 @@ from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, only_process
 from fedpriv_server.checkpoint import Checkpoint
 
+PRIVATE = "private"  # the folder of a run directory that is not to be handed on
+
 
 def site_folder(run: Path, name: str) -> Path:
-    """Where a run directory keeps what is a site's."""
+    """Where a run directory keeps what may be known of a site."""
     return run / "sites" / name
+
+
+def private_site_folder(run: Path, name: str) -> Path:
+    """Where a simulation keeps what a site would keep to itself: keys, for a time clear text."""
+    return run / PRIVATE / name
 
 
 @contextlib.contextmanager
@@ -162,6 +173,11 @@ class RunDirectory:
 
     def site_folder(self, name: str) -> Path:
         return site_folder(self.path, name)
+
+    @property
+    def private_folder(self) -> Path:
+        """What is not to be handed on, if it is there."""
+        return self.path / PRIVATE
 
     @property
     def _checkpoint_path(self) -> Path:

@@ -168,6 +168,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
             for name, report in outcome.budgets.items()
         },
         "report": str(outcome.report),
+        "not_to_be_handed_on": str(outcome.run.private_folder),
     }
 
 
@@ -216,7 +217,8 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
         f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
-        f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}",
+        f"Adapter: {outcome.run.path / 'adapter'}\nReport:  {outcome.report}\n"
+        f"All of it may be handed on, but {outcome.run.private_folder}",
         highlight=False,
         soft_wrap=True,
     )

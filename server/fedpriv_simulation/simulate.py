@@ -24,6 +24,7 @@ from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.visits import PATIENCE
 from fedpriv_simulation.workers import own_threads, workers_of
@@ -124,6 +125,7 @@ def _simulate(
         with _naming(source):
             pool = pool or WorkerPool(workers_of(config))
             stack.callback(pool.close)
+            check_public(config, run.path, source)
             job = Job(config, run, pool)
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         sites = Sites(config, run.path, insecure_seed, digest, trained)

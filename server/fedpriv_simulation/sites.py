@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger import Terms
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site, SiteSettings
-from fedpriv_server.run_directory import site_folder
+from fedpriv_server.run_directory import private_site_folder, site_folder
 
 PAUSE = 0.05  # seconds between two looks at a ledger that another process has
 
@@ -64,7 +64,8 @@ class Sites:
             name=section.name,
             data=section.data,
             columns=config.data.columns,
-            state_dir=folder,
+            state_dir=private_site_folder(self.run, section.name),
+            report_folder=folder,
             ledger=section.ledger or folder / "ledger.db",
             terms=Terms(
                 dataset_id=new_dataset_id(),

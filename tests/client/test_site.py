@@ -19,7 +19,9 @@ import pytest
 from client_setting import TERMS, Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
+from typer.testing import CliRunner
 
+from fedpriv.commands.ledger import app as ledger_command
 from fedpriv.config.job import (
     DenoiseSection,
     OptimizerSection,
@@ -190,7 +192,7 @@ def test_plan_and_report_say_which_numerics_were_used(setting: Setting, numerics
     assert plan.numerics == numerics
     report = write_budget_report(site, "job-1")
     assert report.numerics.startswith(f"{numerics}: ")
-    assert any("rounding" in line for line in report.assumptions) == (numerics == "default")
+    assert any("beside others" in line for line in report.assumptions) == (numerics == "default")
     site.close()
 
 
@@ -200,7 +202,7 @@ def test_a_claim_is_strict_only_if_all_that_it_is_about_is(setting: Setting) -> 
     def strict(site: Site) -> bool:
         report = write_budget_report(site, "job-1")
         exact = report.numerics.startswith("strict: ")
-        assert any("rounding" in line for line in report.assumptions) != exact
+        assert any("beside others" in line for line in report.assumptions) != exact
         return exact
 
     def plan(job: str, numerics: Literal["default", "strict"]) -> Plan:
@@ -814,7 +816,7 @@ def test_no_clear_text_outlives_the_site(setting: Setting) -> None:
     assert not stale.exists()
     site.close()
     left = {path.name for path in (setting.folder / "state").iterdir()}
-    assert left == {"ledger.db", "report.key", "units.db", "units.key"}
+    assert left == {"ledger.db", "report.key"}
 
 
 def patients(*names: str, notes: int = 2) -> list[dict[str, str]]:
@@ -834,20 +836,30 @@ class Ledgers:
         self.folder = setting.folder / "ledgers"
 
     def start(
-        self, name: str, rows: list[dict[str, str]], unit: str = "record", **columns: str
+        self,
+        name: str,
+        rows: list[dict[str, str]],
+        unit: str = "record",
+        terms: Terms = TERMS,
+        **columns: str,
     ) -> None:
         """Start the site of a ledger with these rows, and stop it again."""
         data = self.setting.folder / f"{name}.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        ledger = self.folder / f"{name}.db"
+        terms = dataclasses.replace(terms, dataset_id=name[0] * 32, unit=unit)
+        if not ledger.exists():
+            Ledger.create(ledger, terms).close()
         settings = SiteSettings(
             name=name,
             data=data,
-            columns={"text": "note", **columns},
+            columns=columns if "prompt" in columns else {"text": "note", **columns},
             state_dir=self.setting.folder / name,
-            ledger=self.folder / f"{name}.db",
-            terms=dataclasses.replace(TERMS, dataset_id=name[0] * 32, unit=unit),
+            ledger=ledger,
+            terms=terms,
             limits=self.setting.limits(labels=("no", "yes")),
             compute=self.setting.compute,
+            lasting=True,
         )
         Site(settings, self.setting.pool, lambda job, slot: SystemEntropy()).close()
 
@@ -875,11 +887,41 @@ def test_the_same_population_may_start_again_and_grow(ledgers: Ledgers) -> None:
         ledgers.start("lungs", patients("jones", notes=1), "patient_nbr")
 
 
-def test_equal_ids_of_another_column_are_other_people(ledgers: Ledgers) -> None:
-    ledgers.start("heart", [{"note": "fever", "patient": "7"}], "patient")
-    ledgers.start("lungs", [{"note": "cough", "case": "7"}], "case")
-    with pytest.raises(OverlapError):
-        ledgers.start("blood", [{"note": "pallor", "case": "7"}], "case")
+def test_a_column_by_another_name_makes_no_other_people(ledgers: Ledgers) -> None:
+    """Nor do fields: the same notes as completions, the same ids as record numbers."""
+    rows = patients("jones", "smith", notes=1)
+    ledgers.start("heart", rows, "patient_nbr")
+    renamed = [
+        {"mrn": row["patient_nbr"], "task": "Summarise.", "answer": row["note"]} for row in rows
+    ]
+    known_by = (
+        ("lungs", "mrn", "2 by completion, 2 different; 2 by id"),
+        ("blood", "record", "2 by completion, 2 different"),
+    )
+    for name, unit, words in known_by:
+        with pytest.raises(OverlapError, match=rf"2 with the ledger of data set h+: {words}\."):
+            ledgers.start(name, renamed, unit, prompt="task", completion="answer")
+
+
+def test_look_alikes_need_a_name_in_the_ledger(ledgers: Ledgers) -> None:
+    """Two registers count from 1, and notes come from one template."""
+    ledgers.start("heart", [{"note": "Nothing abnormal.", "patient": "7"}], "patient")
+    rows = [{"note": "Nothing abnormal.", "case": "7"}]
+    with pytest.raises(OverlapError, match=r"1 by id; 1 by text, 1 different\.") as caught:
+        ledgers.start("lungs", rows, "case")
+    said = re.search(r"distinct LEDGER (--from \w+ --matches \w+) --by NAME", str(caught.value))
+    assert said is not None
+    path = ledgers.folder / "lungs.db"
+    command = ["distinct", str(path), *said[1].split(), "--by", "Dr Grey"]
+    found = CliRunner().invoke(ledger_command, command)
+    assert found.exit_code == 0 and "Dr Grey states" in found.stdout
+    ledgers.start("lungs", rows, "case")
+    with Ledger.open(path, reading=True) as ledger:
+        assert ledger.distinct == [("h" * 32, "Dr Grey")]
+        assert ledger.figures()["distinct"] == [{"other": "h" * 32, "by": "Dr Grey"}]
+    ledgers.start("heart", [{"note": "Fever.", "patient": "8"}], "patient")
+    with pytest.raises(OverlapError, match="1 by id"):  # it was said of those, not of these
+        ledgers.start("lungs", [*rows, {"note": "Fever!", "case": "8"}], "case")
 
 
 @pytest.mark.parametrize("first", ["record", "patient_nbr"])
@@ -926,6 +968,15 @@ def test_no_clear_text_is_kept_beside_the_ledgers(ledgers: Ledgers) -> None:
     assert {path.name for path in ledgers.folder.iterdir()} == {"heart.db", "units.db", "units.key"}
 
 
+def test_a_runs_own_ledger_leaves_no_index_of_its_people(setting: Setting) -> None:
+    """Whoever has an index and its key can test who is in the data; a run is handed on."""
+    setting.site().close()
+    assert {path.name for path in (setting.folder / "state").iterdir()} == {
+        "ledger.db",
+        "report.key",
+    }
+
+
 def test_a_step_that_fails_whole_releases_noise(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -962,16 +1013,28 @@ def test_a_link_to_a_ledger_is_in_the_ledgers_folder(ledgers: Ledgers) -> None:
         ledgers.start("lungs", patients("smith"))
 
 
-def test_an_index_that_was_deleted_is_missed_by_a_ledger_that_has_paid(setting: Setting) -> None:
-    site = setting.site()
-    site.consider(setting.proposal)
-    site.step(request(), setting.vector)
-    folder = site.ledger.path.parent
-    site.close()
+def test_an_index_that_was_deleted_is_missed_by_a_ledger_that_has_paid(
+    setting: Setting, ledgers: Ledgers
+) -> None:
+    ledgers.start("heart", patients("jones"))
+    with Ledger.open(ledgers.folder / "heart.db") as ledger:
+        ledger.commit(Plan("job-1", "dp-lora", 0.1, 5.0, 1.0, 1, "p"))
     for name in ("units.db", "units.key"):
-        (folder / name).unlink()
+        (ledgers.folder / name).unlink()
     with pytest.raises(LedgerCorruptError, match="does not know the ledger"):
-        setting.site()
+        ledgers.start("heart", patients("jones"))
+
+
+def test_a_population_that_grew_goes_on(ledgers: Ledgers) -> None:
+    ledgers.start("heart", patients("jones"))
+    grown = dataclasses.replace(TERMS, declared_size=3000, delta=1e-4)
+    with pytest.raises(ConfigError, match="If this one grew: fedpriv ledger grow"):
+        ledgers.start("heart", patients("jones"), terms=grown)
+    with Ledger.open(ledgers.folder / "heart.db") as ledger:
+        ledger.grow(3000, 1e-4)
+    ledgers.start("heart", patients("jones", "smith"), terms=grown)
+    with pytest.raises(ConfigError, match="was fixed as 3000"):
+        ledgers.start("heart", patients("jones"))
 
 
 def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:

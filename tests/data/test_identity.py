@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.data.identity import identities
+from fedpriv.data.identity import identities, whole_record
 
 TEXT = st.text('ab \n"[]:,é', max_size=6)
 RECORDS = st.fixed_dictionaries({"prompt": TEXT, "completion": TEXT, "unit": TEXT})
@@ -21,29 +21,47 @@ def squeezed(text: str) -> str:
 @given(RECORDS, RECORDS)
 def test_contents_agree_when_their_words_do(one: dict[str, str], two: dict[str, str]) -> None:
     same = all(squeezed(one[f]) == squeezed(two[f]) for f in ("prompt", "completion"))
-    assert (identities(one, "record") == identities(two, "record")) == same
+    found = [sorted(identities(record, "record")) for record in (one, two)]
+    assert (found[0] == found[1]) == same
+    assert (whole_record(one) == whole_record(two)) == same
 
 
 @given(RECORDS, RECORDS, st.sampled_from(["patient", "case"]), st.sampled_from(["patient", "case"]))
-def test_a_unit_is_its_column_and_its_id(
+def test_a_unit_is_its_id_whatever_its_column_is_called(
     one: dict[str, str], two: dict[str, str], column: str, another: str
 ) -> None:
-    same = (column, one["unit"]) == (another, two["unit"])
+    same = one["unit"] == two["unit"]
     assert (identities(one, column)[0] == identities(two, another)[0]) == same
+
+
+@given(TEXT.filter(squeezed), st.sampled_from(["text", "prompt", "completion"]))
+def test_a_text_is_the_same_in_every_field(text: str, field: str) -> None:
+    """And beside whatever other field: a prompt may be put before a note."""
+    [alone] = identities({"text": text}, "record")
+    beside = identities({"other": "Summarise: ", field: text}, "record")
+    assert [identity.content for identity in beside].count(alone.content) == 1
+    assert {identity.kind for identity in beside} == {"other", field}
+
+
+def test_an_id_is_no_text() -> None:
+    id_, text = identities({"unit": "7", "text": "7"}, "patient")
+    assert id_.content != text.content
 
 
 @given(RECORDS)
 def test_a_record_is_known_in_a_ledger_by_patient_too(record: dict[str, str]) -> None:
     unit, *content = identities(record, "patient")
     alone = {field: record[field] for field in ("prompt", "completion")}
-    assert content == identities(alone, "record")
+    assert sorted(content) == sorted(identities(alone, "record"))
     assert unit not in content
+    assert whole_record(record) == whole_record(alone)
 
 
 def test_the_label_is_no_part_of_whom_a_note_belongs_to() -> None:
     for label in ("0", "1", None):
         labelled = {"text": "fever", "label": label}
         assert identities(labelled, "record") == identities({"text": "fever"}, "record")
+        assert whole_record(labelled) == whole_record({"text": "fever"})
 
 
 @pytest.mark.parametrize(
@@ -59,6 +77,7 @@ def test_the_label_is_no_part_of_whom_a_note_belongs_to() -> None:
 )
 def test_an_empty_record_is_nobodys(record: dict[str, Any]) -> None:
     assert identities(record, "record") == []
+    assert whole_record(record) == b""
     assert len(identities({**record, "unit": "7"}, "patient")) == 1
 
 

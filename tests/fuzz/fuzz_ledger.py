@@ -23,7 +23,7 @@ from fedpriv.privacy.chain import APPLICATION, FORMAT, GENESIS, row_hash
 from fedpriv.privacy.export import export_ledger, verify_ledger
 from fedpriv.privacy.ledger import Ledger, Plan, Terms
 from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
-from fedpriv.privacy.units import KEY_BYTES, UnitIndex
+from fedpriv.privacy.units import ID, KEY_BYTES, Identity, UnitIndex
 from fedpriv.privacy.witness import Witness
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetEvent, BudgetReport
@@ -36,6 +36,10 @@ RULES: dict[str, Rule] = {
     "rdp": RdpRule(8),
     "sum": SumRule(1e-6),
 }
+SEEN = [
+    [Identity(ID, b"jones"), Identity("text", b"note 1")],
+    [Identity(ID, b"smith"), Identity("text", b"note 2")],
+]
 NEXT = Plan("next", "dp-lora", 0.1, 4.0, 1.0, 2, "p")
 
 
@@ -52,6 +56,8 @@ def make(path: Path, rule: Rule, witness: Path | None = None) -> None:
                     ledger.release(paid, b"reply")
         if len(jobs) > 1:
             ledger.close_job("two")
+            ledger.grow(200, 5e-6)
+            ledger.state_distinct("1" * 32, "Dr Jones")
 
 
 @cache
@@ -346,13 +352,14 @@ def units(data: bytes, folder: Path) -> None:
     index.key_path.touch(mode=0o600)
     index.key_path.write_bytes(data[-KEY_BYTES:])
     index.path.write_bytes(data[:-KEY_BYTES])
-    index.claim("0" * 32, [[b"jones", b"note 1"], [b"smith", b"note 2"]])
+    index.claim("0" * 32, SEEN)
 
 
 def indexes() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         index = UnitIndex(Path(folder))
-        index.claim("0" * 32, [[b"jones", b"note 1"]])
+        index.claim("0" * 32, SEEN[:1])
+        index.accept("0" * 32, "1" * 32, "0123456789ab")
         with closing(sqlite3.connect(index.path)) as connection:
             connection.execute("PRAGMA page_size = 512")
             connection.execute("VACUUM")

@@ -1240,3 +1240,102 @@ def test_a_claim_that_was_not_kept_is_not_stated(path: Path, tmp_path: Path) -> 
         assert ledger.guarantee.startswith("NOT KEPT")
         with pytest.raises(BudgetError):
             ledger.commit(replace(PLAN, job="job-3", steps=1, noise_multiplier=50.0))
+
+
+def grown(rule: Rule, folder: Path) -> Ledger:
+    return Ledger.create(folder / "grown.db", replace(TERMS, rule=rule))
+
+
+@pytest.mark.parametrize("rule", [RdpRule(12), SumRule(1e-7), EnvelopeRule(0.1, 4.0, 40)])
+def test_a_population_that_grew_has_the_claim_at_its_smaller_delta(
+    tmp_path: Path, rule: Rule
+) -> None:
+    path = tmp_path / "grown.db"
+    plan = replace(PLAN, noise_multiplier=5.0)
+    with grown(rule, tmp_path) as ledger:
+        ledger.commit(plan)
+        take(ledger, 0)
+        before = ledger.epsilon_allocated
+        ledger.grow(200_000, 4e-6)
+        after = ledger.terms
+    with Ledger.open(path) as ledger:  # read back as it was written
+        assert ledger.terms == after and ledger.grown
+        assert (after.declared_size, after.delta, after.budget) == (200_000, 4e-6, 4.0)
+        assert before <= ledger.epsilon_allocated <= ledger.epsilon_committed <= 4.0
+        exact = epsilon_upper([plan.event()], 4e-6)
+        assert ledger.epsilon_allocated >= exact * (1 - 1e-9)
+        assert ledger.epsilon_spent == epsilon_upper([plan.event(1)], 4e-6)
+        assert take(ledger, 1).plan == plan  # and its open plan goes on
+        ledger.commit(replace(plan, job="job-2"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "size", "delta", "words"),
+    [
+        (RdpRule(12), 199, 1e-5, "a size >= 200"),
+        (RdpRule(12), 200, 2e-5, "a delta <= 1e-05"),
+        (RdpRule(12), 200, 1e-5, "already"),
+        (RdpRule(12), 200_000, 1e-5, "< 1 / declared size"),
+        (RdpRule(12), 200, 3e-20, "more than the budget"),
+        (RdpRule(12), 200, 1e-30, "conversion to δ"),
+        (SumRule(6e-6), 200, 5e-6, "delta_per_plan"),
+        (SumRule(2e-6), 200, 3e-6, "more than the budget"),
+        (EnvelopeRule(0.1, 1.6, 8), 200, 1e-40, "more than the budget"),
+        (PlanRule(), 200, 5e-6, "holds its one plan already"),
+    ],
+)
+def test_what_a_ledger_cannot_keep_it_does_not_promise(
+    tmp_path: Path, rule: Rule, size: int, delta: float, words: str
+) -> None:
+    with grown(rule, tmp_path) as ledger:
+        ledger.commit(replace(PLAN, noise_multiplier=1.7))
+        if isinstance(rule, SumRule) and rule.delta_per_plan < 5e-6:
+            ledger.commit(replace(PLAN, job="job-2", noise_multiplier=3.0))
+        before = ledger.rows()
+        with pytest.raises(LedgerError, match=words):
+            ledger.grow(size, delta)
+        assert ledger.rows() == before and ledger.terms.declared_size == 200
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.floats(1.0, 20.0).map(lambda noise: ("commit", noise)),
+            st.floats(1e-12, 1e-5).map(lambda delta: ("grow", delta)),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([RdpRule(8), RdpRule(16), SumRule(1e-6)]),
+)
+def test_however_it_grows_the_claim_holds_for_all_that_was_paid(
+    steps: list[tuple[str, float]], rule: Rule
+) -> None:
+    """The oracle: all plans together by the accountant, at the smallest δ that was promised."""
+    events, delta = [], TERMS.delta
+    with TemporaryDirectory() as folder, grown(rule, Path(folder)) as ledger:
+        for number, (what, value) in enumerate(steps):
+            try:
+                if what == "commit":
+                    plan = replace(PLAN, job=f"job-{number}", noise_multiplier=value)
+                    ledger.commit(plan)
+                    events.append(plan.event())
+                else:
+                    ledger.grow(200 + number, value)
+                    delta = value
+            except (BudgetError, LedgerError):
+                continue
+        assert ledger.terms.delta == delta
+        if events:
+            assert epsilon_upper(events, delta) <= ledger.epsilon_committed <= TERMS.budget
+
+
+def test_a_statement_has_a_name_and_another_ledger(path: Path) -> None:
+    with with_plan(path) as ledger:
+        ledger.state_distinct("1" * 32, " Dr Grey ")
+        for other, by in (("0" * 32, "Dr Grey"), ("1" * 32, " "), ("", "Dr Grey")):
+            with pytest.raises(LedgerError, match="data set of another ledger and the name"):
+                ledger.state_distinct(other, by)
+    with Ledger.open(path) as ledger:
+        assert ledger.distinct == [("1" * 32, "Dr Grey")]
+        assert ledger.rows()[-1].kind == "distinct"

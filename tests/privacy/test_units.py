@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -19,14 +20,22 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.privacy import units
-from fedpriv.privacy.units import UnitIndex
+from fedpriv.privacy.units import ID, Identity, UnitIndex
 
 OWN, OTHER = "a" * 32, "b" * 32
 
 
-def of(*names: str) -> list[list[bytes]]:
+def by_id(name: str) -> Identity:
+    return Identity(ID, name.encode())
+
+
+def by_text(text: str, field: str = "text") -> Identity:
+    return Identity(field, text.encode())
+
+
+def of(*names: str) -> list[list[Identity]]:
     """Units with one identity each."""
-    return [[name.encode()] for name in names]
+    return [[by_id(name)] for name in names]
 
 
 def tags(folder: Path) -> set[bytes]:
@@ -58,17 +67,78 @@ def test_a_unit_belongs_to_the_first_that_claimed_it(
             assert len(tags(index.path.parent)) == len(owner) + 1  # and the key's own
 
 
-def test_the_refusal_counts_units_and_names_ledgers_but_nobody(tmp_path: Path) -> None:
+def test_the_refusal_says_by_what_units_match_and_names_nobody(tmp_path: Path) -> None:
     index = UnitIndex(tmp_path)
-    index.claim(OWN, [[b"jones", b"note 1"], [b"jones", b"note 2"], [b"smith", b"note 3"]])
+    jones, smith = by_id("jones"), by_id("smith")
+    index.claim(
+        OWN, [[jones, by_text("note 1")], [jones, by_text("note 2")], [smith, by_text("note 3")]]
+    )
     index.claim(OTHER, of("miller"))
-    mixed = [[b"jones", b"note 1"], [b"jones", b"note 2"], [b"taylor", b"note 3"], [b"miller"]]
+    mixed = [
+        [jones, by_text("note 1")],
+        [jones, by_text("note 2")],
+        [by_id("taylor"), by_text("note 3", "completion")],
+        [by_id("brown"), by_text("note 3", "completion")],
+        [by_id("miller")],
+        [by_id("nobody yet")],
+    ]
     with pytest.raises(OverlapError) as caught:
-        index.claim("c" * 32, [*mixed, [b"nobody yet"]])
+        index.claim("c" * 32, mixed)
     message = str(caught.value)
-    assert f"2 with the ledger of data set {OWN}, 1 with the ledger of data set {OTHER}" in message
-    assert not any(word in message for word in ("jones", "miller", "note"))
+    assert (
+        f"3 with the ledger of data set {OWN}: 2 by completion, 1 different; 1 by id; 1 by text, 2"
+        f" different, 1 with the ledger of data set {OTHER}: 1 by id." in message
+    )
+    assert not any(word in message for word in ("jones", "miller", "note 1", "note 3"))
     assert caught.value.code == "overlap"
+
+
+def code_of(index: UnitIndex, dataset_id: str, units: list[list[Identity]]) -> tuple[str, str]:
+    """The other data set and the code that a refusal shows."""
+    with pytest.raises(OverlapError) as caught:
+        index.claim(dataset_id, units)
+    found = re.search(r"--from (\w+) --matches (\w+) ", str(caught.value))
+    assert found is not None
+    return found[1], found[2]
+
+
+def test_look_alikes_are_accepted_when_somebody_says_that_they_are_others(tmp_path: Path) -> None:
+    index = UnitIndex(tmp_path)
+    index.claim(OWN, [[by_text("Nothing abnormal.")], [by_text("Fever.")]])
+    wanted = [[by_text("Nothing abnormal.")], [by_text("Cough.")]]
+    other, code = code_of(index, OTHER, wanted)
+    assert other == OWN
+    index.accept(OTHER, OWN, code)
+    for _ in "ab":
+        index.claim(OTHER, wanted)
+    # It was of those matches, for this ledger: nobody who looks alike later is among them.
+    _, later = code_of(index, OTHER, [*wanted, [by_text("Fever.")]])
+    assert later != code
+    code_of(index, "c" * 32, [[by_text("Nothing abnormal.")]])
+    # And what is both ledgers' is no news to the first.
+    index.claim(OWN, [[by_text("Nothing abnormal.")]])
+
+
+def test_a_code_is_of_these_matches_and_this_site(tmp_path: Path) -> None:
+    codes = set()
+    for folder, names in (("a", "xy"), ("a", "x"), ("b", "xy")):
+        index = UnitIndex(tmp_path / folder)
+        index.claim(OWN, of("x", "y", "z"))
+        codes.add(code_of(index, OTHER, of(*names))[1])
+    assert len(codes) == 3
+    with pytest.raises(LedgerError, match="code that a refusal shows"):
+        index.accept(OTHER, OWN, "x")
+    with pytest.raises(LedgerCorruptError, match="is missing"):
+        UnitIndex(tmp_path / "none").accept(OTHER, OWN, "0" * 12)
+
+
+def test_a_name_in_a_data_set_id_is_no_statement(tmp_path: Path) -> None:
+    index = UnitIndex(tmp_path)
+    index.claim("it's", of("x"))
+    index.claim("it's", of("x", "y"))
+    with pytest.raises(OverlapError, match="1 with the ledger of data set it's"):
+        index.claim("'); DROP TABLE units; --", of("x"))
+    index.claim("it's", of("x"))
 
 
 def test_a_unit_that_left_the_data_stays_paid_for(tmp_path: Path) -> None:
@@ -194,8 +264,8 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> Non
 
 
 def test_what_fails_while_units_are_listed_claims_none(tmp_path: Path) -> None:
-    def listed() -> Iterator[list[bytes]]:
-        yield [b"jones"]
+    def listed() -> Iterator[list[Identity]]:
+        yield [by_id("jones")]
         raise KeyboardInterrupt
 
     index = UnitIndex(tmp_path)
@@ -221,10 +291,10 @@ def test_a_second_process_is_refused_when_it_waited_too_long(
 def test_of_many_at_once_one_gets_a_unit(tmp_path: Path) -> None:
     """From the very first claim on, which makes the key."""
 
-    def slowly(number: int) -> Iterable[list[bytes]]:
-        yield [b"shared"]
+    def slowly(number: int) -> Iterable[list[Identity]]:
+        yield [by_id("shared")]
         time.sleep(0.01)
-        yield [b"own %d" % number]
+        yield [by_id(f"own {number}")]
 
     def claim(number: int) -> bool:
         try:
@@ -241,10 +311,11 @@ def test_of_many_at_once_one_gets_a_unit(tmp_path: Path) -> None:
 _WORKER = """
 import sys
 from pathlib import Path
-from fedpriv.privacy.units import UnitIndex
+from fedpriv.privacy.units import ID, Identity, UnitIndex
 print("ready", flush=True)
 for step in range(1000):
-    UnitIndex(Path(sys.argv[1])).claim("a" * 32, ([b"%d %d" % (step, i)] for i in range(500)))
+    units = ([Identity(ID, b"%d %d" % (step, i))] for i in range(500))
+    UnitIndex(Path(sys.argv[1])).claim("a" * 32, units)
 """
 
 

@@ -42,7 +42,7 @@ def test_processes_make_what_threads_make(federation: Make, tmp_path: Path) -> N
         name: (b.epsilon_spent, len(b.events)) for name, b in threads.budgets.items()
     }
     assert len(processes.budgets) == OPEN + 2
-    assert not list((tmp_path / "processes" / "sites").glob("*/cache"))
+    assert not list((tmp_path / "processes" / "private").glob("*/cache"))
 
 
 KILLING = """

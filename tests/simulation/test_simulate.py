@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -86,9 +87,11 @@ def test_a_finished_run_leaves_everything(
         assert report.epsilon_spent == report.epsilon_committed <= report.budget == 6.0
         assert report.simulated
         left = {path.name for path in (out / "sites" / name).iterdir()}
-        kept = {"budget.json", "ledger.db", "report.key", "units.db", "units.key"}
-        assert left == kept  # no clear text of records
-        assert (out / "sites" / name).stat().st_mode & 0o777 == 0o700
+        assert left == {"budget.json", "ledger.db"}
+        own = out / "private" / name
+        kept = {path.name for path in own.iterdir()}
+        assert kept == {"report.key"}  # no index, no clear text of records
+        assert own.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_adapter_loads_in_peft_and_is_the_last_model(federation: Make, tmp_path: Path) -> None:
@@ -451,6 +454,40 @@ def test_every_run_is_charged_to_a_ledger_that_outlives_it(
             "privacy.epsilon=39.0")  # fmt: skip
     with Ledger.open(ledger) as opened:
         assert opened.epsilon_allocated == allocated[1]
+
+
+def test_a_ledger_that_went_back_is_noticed_in_another_run_directory(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Without a witness: the newest report is kept beside a ledger that runs share."""
+    file, ledger = federation(rounds=1), tmp_path / "ledgers" / "kept.db"
+    override = lasting(ledger)
+    run(file, tmp_path / "a", override)
+    older = ledger.read_bytes()
+    run(file, tmp_path / "b", override)
+    ledger.write_bytes(older)
+    with pytest.raises(LedgerCorruptError, match=r"sites\.site-0.*back in time"):
+        run(file, tmp_path / "c", override)
+
+
+def test_public_records_that_are_a_sites_are_refused_as_a_copy_too(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Under another name, in another format, with other white space."""
+    file = federation(rounds=1, public=False)
+    rows = [json.loads(line) for line in (file.parent / "site-1.jsonl").read_text().splitlines()]
+    own = [json.loads(line) for line in (file.parent / "held-out.jsonl").read_text().splitlines()]
+    copied = [{"note": f"  {row['note']}\n", "patient": 99} for row in [*own, *rows[:3]]]
+    with (file.parent / "public.csv").open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["note", "patient"])
+        writer.writeheader()
+        writer.writerows(copied)
+    override = "evaluation.data='public.csv'"
+    with pytest.raises(ConfigError, match=r"evaluation\.data: holds 3 of 27 .* site-1") as caught:
+        run(file, tmp_path / "a", override)
+    assert not any(row["note"] in str(caught.value) for row in rows)
+    assert not (tmp_path / "a").exists()
+    run(file, tmp_path / "b", override, "job.data_is_public=true")
 
 
 def test_the_rule_plan_takes_no_second_run(federation: Make, tmp_path: Path) -> None:

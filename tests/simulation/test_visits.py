@@ -71,7 +71,7 @@ def test_visits_make_what_open_sites_make(federation: Make, tmp_path: Path) -> N
         name: (b.epsilon_spent, len(b.events)) for name, b in there.budgets.items()
     }
     assert "NOT PRIVATE" in found.report.read_text()
-    assert not list((tmp_path / "visits" / "sites").glob("*/cache"))  # no clear text is left
+    assert not list((tmp_path / "visits" / "private").glob("*/cache"))  # no clear text is left
 
 
 def test_the_synthetic_set_goes_with_its_site(federation: Make, tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""That what is called public is none of the sites' records, before a loss is computed on it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig
+from fedpriv.data.identity import whole_record
+from fedpriv.data.read import read_records
+from fedpriv.errors import ConfigError
+from fedpriv.files import sha256
+from fedpriv_client.site import cache_folder
+from fedpriv_server.run_directory import private_site_folder
+
+
+def check_public(config: JobConfig, run: Path, source: Path) -> None:
+    """Refuse public records that are a site's, in whatever file and format they come again.
+
+    Paths and links were compared when the file was read; this compares what the records hold,
+    white space and labels apart. Only a simulation can: it has the records of all sites. Where all
+    data is public there is nothing to refuse.
+
+    Args:
+        run: run directory; records are read in a site's own folder there, and nothing is left.
+        source: the federation file, for messages.
+
+    Raises:
+        ConfigError: some are; says how many, to whoever runs the simulation.
+        DataError: records can't be read.
+
+    Privacy:
+        A loss on private records would be a release that nobody paid for.
+    """
+    if config.job.data_is_public:
+        return
+    held: dict[str, str] = {}  # digest of a record → the site that has it
+    for site in config.sites:
+        assert site.data is not None
+        cache = cache_folder(private_site_folder(run, site.name))
+        for digest in _digests(config, site.data, cache, f"sites.{site.name}.data"):
+            held.setdefault(digest, site.name)
+    for key, path in config.files().items():
+        if key.startswith("sites."):
+            continue
+        cache = cache_folder(private_site_folder(run, config.sites[0].name))
+        found = _digests(config, path, cache, key)
+        owners = sorted({held[digest] for digest in found if digest in held})
+        if owners:
+            count = sum(digest in held for digest in found)
+            raise ConfigError(
+                f"holds {count} of {len(found)} records that are also those of"
+                f" {', '.join(owners)}; a loss on private records would be a release that nobody"
+                " paid for",
+                file=source,
+                key=key,
+                value=str(path),
+                fix="Take them out, or name public records, or the coordinator's own.",
+            )
+
+
+def _digests(config: JobConfig, data: Path | str, cache: Path, key: str) -> list[str]:
+    try:
+        records = read_records(data, config.data.columns, unit="record", cache_dir=cache, key=key)
+        return [sha256(content) for content in map(whole_record, records) if content]
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
