@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -80,6 +81,15 @@ def test_a_finished_run_leaves_everything(
     assert spent[0] < spent[2] == lines[2]["sites"]["site-0"]["epsilon_committed"] <= 6.0
     assert (out / "checkpoint" / "latest.safetensors").is_file()
     assert "<svg" in (out / "report.html").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    listing = readme.split("runs/four-hospitals-…/\n")[1].split("```")[0]
+    named = {word for line in listing.splitlines() for word in re.split("  +", line)[1:-1]}
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    for name in ("site-0", "site-1"):
+        files = {file.replace(name, "NAME") for file in files}
+    folders = tuple(word for word in named if word.endswith("/"))
+    assert {file for file in files if not file.startswith(folders)} == named - set(folders)
+    assert set(folders) == {"adapter/", "base/", "checkpoint/"}
     for name in ("site-0", "site-1"):
         report = read(out / "sites" / name / "budget.json")
         verify(report)
