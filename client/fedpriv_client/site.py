@@ -164,7 +164,7 @@ def last_report(settings: SiteSettings, dataset_id: str) -> Path:
     if not settings.terms.simulated:
         return settings.state_dir / "reports" / f"{dataset_id}.json"
     if settings.lasting:
-        return settings.ledger.parent / "reports" / f"{dataset_id}.json"
+        return settings.ledger.resolve().parent / "reports" / f"{dataset_id}.json"
     return settings.report
 
 
@@ -476,6 +476,7 @@ class Site:
             check_vector(vector, worker.vector.size)
             method = method_of(worker, job.proposal.method, job.span)
             size = method.prepare(worker, vector)
+            check_release(job.plan, size)
             ledger.commit(job.plan)
             paid = ledger.reserve_all(request.job_id, slots, digest)
             if isinstance(paid, bytes):
