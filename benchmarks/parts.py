@@ -28,7 +28,7 @@ from small_llama import save_small_llama
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
 from fedpriv.data.encode import Example
-from fedpriv.data.store import StoredUnits, TokenRoom
+from fedpriv.data.store import StoredUnits, TokenFile
 from fedpriv.environment import set_environment
 from fedpriv.gradients.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.entropy import SystemEntropy
@@ -54,7 +54,7 @@ def make_worker(folder: Path) -> Worker:
 
 
 def make_units(folder: Path) -> StoredUnits:
-    store = TokenRoom(folder).store()
+    store = TokenFile(folder).store()
     for row in np.random.default_rng(0).integers(3, 4096, (RECORDS, TOKENS)).tolist():
         store.append(Example(row, [-100, *row[1:]]))
     store.seal()

@@ -164,17 +164,17 @@ def _model(file: SiteFile) -> str:
 
 def _disk(file: SiteFile, *, running: bool) -> str:
     """Room for the records while a site is open, and for all that its limits allow."""
-    from fedpriv_client.room import check_room, room_needed
+    from fedpriv_client.disk_space import check_disk_space, disk_space_needed
     from fedpriv_client.settings import settings_of
 
     folder, path = file.site.state_dir, Path(file.data.path)
-    if running:  # it has taken its room
+    if running:  # it has reserved what it needs
         return machine.disk(folder, 0, "site.state_dir")
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
     machine.disk(folder, cached, "site.state_dir")
-    check_room(settings, file.data.size, machine.free(folder) - cached)
-    needed = cached + sum(room_needed(settings, file.data.size))
+    check_disk_space(settings, file.data.size, machine.free(folder) - cached)
+    needed = cached + sum(disk_space_needed(settings, file.data.size))
     return machine.disk(folder, needed, "site.state_dir")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.config.job import ComputeSection, Wire
-from fedpriv.data import DataSpec, Population, TokenRoom, encode_population, read_labelled
+from fedpriv.data import DataSpec, Population, TokenFile, encode_population, read_labelled
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
 from fedpriv.errors import (
@@ -43,8 +43,8 @@ from fedpriv.training.private_step import SiteMethod, private_step
 from fedpriv.training.steady import settle
 from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
+from fedpriv_client.disk_space import reserve_disk_space
 from fedpriv_client.limits import Limits
-from fedpriv_client.room import take_room
 
 if TYPE_CHECKING:
     import datasets
@@ -280,8 +280,8 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
 class Site:
     """Answers proposals and step requests for one population of records.
 
-    Making one reads and checks the records, claims their units for the ledger, and takes all the
-    room on the disk that any job may need, so that whatever is wrong shows here, to the
+    Making one reads and checks the records, claims their units for the ledger, and reserves all the
+    disk space that any job may need, so that whatever is wrong shows here, to the
     administrator. From then on no answer to a server depends on what the records hold, but for the
     privatised vectors.
 
@@ -293,7 +293,7 @@ class Site:
 
     Raises:
         DataError: the records can't be read, hold a label that is not declared, or the disk has no
-            room for what the site's own limits allow.
+            space for what the site's own limits allow.
         LedgerError: the ledger or the signing key can't be used, or the ledger is gone although
             the site has reported from it.
         OverlapError: another ledger of the site covers some of the same units.
@@ -311,14 +311,14 @@ class Site:
         self._entropy = entropy
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: _Job | None = None
-        self._room: TokenRoom | None = None
+        self._token_file: TokenFile | None = None
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = self._open_ledger()
         try:
             self._records = self._read_records()
             self._claim_units()
-            self._room = self._take_room()
+            self._token_file = self._reserve_disk_space()
         except BaseException:
             self.close()
             raise
@@ -363,10 +363,10 @@ class Site:
             begun=self.ledger.begun,
         )
 
-    def _take_room(self) -> TokenRoom:
+    def _reserve_disk_space(self) -> TokenFile:
         terms, records = self.ledger.terms, self._records
         units = len(records) if terms.unit == "record" else len(set(records[UNIT]))
-        return take_room(self.settings, self._cache, max(units, terms.declared_size))
+        return reserve_disk_space(self.settings, self._cache, max(units, terms.declared_size))
 
     @property
     def _cache(self) -> Path:
@@ -416,9 +416,9 @@ class Site:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer
         spec = spec_of(proposal, settings)
-        assert self._room is not None
+        assert self._token_file is not None
         self._job = None  # whose examples are replaced
-        population = encode_population(self._records, spec, tokenizer, self._room)
+        population = encode_population(self._records, spec, tokenizer, self._token_file)
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe) as worker:
                 settle(worker, population.units)
@@ -530,8 +530,8 @@ class Site:
         """Remove the clear text of the records, and give the ledger back, in this order: whoever
         has the ledger next has the folder, too."""
         try:
-            if self._room is not None:
-                self._room.close()
+            if self._token_file is not None:
+                self._token_file.close()
             shutil.rmtree(self._cache, ignore_errors=True)
         finally:
             self.ledger.close()

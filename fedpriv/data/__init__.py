@@ -15,13 +15,13 @@ from fedpriv.data.population import (
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import TokenRoom
+from fedpriv.data.store import TokenFile
 
 __all__ = [
     "DataSpec",
     "Example",
     "Population",
-    "TokenRoom",
+    "TokenFile",
     "encode_population",
     "encode_record",
     "load_examples",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import StoredUnits, TokenRoom, Units
+from fedpriv.data.store import StoredUnits, TokenFile, Units
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def load_population(
     records = read_labelled(
         source, spec.columns, unit=spec.unit, labels=spec.labels, cache_dir=cache_dir, key=key
     )
-    return encode_population(records, spec, tokenizer, TokenRoom(cache_dir))
+    return encode_population(records, spec, tokenizer, TokenFile(cache_dir))
 
 
 def read_labelled(
@@ -107,11 +107,11 @@ def encode_population(
     records: Iterable[Mapping[str, Any]],
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
-    room: TokenRoom,
+    file: TokenFile,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
 
-    Each is tokenised once, into `room`; what it held before can't be read any more.
+    Each is tokenised once, into `file`; what that held before can't be read any more.
 
     A record that can't be encoded contributes nothing and its row is noted: a server chooses the
     tokenizer, the labels and how long an example is, so a refusal would be an answer about the
@@ -122,7 +122,7 @@ def encode_population(
             are.
     """
     _check(spec, tokenizer)
-    store = room.store()
+    store = file.store()
     units: dict[int | str, list[int]] = {}
     empty_rows = []
     problem: OSError | None = None

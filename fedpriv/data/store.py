@@ -20,21 +20,21 @@ Tokens = np.ndarray[Any, np.dtype[np.int32]]
 Units = Sequence[tuple[Example, ...]]
 
 
-class TokenRoom:
-    """Room on the disk for the tokens of one population, taken once and used by job after job.
+class TokenFile:
+    """A file for the tokens of one population, as large as it may get, used by job after job.
 
-    It is a file without a name: the system frees it when the process ends, however that happens.
+    It has no name: the system frees it when the process ends, however that happens.
 
     Args:
         folder: where the file is; its file system is the site's own.
-        size: bytes that are taken now and kept, so that later nothing depends on what is free;
-            0 takes room as it is needed.
+        size: bytes that are allocated now and kept, so that later nothing depends on how much of
+            the disk is free; 0 lets it grow.
 
     Attributes:
-        close: gives the room back, once nothing reads it any more.
+        close: frees the disk, once nothing reads the file any more.
 
     Raises:
-        OSError: there is not so much room.
+        OSError: the disk has not so many bytes.
 
     Privacy:
         Holds private records, in tokens.
@@ -42,22 +42,22 @@ class TokenRoom:
 
     def __init__(self, folder: Path, size: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._writer: weakref.ref[ExampleStore] | None = None
+        self._newest: weakref.ref[ExampleStore] | None = None
         self.close = weakref.finalize(self, self._file.close)  # at the latest when nobody has it
         if size:
             os.posix_fallocate(self._file.fileno(), 0, size)
 
     def store(self) -> ExampleStore:
-        """An empty store in this room. The one before it can't be read any more."""
+        """An empty store in this file. The one before it can't be read any more."""
         made = ExampleStore(self)
-        self._writer = weakref.ref(made)
+        self._newest = weakref.ref(made)
         return made
 
     def write(self, start: int, content: bytes) -> None:
         """Put bytes at a place.
 
         Raises:
-            OSError: there is no room for them.
+            OSError: the disk is full.
         """
         if os.pwrite(self._file.fileno(), content, start) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -66,13 +66,13 @@ class TokenRoom:
         """So many tokens from the beginning, read from the disk when they are looked at."""
         return np.memmap(self._file, np.int32, "r", shape=(tokens,))
 
-    def check_is_last(self, store: ExampleStore) -> None:
-        """Check that no other store has taken the room since.
+    def check_newest(self, store: ExampleStore) -> None:
+        """Check that no other store has been put over this one.
 
         Raises:
             RuntimeError: another has.
         """
-        if self._writer is None or store is not self._writer():
+        if self._newest is None or store is not self._newest():
             raise RuntimeError("These examples were replaced by those of another job.")
 
 
@@ -83,14 +83,14 @@ class ExampleStore:
     example, and whatever pages were used last.
 
     Args:
-        room: where the tokens are; see `TokenRoom.store`.
+        file: where the tokens are; see `TokenFile.store`.
 
     Privacy:
         Holds private records, in tokens.
     """
 
-    def __init__(self, room: TokenRoom) -> None:
-        self._room = room
+    def __init__(self, file: TokenFile) -> None:
+        self._file = file
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
         self._tokens: Tokens = np.zeros(0, np.int32)
@@ -103,12 +103,12 @@ class ExampleStore:
         """Keep an example, and return its number.
 
         Raises:
-            OSError: there is no room for it; those before it are kept.
+            OSError: the disk is full; those before it are kept.
         """
         labels = example.labels
         kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
-        start = self._ends[-1] * self._tokens.itemsize  # over what had no room
-        self._room.write(start, np.array(kept, np.int32).tobytes())
+        start = self._ends[-1] * self._tokens.itemsize  # over what the disk did not take
+        self._file.write(start, np.array(kept, np.int32).tobytes())
         if isinstance(labels, int):
             self._classes.append(labels)
         self._ends.append(self._ends[-1] + len(kept))
@@ -117,11 +117,11 @@ class ExampleStore:
     def seal(self) -> None:
         """Map what was written; nothing can be added any more."""
         if self._ends[-1]:
-            self._tokens = self._room.mapped(self._ends[-1])
+            self._tokens = self._file.mapped(self._ends[-1])
 
     def __getitem__(self, number: int) -> Example:
         """The example with that number."""
-        self._room.check_is_last(self)
+        self._file.check_newest(self)
         found = self._tokens[self._ends[number] : self._ends[number + 1]].tolist()
         if self._classes:
             return Example(found, self._classes[number])

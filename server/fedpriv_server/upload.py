@@ -39,7 +39,7 @@ class Upload:
     def __init__(self, node: int, folder: Path, room: Room) -> None:
         self.node = node
         self.session: str | None = None
-        self._folder, self._room = folder, room
+        self._folder, self._token_file = folder, room
         self._lock = threading.Lock()
         self._replies: dict[str, str] = {}  # message → the one reply to it
         self._reply = ""
@@ -54,7 +54,7 @@ class Upload:
         Raises:
             ProtocolError: no reply looks like that, or another was announced already.
         """
-        places = outline(tree, self._room)
+        places = outline(tree, self._token_file)
         with self._lock:
             if self._is_settled:
                 return
@@ -86,8 +86,8 @@ class Upload:
                 raise ProtocolError("An object is not expected.")
             if key in self._sizes:
                 return
-            if sum(self._sizes.values()) + len(content) > self._room.size:
-                raise ProtocolError(f"A reply of more than {self._room.size} bytes.")
+            if sum(self._sizes.values()) + len(content) > self._token_file.size:
+                raise ProtocolError(f"A reply of more than {self._token_file.size} bytes.")
             check(content, self._places[key])
             self._sizes[key] = len(content)
             if len(content) < LARGE:

@@ -629,11 +629,11 @@ def test_no_step_is_the_first_to_see_a_length(
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ({"max_length": 2**40}, r"model\.max_length: is [\d,]+ MB short of room"),
-        ({"max_trainable": 2**50}, r"lora\.r: is [\d,]+ MB short of room"),
+        ({"max_length": 2**40}, r"model\.max_length: is [\d,]+ MB short of disk space"),
+        ({"max_trainable": 2**50}, r"lora\.r: is [\d,]+ MB short of disk space"),
     ],
 )
-def test_a_site_starts_only_with_room_for_its_own_limits(
+def test_a_site_starts_only_with_disk_space_for_its_own_limits(
     setting: Setting, limits: Any, words: str
 ) -> None:
     with pytest.raises(DataError, match=words):
@@ -641,7 +641,7 @@ def test_a_site_starts_only_with_room_for_its_own_limits(
     setting.site().close()
 
 
-def test_all_room_is_taken_when_a_site_starts(
+def test_all_disk_space_is_reserved_when_a_site_starts(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For the declared size, or for all units if they are more, as long as the limits let be."""

@@ -23,7 +23,7 @@ from fedpriv.data import (
 )
 from fedpriv.data import population as units
 from fedpriv.data.encode import encode_record
-from fedpriv.data.store import ExampleStore, TokenRoom
+from fedpriv.data.store import ExampleStore, TokenFile
 from fedpriv.errors import DataError
 
 Make = Callable[..., Any]
@@ -122,24 +122,24 @@ def test_adding_one_unit_adds_exactly_one_entry(
     for at, row in sorted(fresh if by_patient else fresh[:1], key=lambda pair: -pair[0]):
         after.insert(at, row)
 
-    without = encode_population(before, spec, make_tokenizer(), TokenRoom(HERE))
-    population = encode_population(after, spec, make_tokenizer(), TokenRoom(HERE))
+    without = encode_population(before, spec, make_tokenizer(), TokenFile(HERE))
+    population = encode_population(after, spec, make_tokenizer(), TokenFile(HERE))
     added = list(population.units)
     for unit in without.units:
         added.remove(unit)
     assert len(added) == 1
     assert all(len(unit) <= cap for unit in population.units)
-    again = encode_population(after, spec, make_tokenizer(), TokenRoom(HERE))
+    again = encode_population(after, spec, make_tokenizer(), TokenFile(HERE))
     assert list(again.units) == list(population.units)
 
     fresh_ones = [row for row in after if row["unit"] == "new"]
-    alone = encode_population(fresh_ones, spec, make_tokenizer(), TokenRoom(HERE))
+    alone = encode_population(fresh_ones, spec, make_tokenizer(), TokenFile(HERE))
     assert list(alone.units) == added
 
 
 def test_a_long_text_is_windows_of_one_unit(make_tokenizer: Make) -> None:
     rows = [{"text": "a" * 100}, {"text": "b"}]
-    population = encode_population(rows, SPEC, make_tokenizer(), TokenRoom(HERE))
+    population = encode_population(rows, SPEC, make_tokenizer(), TokenFile(HERE))
     assert [[len(e.input_ids) for e in unit] for unit in population.units] == [[8, 8], [2]]
 
 
@@ -158,7 +158,7 @@ def test_a_record_that_can_not_be_encoded_costs_nobody_else(
 
     monkeypatch.setattr(units, "encode_record", encode)
     rows = [{"text": "a"}, {"text": "bad"}, {"text": "b"}]
-    population = encode_population(rows, SPEC, make_tokenizer(), TokenRoom(HERE))
+    population = encode_population(rows, SPEC, make_tokenizer(), TokenFile(HERE))
     assert [len(unit) for unit in population.units] == [1, 0, 1]
     assert population.empty_rows == (2,)
 
@@ -176,7 +176,7 @@ def test_a_record_that_has_no_room_costs_nobody_else(
 
     monkeypatch.setattr(ExampleStore, "append", full)
     rows = [{"text": "a"}, {"text": "long"}, {"text": "longer"}, {"text": "b"}]
-    population = encode_population(rows, SPEC, make_tokenizer(), TokenRoom(HERE))
+    population = encode_population(rows, SPEC, make_tokenizer(), TokenFile(HERE))
     assert [len(unit) for unit in population.units] == [1, 0, 0, 1]
     assert population.empty_rows == (2, 3)
     assert [r.message for r in caplog.records] == [
@@ -193,7 +193,7 @@ def test_who_wants_to_end_the_process_does(
 
     monkeypatch.setattr(units, "encode_record", encode)
     with pytest.raises(error):
-        encode_population([{"text": "a"}], SPEC, make_tokenizer(), TokenRoom(HERE))
+        encode_population([{"text": "a"}], SPEC, make_tokenizer(), TokenFile(HERE))
 
 
 def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: Make) -> None:

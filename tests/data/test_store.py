@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.data.encode import Example
-from fedpriv.data.store import SomeUnits, StoredUnits, TokenRoom
+from fedpriv.data.store import SomeUnits, StoredUnits, TokenFile
 
 HERE = Path(tempfile.gettempdir())
 TOKENS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30)
@@ -26,7 +26,7 @@ def test_examples_come_back_as_they_were(texts: list[list[int]], classes: bool) 
     examples = [
         Example(ids, len(ids) if classes else [-100, *(i // 2 for i in ids[1:])]) for ids in texts
     ]
-    store = TokenRoom(HERE).store()
+    store = TokenFile(HERE).store()
     assert [store.append(example) for example in examples] == list(range(len(examples)))
     store.seal()
     assert len(store) == len(examples)
@@ -35,7 +35,7 @@ def test_examples_come_back_as_they_were(texts: list[list[int]], classes: bool) 
 
 @given(st.lists(st.integers(0, 3), max_size=12))
 def test_units_have_their_examples(sizes: list[int]) -> None:
-    store = TokenRoom(HERE).store()
+    store = TokenFile(HERE).store()
     units, members = [], []
     for owner, size in enumerate(sizes):
         units.append(tuple(Example([owner, part], [-100, part]) for part in range(size)))
@@ -53,7 +53,7 @@ def test_units_have_their_examples(sizes: list[int]) -> None:
 
 
 def test_what_has_no_room_is_told_and_spoils_nothing(tmp_path: Path) -> None:
-    store = TokenRoom(tmp_path).store()
+    store = TokenFile(tmp_path).store()
     short, long = Example([1, 2], [-100, 2]), Example([7] * 3000, [7] * 3000)
     store.append(short)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -71,7 +71,7 @@ def test_what_has_no_room_is_told_and_spoils_nothing(tmp_path: Path) -> None:
 
 
 def test_the_file_has_no_name_and_goes_with_its_store(tmp_path: Path) -> None:
-    store = TokenRoom(tmp_path).store()
+    store = TokenFile(tmp_path).store()
     store.append(Example([1, 2, 3], [-100, 2, 3]))
     store.seal()
     assert store[0].input_ids == [1, 2, 3]
@@ -85,35 +85,35 @@ def test_the_file_has_no_name_and_goes_with_its_store(tmp_path: Path) -> None:
 
 
 def test_room_is_taken_at_once_and_kept_for_every_store(tmp_path: Path) -> None:
-    room = TokenRoom(tmp_path, 1 << 20)
+    file = TokenFile(tmp_path, 1 << 20)
 
     def taken() -> int:
-        return os.fstat(room._file.fileno()).st_blocks * 512
+        return os.fstat(file._file.fileno()).st_blocks * 512
 
     assert taken() >= 1 << 20
     whole = taken()
     for length in (3, 5000, 1):
-        store = room.store()
+        store = file.store()
         store.append(Example([length] * length, [-100] * length))
         store.seal()
         assert store[0].input_ids == [length] * length
         assert len(store) == 1
         assert taken() == whole
-    room.close()
+    file.close()
 
 
 def test_no_room_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(OSError):
-        TokenRoom(tmp_path, 1 << 60)
+        TokenFile(tmp_path, 1 << 60)
     assert shutil.disk_usage(tmp_path).free > free - (1 << 30)
 
 
 def test_examples_that_were_replaced_are_not_read(tmp_path: Path) -> None:
-    room = TokenRoom(tmp_path, 4096)
-    older = room.store()
+    file = TokenFile(tmp_path, 4096)
+    older = file.store()
     older.append(Example([1, 2], [-100, 2]))
     older.seal()
-    room.store().append(Example([3, 4], [-100, 4]))
+    file.store().append(Example([3, 4], [-100, 4]))
     with pytest.raises(RuntimeError, match="replaced"):
         older[0]

@@ -1,7 +1,7 @@
-"""The room on the disk that a site takes when it starts, so that no answer depends on what is free.
+"""The disk space that a site reserves when it starts, so that no answer depends on what is free.
 
 How much is free later depends on how much of it the records themselves take. A proposal that was
-refused for want of room would tell a server of them, at no cost.
+refused because the disk is full would tell a server of them, at no cost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.data import DataSpec, TokenRoom
+from fedpriv.data import DataSpec, TokenFile
 from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open, an
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
 
 
-def take_room(settings: SiteSettings, folder: Path, units: int) -> TokenRoom:
-    """Room for the tokens of so many units, whatever a server proposes within the site's limits.
+def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
+    """A file for the tokens of so many units, whatever a server proposes within the site's limits.
 
-    It is taken in full and used by one job after the other. Beside it the ledger has room for its
-    rows and for replies of as many values as the site allows; that room is free now, and nothing
-    that the site does takes it otherwise.
+    It is allocated in full and used by one job after the other. Beside it the ledger needs space
+    for its rows and for replies of as many values as the site allows; that is free now, and nothing
+    that the site does uses it otherwise.
 
     Raises:
         DataError: there is not so much, for the site's administrator.
@@ -33,25 +33,25 @@ def take_room(settings: SiteSettings, folder: Path, units: int) -> TokenRoom:
     Privacy:
         Depends on the records, and so must never answer a server.
     """
-    check_room(settings, units, shutil.disk_usage(folder).free)
-    tokens, _ = room_needed(settings, units)
+    check_disk_space(settings, units, shutil.disk_usage(folder).free)
+    tokens, _ = disk_space_needed(settings, units)
     try:
-        return TokenRoom(folder, tokens)
+        return TokenFile(folder, tokens)
     except OSError as error:  # a quota, or a limit of the process
         raise DataError(
-            f"can't get {megabytes(tokens)} for the tokens of records ({error.strerror})",
+            f"can't reserve {megabytes(tokens)} for the tokens of records ({error.strerror})",
             file=folder,
-            fix="Make room there, or raise the quota.",
+            fix="Free some of the disk, or raise the quota.",
         ) from None
 
 
-def check_room(settings: SiteSettings, units: int, free: int) -> None:
+def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
     """Check that so many bytes are enough for what a site's own limits allow.
 
     Raises:
         DataError: they are not; names the limit that takes the most.
     """
-    tokens, ledger = room_needed(settings, units)
+    tokens, ledger = disk_space_needed(settings, units)
     missing = tokens + ledger - free
     if missing <= 0:
         return
@@ -59,18 +59,18 @@ def check_room(settings: SiteSettings, units: int, free: int) -> None:
     if ledger > tokens:
         limit, in_a_job = ("max_trainable", "lora.r")
     raise DataError(
-        f"is {megabytes(missing)} short of room on the disk: this site's own limits may take"
+        f"is {megabytes(missing)} short of disk space: this site's own limits may need"
         f" {megabytes(tokens)} for the tokens of {units:,} units and {megabytes(ledger)} for the"
         " ledger and its replies",
         file=settings.state_dir,
         key=in_a_job if settings.terms.simulated else f"allow.{limit}",
         value=getattr(settings.limits, limit),
-        fix="Lower this limit, or make room.",
+        fix="Lower this limit, or free some of the disk.",
     )
 
 
-def room_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
-    """Bytes that a job may take: for the tokens of so many units, and for the ledger."""
+def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
+    """Bytes that a job may need: for the tokens of so many units, and for the ledger."""
     terms, limits = settings.terms, settings.limits
     longest = DataSpec(
         columns=settings.columns,
