@@ -87,7 +87,6 @@ class LocalSteps(Section):
     def _denoised_here_if_at_all(self) -> Self:
         if self.denoise.where not in ("off", "site"):
             raise ValueError("denoise.where: expected off or site")
-        self.denoise.check_optimizer(self.optimizer)
         return self
 
 

@@ -149,7 +149,7 @@ class PrivacySection(Section):
 
 
 class OptimizerSection(Section):
-    name: Literal["sgd", "adamw", "dp-adambc"] = "adamw"
+    name: Literal["sgd", "adamw"] = "adamw"
     lr: float = Field(1e-3, gt=0, le=MAX_RATE)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = Field(
@@ -159,20 +159,14 @@ class OptimizerSection(Section):
         description="its steps in which the rate rises to lr",
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="all but sgd")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="adamw only")
     weight_decay: float = Field(0.0, ge=0, le=MAX_RATE)
-    noise_floor: float = Field(
-        0.1,
-        ge=1e-12,
-        le=1e6,
-        description="dp-adambc only: least second moment, as a share of the noise's",
-    )
 
 
 class ServerOptimizerSection(OptimizerSection):
     """Moves along the mean of the sites' own moves; by default, takes it as it is."""
 
-    name: Literal["sgd", "adamw", "dp-adambc"] = "sgd"
+    name: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(1.0, gt=0, le=MAX_RATE)
 
 
@@ -188,7 +182,6 @@ class DenoiseSection(Section):
     norm: Literal["kept", "shrunk"] = Field(
         "kept", description="length of a denoised matrix: as before, or what is left of it"
     )
-    low_pass: float = Field(0.0, ge=0, lt=1, description="pole of a filter over rounds; 0: none")
 
     @field_validator("kappa", mode="before")
     @classmethod
@@ -196,18 +189,6 @@ class DenoiseSection(Section):
         if value != "auto" and not (isinstance(value, int | float) and 1 <= value <= MAX_KAPPA):
             raise ValueError(f"expected a number from 1 to {MAX_KAPPA:g}, or auto")
         return value
-
-    def check_optimizer(self, optimizer: OptimizerSection) -> None:
-        """Refuse an optimiser that needs to know what noise is in its gradients.
-
-        Raises:
-            ValueError: it does, and they are denoised.
-        """
-        if self.where != "off" and optimizer.name == "dp-adambc":
-            raise ValueError(
-                "denoise.where: dp-adambc takes known noise out of its second moment, and what"
-                " denoising leaves of it is not known; use adamw or sgd"
-            )
 
 
 class GateSection(Section):
@@ -388,7 +369,6 @@ class JobConfig(Section):
                 f" not {' + '.join(sorted(self.data.columns))}"
             )
         self._steps_fit()
-        self.denoise.check_optimizer(self.optimizer)
         self._has_a_choice()
         self._fits_the_engine()
         for site in self.sites:
@@ -420,11 +400,6 @@ class JobConfig(Section):
             raise ValueError(
                 f"denoise.where: {where!r} needs noise of one known size, and with job.sync ="
                 f" {steps} the server gets moves; use 'site'"
-            )
-        if self.server_optimizer is not None and self.server_optimizer.name == "dp-adambc":
-            raise ValueError(
-                "server_optimizer.name: dp-adambc needs noise of one known size, which the sites'"
-                " moves don't have; use sgd or adamw"
             )
 
     def _has_a_choice(self) -> None:

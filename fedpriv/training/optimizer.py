@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
     from fedpriv.models.vector import Vector
-    from fedpriv.training.dp_adambc import DpAdamBC
 
 Tensors = dict[str, "torch.Tensor"]
 
@@ -35,8 +34,6 @@ class VectorOptimizer:
     def __init__(self, settings: OptimizerSection, initial: Privatised[Vector]) -> None:
         import torch
 
-        from fedpriv.training.dp_adambc import DpAdamBC
-
         start = require_privatised(initial, "initial")
         self.vector = initial
         self.size = start.size
@@ -44,7 +41,6 @@ class VectorOptimizer:
         self._state: Tensors = {}  # of all blocks together; theirs are views of it
         self.settings = settings
         self._optimizer: torch.optim.Optimizer
-        self._corrected: DpAdamBC | None = None
         if settings.name == "sgd":
             self._optimizer = torch.optim.SGD(
                 self._blocks,
@@ -53,7 +49,7 @@ class VectorOptimizer:
                 weight_decay=settings.weight_decay,
                 foreach=False,
             )
-        elif settings.name == "adamw":
+        else:
             self._optimizer = torch.optim.AdamW(
                 self._blocks,
                 lr=settings.lr,
@@ -61,27 +57,12 @@ class VectorOptimizer:
                 weight_decay=settings.weight_decay,
                 foreach=False,
             )
-        else:
-            self._optimizer = self._corrected = DpAdamBC(
-                self._blocks,
-                lr=settings.lr,
-                betas=settings.betas,
-                weight_decay=settings.weight_decay,
-                floor=settings.noise_floor,
-            )
 
-    def step(
-        self,
-        gradient: Privatised[Vector],
-        *,
-        lr: float | None = None,
-        noise_variance: float = 0.0,
-    ) -> Privatised[Vector]:
+    def step(self, gradient: Privatised[Vector], *, lr: float | None = None) -> Privatised[Vector]:
         """Move along a released gradient (P,), and return the new values.
 
         Args:
             lr: the rate of this step; by default that of the settings.
-            noise_variance: of the privacy noise in a coordinate of the gradient; public.
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
@@ -92,8 +73,6 @@ class VectorOptimizer:
         require_privatised(gradient, "gradient")
         (group,) = self._optimizer.param_groups
         group["lr"] = self.settings.lr if lr is None else lr
-        if self._corrected is not None:
-            self._corrected.noise_variance = noise_variance
         self.vector = post_process(self._moved, self.vector, gradient)
         return self.vector
 

@@ -1,4 +1,4 @@
-"""From a released gradient to new values: filter it over rounds, denoise it, choose a move."""
+"""From a released gradient to new values: denoise it, choose a move."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from fedpriv.gradients.denoise import Denoiser
     from fedpriv.models.vector import Vector
     from fedpriv.training.gate import Choice, Gate
-
-_FILTER = "low_pass."  # of the names in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,9 @@ class Update:
         gate: Gate | None = None,
     ) -> None:
         from fedpriv.gradients.denoise import Denoiser
-        from fedpriv.gradients.low_pass import LowPass
 
         self.optimizer = optimizer
         self._optimizer = VectorOptimizer(optimizer, initial)
-        self._filter = LowPass(denoise.low_pass) if denoise.low_pass else None
         self._denoiser = Denoiser(shapes, denoise) if denoise.where != "off" else None
         self._raw_too = denoise.where == "gate"
         self._rates = (1.0,) if gate is None else gate.rates
@@ -106,13 +102,11 @@ class Update:
             RawValueError: the gradient is raw; nothing was changed.
         """
         gradient, variance = released.gradient, released.noise_variance
-        if self._filter is not None:
-            gradient, variance = self._filter(gradient, variance)
         gradients = {"raw": gradient} if self._raw_too or self._denoiser is None else {}
         if self._denoiser is not None:
             gradients["denoised"] = self._denoise(self._denoiser, gradient, variance)
         moves = {
-            _named(name, rate): partial(self._move, slope, rate * lr, variance)
+            _named(name, rate): partial(self._optimizer.step, slope, lr=rate * lr)
             for name, slope in gradients.items()
             for rate in self._rates
         }
@@ -127,9 +121,6 @@ class Update:
         found = denoiser(gradient, variance**0.5)
         self.denoised = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
         return post_process(lambda denoised: denoised.vector, found)
-
-    def _move(self, gradient: Privatised[Vector], lr: float, variance: float) -> Privatised[Vector]:
-        return self._optimizer.step(gradient, lr=lr, noise_variance=variance)
 
     def _best(
         self,
@@ -155,14 +146,7 @@ class Update:
 
     def state(self) -> Privatised[Tensors]:
         """Everything needed to go on later, as named tensors. Good until the next step."""
-        memory = None if self._filter is None else self._filter.state()
-        if memory is None:
-            return self._optimizer.state()
-
-        def both(ours: Tensors, its: Tensors) -> Tensors:
-            return {**ours, **{_FILTER + name: value for name, value in its.items()}}
-
-        return post_process(both, self._optimizer.state(), memory)
+        return self._optimizer.state()
 
     def start_at(self, vector: Privatised[Vector]) -> None:
         """Begin anew from these values, (P,).
@@ -171,8 +155,6 @@ class Update:
             RawValueError: they are raw.
         """
         self._optimizer.start_at(vector)
-        if self._filter is not None:
-            self._filter.restore(None)
 
     def restore(self, state: Privatised[Tensors]) -> None:
         """Continue from what `state` returned.
@@ -181,15 +163,7 @@ class Update:
             RawValueError: the state is raw.
         """
         self._optimizer.restore(state)
-        if self._filter is not None:
-            own = post_process(_of_the_filter, state)
-            self._filter.restore(own if own.value else None)
 
 
 def _named(name: str, rate: float) -> str:
     return name if rate == 1 else f"{name} × {rate!r}"
-
-
-def _of_the_filter(tensors: Tensors) -> Tensors:
-    own = {name: value for name, value in tensors.items() if name.startswith(_FILTER)}
-    return {name.removeprefix(_FILTER): value for name, value in own.items()}

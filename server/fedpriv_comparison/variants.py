@@ -26,7 +26,6 @@ SHORT = {
     "schedule": "optimizer.schedule",
     "denoise": "denoise.where",
     "kappa": "denoise.kappa",
-    "low_pass": "denoise.low_pass",
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
 # row to row, for everyone to see, but is nothing to choose by a loss.

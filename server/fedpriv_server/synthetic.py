@@ -50,8 +50,6 @@ def check_use(config: JobConfig) -> None:
     problem = "needs noise of one known size, which a gradient made of coefficients does not have"
     if config.denoise != DenoiseSection():
         raise ConfigError(problem, key="denoise", fix="Leave it out.")
-    if config.optimizer.name == "dp-adambc":
-        raise ConfigError(problem, key="optimizer.name", value="dp-adambc", fix="Use sgd or adamw.")
     if config.job.sync > 1:
         try:
             settings.check_local_steps(config.optimizer.weight_decay)

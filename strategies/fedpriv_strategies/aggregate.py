@@ -84,7 +84,6 @@ class SiteMove(SiteSum):
         """As for a sum, over as many steps at the settings' rate, all in one direction."""
         settings = self.optimizer
         gradient = super().largest_norm(size) / self.expected_units
-        noise = self.noise_multiplier * self.clip_norm / self.expected_units
         largest, moved = math.sqrt(size) * _largest_ratio(settings.betas, self.steps), 0.0
         for _ in range(self.steps):
             decay = settings.weight_decay * (self.start + moved)
@@ -93,8 +92,6 @@ class SiteMove(SiteSum):
                     step = (gradient + decay) / (1 - settings.momentum)
                 case "adamw":
                     step = largest + decay
-                case "dp-adambc":
-                    step = gradient / (noise * math.sqrt(settings.noise_floor)) + decay
             moved += 1.05 * settings.lr * step
         return moved
 

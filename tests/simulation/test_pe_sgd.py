@@ -171,7 +171,6 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
         (("synthetic.size=6", "synthetic.fold=2"), "is missing"),
         (("synthetic.generator.kind=model", "synthetic.size=7"), "expected a multiple of fold"),
         (("synthetic.generator.kind=model", "denoise.where=server"), "noise of one known size"),
-        (("synthetic.generator.kind=model", "optimizer.name=dp-adambc"), "noise of one known size"),
         (
             ("synthetic.generator.kind=model", "job.sync=2", "synthetic.noise=products"),
             "'products' is projected at the server",

@@ -709,7 +709,6 @@ def test_a_gate_chooses_by_public_records_and_goes_on_where_it_was(
     shutil.copy(held_out, file.parent / "open.jsonl")
     settings = [
         "denoise.where=gate",
-        "denoise.low_pass=0.5",
         "denoise.kappa=auto",
         "gate.data=open.jsonl",
         "gate.rates=[1, 0.5]",
@@ -766,7 +765,6 @@ def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_p
         "job.sync=2",
         "lora.frozen_a=true",
         "denoise.where=site",
-        "denoise.low_pass=0.3",
         "server_optimizer.momentum=0.5",
     ]
     whole = run(file, tmp_path / "whole", *settings, insecure_seed=3)

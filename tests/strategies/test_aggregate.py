@@ -260,7 +260,7 @@ def test_moves_are_averaged_by_expected_units_over_the_variance_of_the_noise() -
     assert weighted_mean(moves).value == pytest.approx(wanted, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "dp-adambc"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.95, 0.5), (0.0, 0.0)])
