@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,8 @@ def check_proposal(
         ConfigError: the settings are not those that the ledger was made with.
     """
     limits, terms = settings.limits, settings.terms
+    with suppress(LedgerInUseError), open_ledger(settings, reading=True) as ledger:
+        terms = ledger.terms  # whose rule is the one that counts
     refusals = [str(refusal) for refusal in limits.refusals(proposal, terms)]
     unchecked: list[str] = []
     if proposal.vector_digest == _ANY:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.data import DataSpec, TokenFile
-from fedpriv.errors import DataError
+from fedpriv.errors import DataError, LedgerError
 
 if TYPE_CHECKING:
     from fedpriv_client.site import SiteSettings
 
-ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open, and for reports
+ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
+MARGIN = 2**24  # of ROWS, for a round's rows, reports, and what a transaction may roll back
 
 
 def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
@@ -43,6 +44,34 @@ def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> Toke
             file=folder,
             fix="Free some of the disk, or raise the quota.",
         ) from None
+
+
+class LedgerGrowth:
+    """How much a ledger's file has grown since its site started, against what was free for it.
+
+    A ledger that went on until the disk is full would end at a row that depends on how much of the
+    disk the records take. So it stops before, at a size that depends on public rows alone.
+
+    Args:
+        ledger: the file.
+        values: the most that a reply may have.
+    """
+
+    def __init__(self, ledger: Path, values: int) -> None:
+        self._ledger = ledger
+        self._most = ledger.stat().st_size + ROWS - MARGIN + (REPLIES - 1) * 4 * values
+
+    def check(self) -> None:
+        """Check, before anything is paid, that another round finds its space.
+
+        Raises:
+            LedgerError: the site has to be started again, which looks at the disk anew.
+        """
+        if self._ledger.stat().st_size > self._most:
+            raise LedgerError(
+                f"{self._ledger}: has grown by all that was reserved for it when the site started."
+                " Start the site again: it reserves anew."
+            )
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:

@@ -92,7 +92,7 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     ledger = site.ledger
     stated = [
         f"{by} states that units which look like some of data set {other} are other people."
-        for other, by in dict.fromkeys(ledger.distinct)
+        for other, by in dict.fromkeys([*ledger.distinct, *site.distinct])
     ]
     grown = (GROWN,) if ledger.grown else ()
     alone = () if site.settings.lasting else (ONE_RUN,)

@@ -31,6 +31,7 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism import check_release
 from fedpriv.privacy.privatised import Privatised
+from fedpriv.privacy.rules import RdpRule, SumRule
 from fedpriv.privacy.units import UnitIndex
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
 from fedpriv.registry import site_method
@@ -43,7 +44,7 @@ from fedpriv.training.private_step import SiteMethod, private_step
 from fedpriv.training.steady import settle
 from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
-from fedpriv_client.disk_space import reserve_disk_space
+from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.limits import Limits
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
     names = {} if stated.simulated else _IN_THE_SITES_FILE
     for key in dict.fromkeys((*_FIXED, *names)):
         now, fixed = getattr(stated, key), getattr(ledger.terms, key)
-        if key == "rule" and ledger.grown:  # whose parts were derived from the first δ
+        if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # derived from the first δ
             now, fixed = now.name, fixed.name
         if now != fixed and key == "simulated":
             raise ConfigError(
@@ -284,6 +285,10 @@ class Site:
     disk space that any job may need, so that whatever is wrong shows here, to the
     administrator. From then on no answer to a server depends on what the records hold, but for the
     privatised vectors.
+
+    Attributes:
+        distinct: statements that look-alikes in another ledger are different people: that
+            ledger's data set, and who states it.
 
     Args:
         settings: the administrator's.
@@ -317,8 +322,9 @@ class Site:
         self.ledger = self._open_ledger()
         try:
             self._records = self._read_records()
-            self._claim_units()
+            self.distinct = self._claim_units()
             self._token_file = self._reserve_disk_space()
+            self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
         except BaseException:
             self.close()
             raise
@@ -352,11 +358,12 @@ class Site:
             key=f"sites.{settings.name}.data" if settings.terms.simulated else "data.path",
         )
 
-    def _claim_units(self) -> None:
+    def _claim_units(self) -> list[tuple[str, str]]:
+        """Claim the units, and return the statements about look-alikes that this rests on."""
         if not self.settings.lasting:  # there is no other ledger that it could share them with
-            return
+            return []
         terms, path = self.ledger.terms, self.ledger.path.resolve()
-        UnitIndex(path.parent).claim(
+        return UnitIndex(path.parent).claim(
             terms.dataset_id,
             (identities(record, terms.unit) for record in self._records),
             file=path.name,
@@ -471,6 +478,7 @@ class Site:
         stored = ledger.answer(job.plan, slots, digest := request.digest(vector))
         if stored is not None:
             return self._reply(request, stored)
+        self._growth.check()
         _take_set(job, request, change)
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
@@ -530,6 +538,8 @@ class Site:
         """Remove the clear text of the records, and give the ledger back, in this order: whoever
         has the ledger next has the folder, too."""
         try:
+            self._job = None
+            vars(self).pop("_records", None)  # lets go of what is mapped of them
             if self._token_file is not None:
                 self._token_file.close()
             shutil.rmtree(self._cache, ignore_errors=True)

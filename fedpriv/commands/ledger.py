@@ -260,9 +260,10 @@ def distinct(
     from fedpriv.privacy.units import UnitIndex
 
     with Ledger.open(path, witness) as ledger:
-        UnitIndex.check_code(matches)
+        index, own = UnitIndex(ledger.path.resolve().parent), ledger.terms.dataset_id
+        index.check_refused(own, other, matches)
         ledger.state_distinct(other, by)
-        UnitIndex(ledger.path.resolve().parent).accept(ledger.terms.dataset_id, other, matches)
+        index.accept(own, other, matches, by)
     print(
         f"{path}: {by} states that units which look like those of {other} are different people."
         " Start the site again."

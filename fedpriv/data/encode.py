@@ -160,10 +160,10 @@ def encode_messages(
         DataError: the tokenizer has no chat template, or one whose assistant tokens can't
             be told, which is tried on a fixed conversation and never on this one.
     """
-    conversation = _conversation(messages)
-    if conversation is None:
+    talk = conversation(messages)
+    if talk is None:
         return []
-    rendered = _render(conversation, tokenizer)
+    rendered = _render(talk, tokenizer)
     if rendered is None or not rendered[0]:
         check_chat_template(tokenizer)
         return []
@@ -211,7 +211,7 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
-def _conversation(messages: Any) -> list[dict[str, Any]] | None:
+def conversation(messages: Any) -> list[dict[str, Any]] | None:
     """The messages if they are well formed."""
     if isinstance(messages, str):
         try:

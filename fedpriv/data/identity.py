@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv.data.read import UNIT
+from fedpriv.data.encode import conversation
+from fedpriv.data.read import UNIT, as_read
 from fedpriv.files import canonical_json
 from fedpriv.privacy.units import ID, Identity
 
@@ -14,11 +15,12 @@ from fedpriv.privacy.units import ID, Identity
 def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
     """What one record's unit is known by; none for an empty record.
 
-    Each text of the record is one, so that the same notes are recognised by record and by patient,
-    and whatever field they are read into. Labels are none: too many people share them. White space
-    counts as a single space, whatever the file's format. Under an id column the id comes before
-    the texts. Neither the name of a column nor that of a field is part of it: the same people may
-    be ``mrn`` in one file and ``patient_nbr`` in another.
+    Each text of the record is one, and of a conversation the text of each message, so that the
+    same notes are recognised by record and by patient, and whatever field they are read into.
+    Labels are none: too many people share them. Texts are compared as people read them, white
+    space as a single space. Under an id column the id comes before the texts. Neither the name of
+    a column nor that of a field is part of it: the same people may be ``mrn`` in one file and
+    ``patient_nbr`` in another.
 
     Args:
         record: a row of `read_records`.
@@ -28,9 +30,8 @@ def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:
         Private as the record itself.
     """
     found = [] if unit == "record" else [Identity(ID, canonical_json(["unit", record[UNIT]]))]
-    for field, value in record.items():
-        if field not in (UNIT, "label") and (text := _text(value)):
-            found.append(Identity(field, canonical_json(["text", text])))
+    for field, texts in _texts(record).items():
+        found += [Identity(field, canonical_json(["text", text])) for text in texts]
     return found
 
 
@@ -42,11 +43,22 @@ def whole_record(record: Mapping[str, Any]) -> bytes:
     Privacy:
         Private as the record itself.
     """
-    texts = {f: _text(value) for f, value in record.items() if f not in (UNIT, "label")}
+    texts = _texts(record)
     return canonical_json(texts) if any(texts.values()) else b""
+
+
+def _texts(record: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The texts of each field, as people read them."""
+    found = {}
+    for field, value in record.items():
+        if field not in (UNIT, "label"):
+            talk = conversation(value) if field == "messages" else None
+            held = [value] if talk is None else [message["content"] for message in talk]
+            found[field] = [text for text in map(_text, held) if text]
+    return found
 
 
 def _text(value: Any) -> str:
     if value and not isinstance(value, str):
         value = json.dumps(value, sort_keys=True)
-    return " ".join((value or "").split())
+    return " ".join(as_read(value or "").split())

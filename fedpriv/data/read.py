@@ -153,7 +153,7 @@ def _write(
                 for field, column in fields.items()
             }
             if UNIT in fields:
-                record[UNIT] = _unit_id(record[UNIT] or "")
+                record[UNIT] = as_read(record[UNIT] or "")
             if UNIT in fields and not record[UNIT]:
                 raise DataError(
                     f"row {number} has no unit id",
@@ -181,8 +181,8 @@ _UNSEEN = re.compile(
 )
 
 
-def _unit_id(text: str) -> str:
-    """An id as people read it: of two that look alike, both are one person's."""
+def as_read(text: str) -> str:
+    """A text as people read it: of two ids that look alike, both are one person's."""
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
     return "".join(c for c in seen if unicodedata.category(c) != "Cf").strip()
 

@@ -15,7 +15,9 @@ Numerics = Literal["default", "strict"]
 # Vectors are clipped to C(1−MARGIN): what is left covers the rounding of float64 norms, factors
 # and sums, and half of it the rounding to the grid.
 MARGIN = 1e-5
-MAX_DEVIATION = 2.0**50  # of the noise, in steps: what `rounded_gaussian` can draw
+# Of the noise, in steps. Noise and float64 sums of steps are then exact, below 2⁵³, and few numbers
+# are so near a half that `rounded_gaussian` has to look closer.
+MAX_DEVIATION = 2.0**42
 # So that int64 holds the squares of a vector that is a little too long; a coordinate is then at
 # most 2³¹ steps, and int64 holds sums of 2³¹ units too.
 _MAX_SQUARES = 2**62

@@ -101,11 +101,16 @@ def new_dataset_id() -> str:
 
 
 class Mark(NamedTuple):
-    """What plans had taken from a row on: all of them, and those that were open, in full."""
+    """What plans had taken from a row on: all of them, and those that were open, in full.
+
+    And what the declared size and δ were.
+    """
 
     rows: int
     used: Amounts
     open: Amounts
+    declared_size: int
+    delta: float
 
 
 class History:
@@ -144,7 +149,7 @@ class History:
         self.rows = 1
         self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
         self._open = [Fraction(0)] * len(self.limit)
-        self._marks = [Mark(1, self.used, self.used)]
+        self._marks = [Mark(1, self.used, self.used, *self._sizes)]
 
     def take(self, kind: str, body: dict[str, Any]) -> None:
         """Take in one more row."""
@@ -161,8 +166,8 @@ class History:
         try:
             readers[kind](**fields)
             if kind not in ("reserve", "release"):
-                mark = Mark(self.rows + 1, self.used, tuple(map(float, self._open)))
-                self._marks.append(mark)
+                taken = self.used, tuple(map(float, self._open))
+                self._marks.append(Mark(self.rows + 1, *taken, *self._sizes))
         except (FedprivError, ArithmeticError, TypeError, KeyError, ValueError):
             job = fields.get("job", "")
             raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
@@ -310,6 +315,10 @@ class History:
     def limit(self) -> Amounts:
         """What there is in all, in the rule's currency."""
         return self.terms.rule.limit(self.terms.budget, self.terms.delta)
+
+    @property
+    def _sizes(self) -> tuple[int, float]:
+        return self.terms.declared_size, self.terms.delta
 
     @property
     def is_full(self) -> bool:

@@ -513,6 +513,9 @@ class Ledger:
         if not all(map(math.isfinite, lost)):
             raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
+            if (newest.declared_size, newest.delta) != self._history.mark(fork.rows)[3:]:
+                grown = {"declared_size": newest.declared_size, "delta": newest.delta}
+                self._append("grown", grown)  # what the lost copy promised is promised still
             heads = [sighting.hash for sighting in seen[fork.rows :]]
             self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
 
@@ -645,7 +648,7 @@ class Ledger:
         found = []
         for row in self._chain.rows(after):
             mark = self._history.mark(row.number)
-            found.append(Sighting(row.number, row.hash, mark.used, mark.open))
+            found.append(Sighting(row.number, row.hash, *mark[1:]))
         return found
 
     def _read(self) -> None:

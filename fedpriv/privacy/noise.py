@@ -12,7 +12,6 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from fedpriv.errors import AccountingError
-from fedpriv.privacy.grid import MAX_DEVIATION
 
 if TYPE_CHECKING:
     from fedpriv.privacy.entropy import Entropy
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 MB
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
+MAX_DEVIATION = 2.0**50
 SAMPLER_ERROR = 2.0**-256  # total variation distance of one rounded number from the ideal
 _BITS = 319  # of a uniform, after which an undecided comparison is left undecided
 _PRECISION = 384  # bits of the comparison

@@ -9,13 +9,14 @@ stays claimed when its records leave the data: what was released of it was paid 
 
 Different people can look alike: a patient 7 and a case 7, or two notes from one template. Only
 somebody who knows them can tell, so an administrator may state it, under a name, in the ledger
-(`Ledger.state_distinct`); then those that matched are both ledgers', and nobody else.
+(`Ledger.state_distinct`); then the units that matched may be in both ledgers, and no others. A text
+that more than a tenth of a population's units have, and more than two of them, names nobody: it is
+a template or a prompt.
 """
 
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +35,12 @@ KEY_BYTES = 32
 TAG_BYTES = 16
 WAIT = 60.0  # seconds for the claim of another process
 _SCHEMA = (
-    "CREATE TABLE units (tag BLOB, dataset_id TEXT, PRIMARY KEY (tag, dataset_id))"
-    " STRICT, WITHOUT ROWID",
-    "CREATE TABLE distinct_matches (dataset_id TEXT, other TEXT, matches TEXT,"
-    " PRIMARY KEY (dataset_id, other, matches)) STRICT, WITHOUT ROWID",
+    # What a unit is known by, and which unit: the tag of its id, or of all of its texts.
+    "CREATE TABLE units (tag BLOB, unit BLOB, dataset_id TEXT,"
+    " PRIMARY KEY (tag, unit, dataset_id)) STRICT, WITHOUT ROWID",
+    # Refusals, by the code that they showed, and who states that those are different people.
+    "CREATE TABLE refusals (dataset_id TEXT, other TEXT, matches TEXT, stated_by TEXT,"
+    " PRIMARY KEY (dataset_id, other, matches)) STRICT",
     "CREATE TABLE ledgers (dataset_id TEXT PRIMARY KEY, file TEXT NOT NULL) STRICT",
     "CREATE TRIGGER units_are_kept BEFORE DELETE ON units"
     " BEGIN SELECT RAISE(ABORT, 'append-only'); END",
@@ -46,7 +49,8 @@ _SCHEMA = (
     f"PRAGMA application_id = {APPLICATION}",
     f"PRAGMA user_version = {FORMAT}",
 )
-MATCHES = "[0-9a-f]{12}"  # the code of what matched
+CODE_DIGITS = 12  # of the code of what matched
+TEMPLATE_UNITS, TEMPLATE_SHARE = 2, 0.1  # a text that more units than that have names nobody
 _OF_THE_KEY = b""  # the identity of no unit: its tag tells which key the others were made with
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _UNWRITABLE = (
@@ -90,8 +94,12 @@ class UnitIndex:
         *,
         file: str = "ledger.db",
         begun: bool = False,
-    ) -> None:
+    ) -> list[tuple[str, str]]:
         """Note that units are covered by the ledger of `dataset_id`: all of them, or none.
+
+        Returns:
+            The statements that this claim rests on, made for this ledger or for another about it:
+            the other's data set, and who states that its look-alikes are different people.
 
         Args:
             file: name of the ledger in this folder; a copy of it under another name is refused.
@@ -113,44 +121,65 @@ class UnitIndex:
                 raise self._corrupt("is missing, although its key is there")
             with closing(_connect(self.path)) as connection:
                 self._prepare(connection, had_key)
-                with _exclusive(connection):
-                    self._claim_ledger(connection, dataset_id, file, begun)
-                    self._claim(connection, dataset_id, units)
+                try:
+                    with _exclusive(connection):
+                        self._claim_ledger(connection, dataset_id, file, begun)
+                        self._claim(connection, dataset_id, units)
+                        return _statements(connection, dataset_id)
+                except _RefusedError as refused:
+                    with _exclusive(connection):  # the code is known, the units are not claimed
+                        connection.executemany(
+                            "INSERT OR IGNORE INTO refusals VALUES (?, ?, ?, NULL)",
+                            [(dataset_id, other, code) for other, code, _ in refused.others],
+                        )
+                    raise self._overlap(dataset_id, refused.others) from None
 
-    @staticmethod
-    def check_code(matches: str) -> None:
-        """Check that a code is one that a refusal may have shown.
+    def check_refused(self, dataset_id: str, other: str, matches: str) -> None:
+        """Check that a claim was refused with this code.
 
         Raises:
-            LedgerError: it is not.
+            LedgerError: none was.
         """
-        if not re.fullmatch(MATCHES, matches):
-            raise LedgerError(f"Expected matches={matches!r} to be the code that a refusal shows.")
+        with self._typed_errors(), self._opened() as connection:
+            found = connection.execute(
+                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)",
+                (dataset_id, other, matches),
+            ).fetchone()
+        if found is None:
+            raise LedgerError(
+                f"{self.path}: no start of data set {dataset_id} was refused for {matches!r} of"
+                f" {other!r}. Give the data set and the code as the refusal shows them."
+            )
 
-    def accept(self, dataset_id: str, other: str, matches: str) -> None:
-        """Let the units that matched be both ledgers', at the next claim.
+    def accept(self, dataset_id: str, other: str, matches: str, by: str) -> None:
+        """Let the units that matched be in both ledgers, at the next claim.
 
         The statement that they are different people belongs into the ledger first; see
         `Ledger.state_distinct`.
 
         Args:
-            matches: the code that the refusal showed. It is of these very matches: whoever looks
+            matches: the code that the refusal showed. It is of these very units: whoever looks
                 alike later is refused again.
 
         Raises:
-            LedgerError: `matches` is no such code, or as `claim`.
+            LedgerError: as `check_refused` and `claim`.
         """
-        self.check_code(matches)
-        with self._typed_errors():
-            if not (self.path.exists() and self.key_path.exists()):
-                raise self._corrupt("is missing, or its key is")
-            with closing(_connect(self.path)) as connection:
-                self._prepare(connection, had_key=True)
-                with _exclusive(connection):
-                    connection.execute(
-                        "INSERT OR IGNORE INTO distinct_matches VALUES (?, ?, ?)",
-                        (dataset_id, other, matches),
-                    )
+        self.check_refused(dataset_id, other, matches)
+        with self._typed_errors(), self._opened() as connection:
+            connection.execute(
+                "UPDATE refusals SET stated_by = ? WHERE (dataset_id, other, matches) = (?, ?, ?)",
+                (by, dataset_id, other, matches),
+            )
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """The index, which has to be there, for one look or change."""
+        if not (self.path.exists() and self.key_path.exists()):
+            raise self._corrupt("is missing, or its key is")
+        with closing(_connect(self.path)) as connection:
+            self._prepare(connection, had_key=True)
+            with _exclusive(connection):
+                yield connection
 
     def _prepare(self, connection: sqlite3.Connection, had_key: bool) -> None:
         """Check the file, or make it; on disk before there is a key."""
@@ -193,20 +222,28 @@ class UnitIndex:
         key = self._key(connection)
 
         def rows() -> Iterator[tuple[bytes, bytes, str]]:
-            for number, identities in enumerate(units):
-                tags = [_tag(key, identity.content) for identity in identities]
-                has_id = bool(identities) and identities[0].kind == ID
-                unit = tags[0] if has_id else b"%d" % number
-                yield from ((t, unit, i.kind) for t, i in zip(tags, identities, strict=True))
+            for identities in units:
+                contents = [identity.content for identity in identities]
+                if identities and identities[0].kind == ID:
+                    contents = contents[:1]
+                unit = _tag(key, b"\n".join(contents))
+                yield from ((_tag(key, i.content), unit, i.kind) for i in identities)
 
         connection.execute("CREATE TEMP TABLE claimed (tag BLOB, unit BLOB, kind TEXT)")
         connection.executemany("INSERT INTO claimed VALUES (?, ?, ?)", rows())
-        # Of other ledgers, unless a statement made them this one's, too.
+        [count] = connection.execute("SELECT count(DISTINCT unit) FROM claimed").fetchone()
         connection.execute(
-            "CREATE TEMP TABLE matched AS SELECT tag, unit, kind, dataset_id AS other"
-            " FROM claimed JOIN units USING (tag) WHERE dataset_id != :own AND NOT EXISTS"
-            " (SELECT 1 FROM units AS known WHERE known.tag = claimed.tag AND"
-            " known.dataset_id = :own)",
+            "DELETE FROM claimed WHERE kind != :id AND tag IN (SELECT tag FROM claimed"
+            " WHERE kind != :id GROUP BY tag HAVING count(DISTINCT unit) > :most)",
+            {"id": ID, "most": max(TEMPLATE_UNITS, count * TEMPLATE_SHARE)},
+        )
+        # Of other ledgers, unless the same unit is known in this one.
+        connection.execute(
+            "CREATE TEMP TABLE matched AS SELECT DISTINCT tag, claimed.unit, kind,"
+            " dataset_id AS other FROM claimed JOIN units USING (tag)"
+            " WHERE dataset_id != :own AND NOT EXISTS (SELECT 1 FROM units AS known"
+            " WHERE known.tag = claimed.tag AND known.unit = claimed.unit"
+            " AND known.dataset_id = :own)",
             {"own": dataset_id},
         )
         others = connection.execute("SELECT DISTINCT other FROM matched ORDER BY other").fetchall()
@@ -214,25 +251,27 @@ class UnitIndex:
         for (other,) in others:
             matches = self._matches(connection, key, other)
             stated = connection.execute(
-                "SELECT 1 FROM distinct_matches WHERE (dataset_id, other, matches) = (?, ?, ?)",
+                "SELECT 1 FROM refusals WHERE (dataset_id, other, matches) = (?, ?, ?)"
+                " AND stated_by IS NOT NULL",
                 (dataset_id, other, matches),
             ).fetchone()
             if stated is None:
                 refused.append((other, matches, _counted(connection, other)))
         if refused:
-            raise self._overlap(dataset_id, refused)
+            raise _RefusedError(refused)
         connection.execute(
-            "INSERT OR IGNORE INTO units SELECT DISTINCT tag, ? FROM claimed ORDER BY tag",
+            "INSERT OR IGNORE INTO units SELECT DISTINCT tag, unit, ? FROM claimed"
+            " ORDER BY tag, unit",
             (dataset_id,),
         )
 
     def _matches(self, connection: sqlite3.Connection, key: bytes, other: str) -> str:
-        """A code of what matches another ledger, for somebody to repeat."""
+        """A code of the units that match another ledger, and by what, for somebody to repeat."""
         digest = hmac.new(key, b"matches", "sha256")
-        query = "SELECT DISTINCT tag FROM matched WHERE other = ? ORDER BY tag"
-        for (tag,) in connection.execute(query, (other,)):
-            digest.update(tag)
-        return digest.hexdigest()[:12]
+        query = "SELECT DISTINCT tag, unit FROM matched WHERE other = ? ORDER BY tag, unit"
+        for tag, unit in connection.execute(query, (other,)):
+            digest.update(tag + unit)
+        return digest.hexdigest()[:CODE_DIGITS]
 
     def _overlap(self, dataset_id: str, refused: list[tuple[str, str, str]]) -> OverlapError:
         shown = ", ".join(counted for *_, counted in refused)
@@ -261,7 +300,7 @@ class UnitIndex:
         known = connection.execute("SELECT 1 FROM units WHERE tag = ?", (mark,)).fetchone()
         if len(key) != KEY_BYTES or (used and known is None):
             raise self._corrupt(f"was not made with the key in {self.key_path.name}")
-        connection.execute("INSERT OR IGNORE INTO units VALUES (?, '')", (mark,))
+        connection.execute("INSERT OR IGNORE INTO units VALUES (?, x'', '')", (mark,))
         return key
 
     @contextmanager
@@ -288,6 +327,24 @@ class UnitIndex:
             f"{self.path}: {what}. Restore the newest copy of both {self.path.name} and"
             f" {self.key_path.name}: without them the same people could pay from two ledgers."
         )
+
+
+class _RefusedError(Exception):
+    """A claim that shares units with other ledgers: each one's data set, the code, and in words."""
+
+    def __init__(self, others: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        self.others = others
+
+
+def _statements(connection: sqlite3.Connection, dataset_id: str) -> list[tuple[str, str]]:
+    """What was stated of a ledger, for it or for another: the other's data set, and by whom."""
+    return connection.execute(
+        "SELECT other, stated_by FROM refusals WHERE dataset_id = :own AND stated_by IS NOT NULL"
+        " UNION SELECT dataset_id, stated_by FROM refusals WHERE other = :own"
+        " AND stated_by IS NOT NULL ORDER BY 1, 2",
+        {"own": dataset_id},
+    ).fetchall()
 
 
 def _counted(connection: sqlite3.Connection, other: str) -> str:

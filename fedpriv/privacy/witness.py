@@ -33,12 +33,15 @@ class Sighting:
 
     Attributes:
         used: by all plans; `open` by those that were not closed, in full.
+        declared_size, delta: of the ledger's terms by then.
     """
 
     rows: int
     hash: str
     used: tuple[float, ...]
     open: tuple[float, ...]
+    declared_size: int
+    delta: float
 
     @property
     def head(self) -> Head:
@@ -165,7 +168,10 @@ def _sighting(line: str) -> Sighting:
         raise ValueError("amounts")
     if type(fields["rows"]) is not int or not _HASH.fullmatch(fields["hash"]):
         raise ValueError("head")
-    return Sighting(fields["rows"], fields["hash"], used, open_)
+    size, delta = fields["declared_size"], _amount(fields["delta"])
+    if type(size) is not int or not 0 < delta < 1 / size:
+        raise ValueError("terms")
+    return Sighting(fields["rows"], fields["hash"], used, open_, size, delta)
 
 
 def _amount(stated: object) -> float:

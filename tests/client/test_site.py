@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -50,6 +51,7 @@ from fedpriv.training import local_steps, steady
 from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe
+from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site, SiteSettings
@@ -679,6 +681,71 @@ def test_a_proposal_asks_nothing_of_the_disk(
     site.close()
 
 
+def test_a_ledger_stops_before_it_meets_the_end_of_the_disk(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a size of its own, that no record has a part in; what was answered is answered still."""
+    monkeypatch.setattr(disk_space, "ROWS", disk_space.MARGIN + 3 * 4096)
+    slots = []
+    for note in ("x", "x" * 50_000):
+        setting.data.write_text(json.dumps({"note": note}) + "\n")
+        site = setting.site(max_trainable=256, min_noise=500.0)
+        privacy = setting.proposal.privacy.model_copy(update={"sample_rate": 1e-6})
+        site.consider(setting.change(steps=400, privacy=privacy))
+        for slot in range(400):
+            try:
+                site.step(request(slot), setting.vector)
+            except LedgerError as error:
+                assert "Start the site again" in str(error)
+                slots.append(slot)
+                break
+        site.step(request(slots[-1] - 1), setting.vector)
+        with pytest.raises(LedgerError, match="Start the site again"):
+            site.step(request(slots[-1]), setting.vector)
+        reserved = site.ledger.slots("job-1")
+        assert len(reserved) == slots[-1]
+        site.close()
+        shutil.rmtree(setting.folder / "state")
+    assert slots[0] == slots[1] > 1
+
+
+def test_a_job_whose_examples_were_replaced_is_no_offer_any_more(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+
+    def failing(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("fedpriv_client.site.settle", failing)
+    with pytest.raises(MemoryError):
+        site.consider(setting.change(job_id="job-2"))
+    with pytest.raises(ProtocolError, match="has made no offer"):
+        site.step(request(), setting.vector)
+    assert site.ledger.slots("job-1") == []
+    site.close()
+
+
+def test_a_closed_site_holds_nothing_of_its_records(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)
+    maps = Path("/proc/self/maps")
+    held = str(setting.folder / "state" / "cache")
+    assert held in maps.read_text()
+    site.close()
+    gc.collect()
+    assert held not in maps.read_text()
+
+
+def test_disk_space_is_that_of_tokens_and_ledger_together(setting: Setting) -> None:
+    settings = setting.site().settings
+    needed = sum(disk_space.disk_space_needed(settings, 24))
+    disk_space.check_disk_space(settings, 24, needed)
+    with pytest.raises(DataError, match="is 1 MB short"):
+        disk_space.check_disk_space(settings, 24, needed - 1)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 100 MB, which only root can mount."""
@@ -726,7 +793,7 @@ def test_on_a_nearly_full_disk_no_proposal_tells_one_record_from_another(
             filler.unlink()
             shutil.rmtree(small_disk / "state")
 
-    assert answers(3, 74_000_000) == answers(4, 74_000_000)
+    assert answers(3, 74_000_000) is answers(4, 74_000_000) is None
     started = answers(3, 82_000_000)
     assert started is not None and '"refused"' not in "".join(started)
     assert started == answers(4, 82_000_000)

@@ -36,6 +36,7 @@ from fedpriv.errors import (
 from fedpriv.files import canonical_json
 from fedpriv.privacy import chain
 from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.history import History
 from fedpriv.privacy.ledger import KEPT_REPLIES, Head, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.witness import Witness
@@ -1339,3 +1340,42 @@ def test_a_statement_has_a_name_and_another_ledger(path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.distinct == [("1" * 32, "Dr Grey")]
         assert ledger.rows()[-1].kind == "distinct"
+
+
+def test_what_was_promised_in_a_lost_copy_is_promised_still(tmp_path: Path) -> None:
+    """Else a restored copy would spend at the δ from before it grew."""
+    path, witness = tmp_path / "ledger.db", tmp_path / "usb"
+    with Ledger.create(path, replace(TERMS, rule=RdpRule(12)), witness) as ledger:
+        ledger.commit(replace(PLAN, noise_multiplier=4.0))
+        backup = path.read_bytes()
+        ledger.grow(200_000, 1e-6)
+        take(ledger, 0)
+        limit = ledger._history.limit
+    path.write_bytes(backup)
+    with Ledger.recover(path, witness) as ledger:
+        assert (ledger.terms.declared_size, ledger.terms.delta) == (200_000, 1e-6)
+        assert ledger.grown and ledger._history.limit == limit
+    with Ledger.open(path, witness) as ledger:
+        assert ledger.terms.delta == 1e-6
+
+
+@pytest.mark.parametrize(
+    ("rule", "body"),
+    [
+        (RdpRule(12), {"declared_size": 199, "delta": 1e-5}),
+        (RdpRule(12), {"declared_size": 200, "delta": 2e-5}),
+        (RdpRule(12), {"declared_size": 300_000, "delta": 1e-5}),
+        (RdpRule(12), {"declared_size": "300", "delta": 1e-5}),
+        (PlanRule(), {"declared_size": 300, "delta": 1e-6}),
+    ],
+)
+def test_a_row_that_takes_a_promise_back_does_not_follow(
+    tmp_path: Path, rule: Rule, body: dict[str, Any]
+) -> None:
+    with grown(rule, tmp_path) as ledger:
+        ledger.commit(PLAN)
+        rows = ledger.rows()
+    history = History(rows[0].kind, rows[0].body)
+    history.take(rows[1].kind, rows[1].body)
+    with pytest.raises(ValueError, match="does not follow"):
+        history.take("grown", body)

@@ -13,8 +13,7 @@ from scipy.stats import chi2, kstest
 from fedpriv.errors import AccountingError
 from fedpriv.privacy import noise
 from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
-from fedpriv.privacy.grid import MAX_DEVIATION
-from fedpriv.privacy.noise import Z_ERROR, rounded_gaussian, sampler_delta
+from fedpriv.privacy.noise import MAX_DEVIATION, Z_ERROR, rounded_gaussian, sampler_delta
 
 Float = npt.NDArray[np.float64]
 N, SIGMA = 2000, 0.7

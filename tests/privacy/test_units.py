@@ -108,15 +108,48 @@ def test_look_alikes_are_accepted_when_somebody_says_that_they_are_others(tmp_pa
     wanted = [[by_text("Nothing abnormal.")], [by_text("Cough.")]]
     other, code = code_of(index, OTHER, wanted)
     assert other == OWN
-    index.accept(OTHER, OWN, code)
+    index.accept(OTHER, OWN, code, "Dr Grey")
     for _ in "ab":
-        index.claim(OTHER, wanted)
+        assert index.claim(OTHER, wanted) == [(OWN, "Dr Grey")]
     # It was of those matches, for this ledger: nobody who looks alike later is among them.
     _, later = code_of(index, OTHER, [*wanted, [by_text("Fever.")]])
     assert later != code
     code_of(index, "c" * 32, [[by_text("Nothing abnormal.")]])
-    # And what is both ledgers' is no news to the first.
-    index.claim(OWN, [[by_text("Nothing abnormal.")]])
+    # And what is both ledgers' is no news to the first, whose claim rests on the statement, too.
+    assert index.claim(OWN, [[by_text("Nothing abnormal.")]]) == [(OTHER, "Dr Grey")]
+
+
+def test_another_person_with_the_same_text_is_refused_again(tmp_path: Path) -> None:
+    """What was stated is of persons, and not of a text for ever."""
+    index, note = UnitIndex(tmp_path), by_text("Nothing abnormal.")
+    index.claim(OWN, [[by_id("1"), note]])
+    wanted = [[by_id("2"), note]]
+    index.accept(OTHER, *code_of(index, OTHER, wanted), "Dr Grey")
+    index.claim(OTHER, wanted)
+    code_of(index, OTHER, [*wanted, [by_id("3"), note]])
+    code_of(index, OTHER, [*wanted, [note]])
+    code_of(index, OWN, [[by_id("4"), note]])
+
+
+def test_a_text_of_many_units_names_nobody(tmp_path: Path) -> None:
+    """A prompt that is the same for all; but not a text that a few have."""
+    index, prompt = UnitIndex(tmp_path), by_text("Summarise the note.", "prompt")
+    index.claim(OWN, [[prompt, by_text(f"fever {i}")] for i in range(30)])
+    index.claim(OTHER, [[prompt, by_text(f"cough {i}")] for i in range(30)])
+    with pytest.raises(OverlapError, match="2 with the ledger"):
+        index.claim("c" * 32, [[prompt, by_text(f"cough {i}")] for i in (3, 4, 40, 41)])
+    with pytest.raises(OverlapError, match="30 with the ledger"):  # a file that holds all twice
+        index.claim("c" * 32, [[prompt, by_text(f"cough {i % 30}")] for i in range(60)])
+
+
+def test_only_what_a_refusal_showed_can_be_stated(tmp_path: Path) -> None:
+    index = UnitIndex(tmp_path)
+    index.claim(OWN, of("x", "y"))
+    other, code = code_of(index, OTHER, of("x"))
+    for wrong in ((OTHER, other, "0" * 12), (OTHER, "c" * 32, code), ("c" * 32, other, code)):
+        with pytest.raises(LedgerError, match="as the refusal shows them"):
+            index.accept(*wrong, "Dr Grey")
+    code_of(index, OTHER, of("x"))
 
 
 def test_a_code_is_of_these_matches_and_this_site(tmp_path: Path) -> None:
@@ -126,10 +159,8 @@ def test_a_code_is_of_these_matches_and_this_site(tmp_path: Path) -> None:
         index.claim(OWN, of("x", "y", "z"))
         codes.add(code_of(index, OTHER, of(*names))[1])
     assert len(codes) == 3
-    with pytest.raises(LedgerError, match="code that a refusal shows"):
-        index.accept(OTHER, OWN, "x")
     with pytest.raises(LedgerCorruptError, match="is missing"):
-        UnitIndex(tmp_path / "none").accept(OTHER, OWN, "0" * 12)
+        UnitIndex(tmp_path / "none").accept(OTHER, OWN, "0" * 12, "Dr Grey")
 
 
 def test_a_name_in_a_data_set_id_is_no_statement(tmp_path: Path) -> None:
