@@ -97,20 +97,20 @@ class UnitIndex:
     ) -> list[tuple[str, str]]:
         """Note that units are covered by the ledger of `dataset_id`: all of them, or none.
 
+        Args:
+            units: the identities of each unit; one with an `ID`, which comes first, may come again
+                with others. See `fedpriv.data.identity`.
+            file: name of the ledger in this folder; a copy of it under another name is refused.
+            begun: the ledger holds plans, so its units have been claimed before.
+
         Returns:
             The statements that this claim rests on, made for this ledger or for another about it:
             the other's data set, and who states that its look-alikes are different people.
 
-        Args:
-            file: name of the ledger in this folder; a copy of it under another name is refused.
-            begun: the ledger holds plans, so its units have been claimed before.
-            units: the identities of each unit; one with an `ID`, which comes first, may come again
-                with others. See `fedpriv.data.identity`.
-
         Raises:
-            OverlapError: some are covered by another ledger, or the ledger has a copy; nothing
-                was written. The message says how many, and by what they are known: it is for the
-                site's own screen.
+            OverlapError: some are covered by another ledger, or the ledger has a copy; no unit was
+                claimed. The message says how many, and by what they are known: it is for the
+                site's own screen. Its code is kept, for `check_refused`.
             LedgerInUseError: another process was claiming for too long.
             LedgerCorruptError: the index is damaged or missing, or is no index of this key.
             LedgerError: a file can't be written, or the key may be read by others.
