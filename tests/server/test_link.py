@@ -271,6 +271,7 @@ def test_a_site_has_a_few_requests_open_and_no_more(
     with ThreadPoolExecutor(2 * bounds.OPEN) as threads:
         found = sorted(threads.map(asks, range(2 * bounds.OPEN)))
     assert found == [200] * bounds.OPEN + [429] * bounds.OPEN
+    monkeypatch.setattr(links, "HOLD", 0.2)
     other.pull()
     site.pull()
 
