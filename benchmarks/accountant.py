@@ -22,9 +22,9 @@ from typing import Any
 from dp_accounting.pld import privacy_loss_distribution as pld
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-from fedpriv.privacy import accountant
-from fedpriv.privacy.accountant import Event, OnlineAccountant, epsilon_upper
-from fedpriv.privacy.rdp import epsilon_from_rdp, rdp
+from fedpriv.privacy.accounting import accountant
+from fedpriv.privacy.accounting.accountant import Event, OnlineAccountant, epsilon_upper
+from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
 
 DELTA = 1e-5
 PLANS = [

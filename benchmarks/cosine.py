@@ -24,10 +24,10 @@ from rich.table import Table
 from fedpriv.config import load_job
 from fedpriv.config.job import JobConfig
 from fedpriv.gradients.denoise import Denoiser
-from fedpriv.privacy.calibration import calibrate_noise
-from fedpriv.privacy.entropy import InsecureEntropy
-from fedpriv.privacy.noise import gaussian
-from fedpriv.privacy.privatised import public
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness
+from fedpriv.privacy.mechanism.noise import gaussian
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.training.worker import ModelRecipe, Worker
@@ -48,12 +48,12 @@ def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
     for number in range(1, config.steps + 1):
         true, released = np.zeros(worker.vector.size), np.zeros(worker.vector.size)
         for name, population in populations.items():
-            entropy = InsecureEntropy(seed, name, number - 1)
+            csprng = InsecureRandomness(seed, name, number - 1)
             total = raw_sum(
-                worker, population, update.vector.value, config, privacy.clip_norm, entropy
+                worker, population, update.vector.value, config, privacy.clip_norm, csprng
             )
             true += total
-            released += total + gaussian(total.size, entropy) * noise * privacy.clip_norm
+            released += total + gaussian(total.size, csprng) * noise * privacy.clip_norm
         gradient = public((released / units).astype(np.float32))
         denoised = denoiser(gradient, deviation).value
         seen.append(

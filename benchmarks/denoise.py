@@ -26,15 +26,15 @@ from rich.table import Table
 from torch import Tensor
 
 from fedpriv.config.job import DenoiseSection
-from fedpriv.gradients.clip import clip_and_sum
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.edge import noise_edge
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.gradients.product import linear
 from fedpriv.models.vector import TrainableVector
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.noise import gaussian
-from fedpriv.privacy.privatised import public
+from fedpriv.privacy.mechanism.clip import clip_and_sum
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.privacy.mechanism.noise import gaussian
+from fedpriv.privacy.mechanism.privatised import public
 
 MODELS = {"6 × 384": (6, 384), "12 × 768": (12, 768)}  # layers, width
 RANK, TOKENS, MICROBATCH, KAPPA = 16, 48, 32, 1.02
@@ -69,7 +69,7 @@ def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[]
         total = torch.zeros(gradients.size, dtype=torch.float64)
         for _ in range(records // MICROBATCH):
             total += clip_and_sum(gradients.rows(losses, MICROBATCH), 1.0)
-        return total + torch.from_numpy(gaussian(gradients.size, SystemEntropy()))
+        return total + torch.from_numpy(gaussian(gradients.size, SystemCsprng()))
 
     return run
 

@@ -119,15 +119,15 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
     from fedpriv.heap import share_heap
     from fedpriv.pki.keys import new_key, private_pem, public_pem
-    from fedpriv.privacy.privatised import public
+    from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal
     from fedpriv.training.optimizer import VectorOptimizer
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.link import Link
     from fedpriv_server.listen import ServerTls, serving
-    from fedpriv_strategies.dp_lora import DpLoraStrategy
     from fedpriv_strategies.messages import as_arrays
+    from fedpriv_strategies.rounds import DpLoraStrategy
 
     share_heap()
     ca, certificate, key = certificates(folder)

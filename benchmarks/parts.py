@@ -30,13 +30,13 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, Optimi
 from fedpriv.data.encode import Example
 from fedpriv.data.store import StoredUnits, TokenFile
 from fedpriv.environment import set_environment
-from fedpriv.gradients.clip import ClippedSum, clip_and_sum
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.ledger import Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.mechanism import release_gaussian
-from fedpriv.privacy.privatised import public
-from fedpriv.privacy.sampling import poisson_sample
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.privacy.mechanism.release import release_gaussian
+from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.checkpoint import Checkpoint
@@ -63,7 +63,7 @@ def make_units(folder: Path) -> StoredUnits:
 
 def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Callable[[], Any]]:
     """The step, and what comes before and after it."""
-    entropy, size = SystemEntropy(), worker.vector.size
+    csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)
     ledger = Ledger.create(folder / "ledger.db", terms)
     plan = Plan("job", "dp-lora", RATE, 1.0, 1.0, SLOTS, "sha256:" + "0" * 64)
@@ -85,7 +85,7 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Ca
         ledger.release(paid, reply)
 
     def draw() -> Any:
-        chosen = poisson_sample(RECORDS, RATE, entropy)
+        chosen = poisson_sample(RECORDS, RATE, csprng)
         return [units[index] for index in chosen]
 
     return {
@@ -94,7 +94,7 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Ca
         "collation": lambda: worker.batch(examples, TOKENS),
         "clipping": lambda: clip_and_sum(rows, 1.0),
         "noise": lambda: release_gaussian(
-            total, Reservation._of(terms, plan, next(noised), "0" * 64), entropy
+            total, Reservation._of(terms, plan, next(noised), "0" * 64), csprng
         ),
         "ledger": pay_and_keep,
         "accounting": lambda: (ledger.epsilon_spent, ledger.epsilon_committed),

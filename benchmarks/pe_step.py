@@ -23,8 +23,8 @@ from rich.table import Table
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.encode import Example
-from fedpriv.training.dp_lora import DpLora
-from fedpriv.training.pe_sgd import PeSgd, Span
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.pe_sgd.site import PeSgd, Span
 from fedpriv.training.worker import ModelRecipe, Worker
 
 TOKENS = 128

@@ -15,7 +15,7 @@ def save_small_llama(folder: Path, *, width: int, layers: int, heads: int, token
     import torch
     import transformers
 
-    from fedpriv.models.stored import EMBEDDED
+    from fedpriv.base_model import EMBEDDED
 
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED)

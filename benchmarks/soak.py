@@ -329,7 +329,7 @@ def check(folder: Path, found: dict[str, Any]) -> list[str]:
 
 
 def _slots(path: Path, job: str) -> int:
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, reading=True) as ledger:
         return len(ledger.slots(job))
@@ -343,7 +343,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
     """
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.report import budget
 
     found = []

@@ -38,15 +38,15 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedpriv.data.batch import Batch
-from fedpriv.gradients.clip import clip_and_sum
 from fedpriv.gradients.engine import gathered
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.models.attention import RECORDWISE, register_attention
 from fedpriv.models.mixed import halve_frozen_products
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.noise import gaussian
-from fedpriv.training.loss import record_losses
+from fedpriv.privacy.mechanism.clip import clip_and_sum
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.training.microbatch import TRIED
+from fedpriv.training.record_loss import record_losses
 
 CLIP, SIGMA, RATE = 1.0, 1.0, 1e-3
 ENCODER = {"all": ["query", "key", "value", "dense"], "q,v": ["query", "value"]}
@@ -209,7 +209,7 @@ class Fedpriv(Way):
     def __init__(self, model: Any, batch: Batch) -> None:
         super().__init__(model.eval(), batch)
         self.engine = PerSampleGradients(model)
-        self.entropy = SystemEntropy()
+        self.csprng = SystemCsprng()
         size = TRIED.get(batch.input_ids.device.type, TRIED["other"])
         fields = (batch.input_ids, batch.attention_mask, batch.labels)
         self.parts = [Batch(*part) for part in zip(*(f.split(size) for f in fields), strict=True)]
@@ -221,7 +221,7 @@ class Fedpriv(Way):
             total += clip_and_sum(rows, CLIP)
         total = self.engine.natural(total)
         self.take([total])
-        noise = torch.from_numpy(gaussian(self.engine.size, self.entropy)) * (SIGMA * CLIP)
+        noise = torch.from_numpy(gaussian(self.engine.size, self.csprng)) * (SIGMA * CLIP)
         slope = ((total.cpu() + noise) / len(self.batch)).float().to(total.device)
         start = 0
         for p in trained(self.model):

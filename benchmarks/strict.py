@@ -23,11 +23,11 @@ import numpy as np
 
 from fedpriv.config import load_job
 from fedpriv.data import DataSpec, load_population
-from fedpriv.privacy.entropy import InsecureEntropy, SystemEntropy
-from fedpriv.privacy.grid import deviation, sum_step
-from fedpriv.privacy.ledger import Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.noise import rounded_gaussian
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
+from fedpriv.privacy.mechanism.grid import deviation, sum_step
+from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.training.private_step import private_step
 from fedpriv.training.worker import ModelRecipe, Worker
 
@@ -64,10 +64,10 @@ def measure_steps(repeats: int) -> dict[str, float]:
 
     def step(plan: Plan, index: int) -> float:
         paid = reserve(plan, index)
-        entropy = InsecureEntropy(0, index)  # of public notes: both take the same sample
+        csprng = InsecureRandomness(0, index)  # of public notes: both take the same sample
         return seconds(
             lambda: private_step(
-                DpLora(), worker, population, parameters, paid, entropy, worker.vector.size
+                DpLora(), worker, population, parameters, paid, csprng, worker.vector.size
             )
         )
 
@@ -102,9 +102,9 @@ def reserve(plan: Plan, index: int) -> Reservation:
 def measure_noise(values: int, repeats: int) -> dict[str, float]:
     """Values a second, rounded exactly and by numpy's generator."""
     spread = deviation(NOISE_MULTIPLIER, 1.0, sum_step(1.0, values))
-    entropy, generator = SystemEntropy(), np.random.default_rng()
+    csprng, generator = SystemCsprng(), np.random.default_rng()
     samplers: dict[str, Callable[[], Any]] = {
-        "rounded_gaussian": lambda: rounded_gaussian(values, spread, entropy),
+        "rounded_gaussian": lambda: rounded_gaussian(values, spread, csprng),
         "numpy": lambda: generator.standard_normal(values),
     }
     for sampler in samplers.values():

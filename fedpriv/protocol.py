@@ -21,11 +21,9 @@ from typing import Annotated, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
-from fedpriv import registry
 from fedpriv.config.job import (
     MAX_JOB_STEPS,
     MAX_SEED,
-    MAX_UNITS,
     DenoiseSection,
     Digest,
     JobConfig,
@@ -39,7 +37,9 @@ from fedpriv.config.section import Section
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.privacy.ledger import Head
+from fedpriv.methods import registry
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.usual import MAX_UNITS
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 

@@ -181,7 +181,7 @@ def pay(tmp_path: Path) -> Make:
     """A factory of reservations: of a new ledger each time, by the rule that takes any plan."""
     from itertools import count
 
-    from fedpriv.privacy.ledger import Ledger, Plan, Reservation, Terms
+    from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 
     numbers = count()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
-from fedpriv.privacy.accountant import epsilon_upper
-from fedpriv.privacy.ledger import Plan
+from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.ledger.ledger import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.site import SiteSettings, check_fields, check_model, open_ledger, recipe_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from fedpriv.config.synthetic import MAX_SYNTHETIC, ProjectionSection
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.models.lora import HEADS
-from fedpriv.privacy.calibration import calibrate_noise
-from fedpriv.privacy.ledger import Plan, Terms
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.ledger.ledger import Plan, Terms
 from fedpriv.protocol import Proposal
 
 if TYPE_CHECKING:

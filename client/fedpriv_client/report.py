@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from fedpriv.privacy.accountant import ACCOUNTANT
+from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.report.budget import (
     NUMERICS,
     STRICT_NUMERICS,

@@ -63,7 +63,7 @@ def serve(file: SiteFile, config: Path) -> None:
 
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
-    from fedpriv.privacy.entropy import SystemEntropy
+    from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.training.worker import WorkerPool
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
@@ -71,7 +71,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv_client.site import Site
 
     settings = site_settings(file, config)
-    site = Site(settings, WorkerPool(1), lambda job, slot: SystemEntropy())
+    site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
     log.info("%s is ready.", file.site.name)
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.privacy.ledger import Terms
+from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import SiteSettings
 

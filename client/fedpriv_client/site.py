@@ -27,21 +27,21 @@ from fedpriv.errors import (
     StepFailedError,
 )
 from fedpriv.files import private_folder
+from fedpriv.methods.pe_sgd.site import Span
+from fedpriv.methods.registry import site_method
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.ledger import Head, Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.mechanism import check_release
-from fedpriv.privacy.privatised import Privatised
-from fedpriv.privacy.rules import RdpRule, SumRule
-from fedpriv.privacy.units import UnitIndex
+from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
+from fedpriv.privacy.ledger.unit_index import UnitIndex
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.privacy.mechanism.release import check_release
 from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
-from fedpriv.registry import site_method
 from fedpriv.report import budget
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange, SyntheticSet
+from fedpriv.training.batch_invariance import settle
 from fedpriv.training.local_steps import local_steps, new_update
-from fedpriv.training.pe_sgd import Span
 from fedpriv.training.private_step import SiteMethod, private_step
-from fedpriv.training.steady import settle
 from fedpriv.training.team import method_of
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
@@ -50,7 +50,7 @@ from fedpriv_client.limits import Limits
 if TYPE_CHECKING:
     import datasets
 
-    from fedpriv.privacy.entropy import Entropy
+    from fedpriv.privacy.mechanism.csprng import RandomSource
 
 log = logging.getLogger(__name__)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
@@ -293,7 +293,7 @@ class Site:
     Args:
         settings: the administrator's.
         pool: workers that hold the model.
-        entropy: makes the randomness of one slot, from the job's id and the slot's number;
+        csprng: makes the randomness of one slot, from the job's id and the slot's number;
             secret, unless the ledger's terms say that nothing here is private.
 
     Raises:
@@ -309,11 +309,11 @@ class Site:
         self,
         settings: SiteSettings,
         pool: WorkerPool,
-        entropy: Callable[[str, int], Entropy],
+        csprng: Callable[[str, int], RandomSource],
     ) -> None:
         self.settings = settings
         self._pool = pool
-        self._entropy = entropy
+        self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: _Job | None = None
         self._token_file: TokenFile | None = None
@@ -472,8 +472,8 @@ class Site:
                 f" none begins at {request.slot}."
             )
         ledger.check_witness(request.witness)
-        entropy = partial(self._entropy, request.job_id)
-        if ledger.terms.private and not entropy(request.slot).is_secure:
+        csprng = partial(self._csprng, request.job_id)
+        if ledger.terms.private and not csprng(request.slot).is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
         stored = ledger.answer(job.plan, slots, digest := request.digest(vector))
         if stored is not None:
@@ -490,7 +490,7 @@ class Site:
             if isinstance(paid, bytes):
                 return self._reply(request, paid)
             try:
-                released = self._compute(job, method, size, worker, vector, paid, entropy)
+                released = self._compute(job, method, size, worker, vector, paid, csprng)
                 payload = np.ascontiguousarray(released.value, dtype="<f4").tobytes()
                 ledger.release_all(paid, payload)
                 return self._reply(request, payload)
@@ -506,15 +506,15 @@ class Site:
         worker: Worker,
         vector: Vector,
         paid: Sequence[Reservation],
-        entropy: Callable[[int], Entropy],
+        csprng: Callable[[int], RandomSource],
     ) -> Privatised[Vector]:
         """The noisy sum of a round's only step, or the move that its steps make."""
         local, people = job.proposal.local, job.population
         if local is None:
             [slot] = paid
-            return private_step(method, worker, people, vector, slot, entropy(slot.slot), size)
+            return private_step(method, worker, people, vector, slot, csprng(slot.slot), size)
         units = job.plan.sample_rate * self.ledger.terms.declared_size
-        return local_steps(method, worker, people, vector, paid, entropy, local, units, size)
+        return local_steps(method, worker, people, vector, paid, csprng, local, units, size)
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Vector]:
         head = self.ledger.head

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.config import usual
 from fedpriv.errors import ConfigError
+from fedpriv.privacy import usual
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.rules import Rule
+    from fedpriv.privacy.ledger.rules import Rule
 
 app = typer.Typer(no_args_is_help=True, help="A site's ledger: its budget, kept by itself.")
 LedgerPath = Annotated[Path, typer.Argument(help="The ledger's file.")]
@@ -51,8 +51,8 @@ def init(
     witness: WitnessPath = None,
 ) -> None:
     """Make the ledger of a population, once. Of its terms only size and δ can change: `grow`."""
-    from fedpriv.privacy.history import new_dataset_id
-    from fedpriv.privacy.ledger import Ledger, Terms
+    from fedpriv.privacy.ledger.history import new_dataset_id
+    from fedpriv.privacy.ledger.ledger import Ledger, Terms
 
     options = {
         "order": order,
@@ -81,7 +81,7 @@ def init(
 
 
 def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rule:
-    from fedpriv.privacy.rules import new_rule
+    from fedpriv.privacy.ledger.rules import new_rule
 
     try:
         return new_rule(name, given, epsilon, delta)
@@ -93,7 +93,7 @@ def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rul
 @app.command()
 def show(path: LedgerPath, as_json: AsJson = False) -> None:
     """Check a ledger from its first row to its head, and show what it has spent."""
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, reading=True) as ledger:
         figures, head, rows = ledger.figures(), ledger.head, ledger.rows()
@@ -170,7 +170,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every row, and whatever was seen of the ledger elsewhere. Changes nothing."""
-    from fedpriv.privacy.export import verify_ledger
+    from fedpriv.report.ledger_export import verify_ledger
 
     figures, newest, checked = verify_ledger(path, head=head, witness=witness, report=report)
     if as_json:
@@ -193,7 +193,7 @@ def close(
     witness: WitnessPath = None,
 ) -> None:
     """Let no further slot of a job be used. Gives back only what the ledger's rule allows."""
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
         before = ledger.epsilon_allocated
@@ -208,8 +208,8 @@ def export(
 ) -> None:
     """Write every row as JSON, for someone else to verify. Rows hold public fields only."""
     from fedpriv.files import write_json
-    from fedpriv.privacy.export import export_ledger
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.report.ledger_export import export_ledger
 
     with Ledger.open(path, reading=True) as ledger:
         document = export_ledger(ledger)
@@ -230,7 +230,7 @@ def grow(
     witness: WitnessPath = None,
 ) -> None:
     """Raise the declared size of a population that grew, and lower its δ. The budget stays."""
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
         before = ledger.terms
@@ -256,8 +256,8 @@ def distinct(
     Two patients 7 of two registers look alike, and so do notes from one template. If they are the
     same people after all, they pay from two budgets, and no figure of either ledger holds for them.
     """
-    from fedpriv.privacy.ledger import Ledger
-    from fedpriv.privacy.units import UnitIndex
+    from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.privacy.ledger.unit_index import UnitIndex
 
     with Ledger.open(path, witness) as ledger:
         index, own = UnitIndex(ledger.path.resolve().parent), ledger.terms.dataset_id
@@ -276,7 +276,7 @@ def recover(
     witness: Annotated[Path, typer.Option(help="What was last seen of the newer ledger.")],
 ) -> None:
     """Go on with an older copy, after the newest was lost: all that may be missing is spent."""
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.recover(path, witness) as ledger:
         print(
@@ -302,8 +302,8 @@ def witness(
     It alone knew whether there is a newer copy of the ledger, and what that had taken. If this
     file is a copy from a backup, nobody can tell what its people have left, and it has to rest.
     """
-    from fedpriv.privacy.export import parse_head, reported_head
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.report.ledger_export import parse_head, reported_head
 
     if not never_restored:
         raise ConfigError(

@@ -49,7 +49,7 @@ def plan(
     With all five, check whether the plan keeps to ε.
     """
     from fedpriv.config.defaults import rows_for
-    from fedpriv.privacy.planning import DEFAULT_RECORDS, solve
+    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve
 
     planned = solve(
         epsilon=epsilon,

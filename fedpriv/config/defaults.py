@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedpriv.base_model import parameters_of
 from fedpriv.errors import ConfigError
-from fedpriv.models.stored import parameters_of
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from fedpriv.config import usual
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.privacy import usual
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -40,11 +40,8 @@ Address = Annotated[
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
-# Far from where float64 squares lose their value: a bound that small would clip nothing.
-MIN_CLIP, MAX_CLIP = 1e-6, 1e6
 MAX_JOB_STEPS = 100_000
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
-MAX_UNITS = 10**10  # of a population
 MAX_SEED = 2**63 - 1
 MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -137,7 +134,7 @@ class PrivacySection(Section):
     delta: float = Field(usual.DELTA, gt=0, lt=1, description="must be below 1 / declared size")
     sample_rate: float = Field(0.05, gt=0, le=1, description="chance of a unit to be in a step")
     clip_norm: float = Field(
-        1.0, ge=MIN_CLIP, le=MAX_CLIP, description="bound on a unit's gradient, L2"
+        1.0, ge=usual.MIN_CLIP, le=usual.MAX_CLIP, description="bound on a unit's gradient, L2"
     )
     unit: str = Field(usual.UNIT, min_length=1, description="record, or an id column")
     max_records_per_unit: int = Field(
@@ -312,7 +309,7 @@ class SiteSection(Section):
         None, description="a file, a saved dataset folder, or owner/name of a hub"
     )
     size: int | None = Field(
-        None, ge=1, le=MAX_UNITS, description="declared, in units; typed, never derived"
+        None, ge=1, le=usual.MAX_UNITS, description="declared, in units; typed, never derived"
     )
     epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
     ledger: Path | None = Field(

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from fedpriv.config import usual
 from fedpriv.config.job import (
-    MAX_UNITS,
     SHAPES,
     Address,
     ComputeSection,
@@ -25,9 +23,10 @@ from fedpriv.config.job import (
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import MAX_SYNTHETIC
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.privacy import usual
 
 if TYPE_CHECKING:
-    from fedpriv.privacy.rules import Rule
+    from fedpriv.privacy.ledger.rules import Rule
 
 
 class Identity(Section):
@@ -60,7 +59,9 @@ class SiteData(DataSection):
     max_records_per_unit: int = Field(
         usual.MAX_RECORDS_PER_UNIT, ge=1, description="windows or records a unit may hold"
     )
-    size: int = Field(ge=1, le=MAX_UNITS, description="declared, in units; typed, never derived")
+    size: int = Field(
+        ge=1, le=usual.MAX_UNITS, description="declared, in units; typed, never derived"
+    )
     labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
 
 
@@ -82,9 +83,9 @@ class BudgetSection(Section):
         """The rule that a ledger with this budget has.
 
         Raises:
-            ConfigError, LedgerError: see `fedpriv.privacy.rules.new_rule`.
+            ConfigError, LedgerError: see `fedpriv.privacy.ledger.rules.new_rule`.
         """
-        from fedpriv.privacy.rules import OPTIONS, new_rule
+        from fedpriv.privacy.ledger.rules import OPTIONS, new_rule
 
         options = {key: getattr(self, key) for keys in OPTIONS.values() for key in keys}
         given = {key: value for key, value in options.items() if value is not None}

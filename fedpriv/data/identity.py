@@ -1,4 +1,7 @@
-"""What tells a record's unit from others: for the site alone, see `fedpriv.privacy.units`."""
+"""What tells a record's unit from others; for the site alone.
+
+See `fedpriv.privacy.ledger.unit_index`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from fedpriv.data.encode import conversation
 from fedpriv.data.read import UNIT, as_read
 from fedpriv.files import canonical_json
-from fedpriv.privacy.units import ID, Identity
+from fedpriv.privacy.ledger.unit_index import ID, Identity
 
 
 def identities(record: Mapping[str, Any], unit: str) -> list[Identity]:

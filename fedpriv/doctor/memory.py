@@ -42,7 +42,7 @@ def weights(name: str, compute: ComputeSection) -> str:
     Raises:
         ConfigError: they do not.
     """
-    from fedpriv.models.stored import parameters_of
+    from fedpriv.base_model import parameters_of
     from fedpriv.training.worker import device_of
 
     count = parameters_of(name)

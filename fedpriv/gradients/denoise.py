@@ -28,7 +28,7 @@ from torch import Tensor
 from fedpriv.config.job import DenoiseSection
 from fedpriv.gradients.edge import chance_above, edge_margin, noise_edge
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 
 
 @dataclass(frozen=True, eq=False)

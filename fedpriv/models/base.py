@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.base_model import source_of
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.attention import RECORDWISE, register_attention, use_attention
 from fedpriv.models.digest import base_digest, find_base
-from fedpriv.models.stored import source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -24,9 +24,9 @@ from pydantic import Field, ValidationError
 
 from fedpriv.config.job import Name
 from fedpriv.config.section import Section
-from fedpriv.config.usual import RuleName
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
+from fedpriv.privacy.usual import RuleName
 from fedpriv.secret import load_or_create_secret
 
 Epsilon = Annotated[float, Field(ge=0)]

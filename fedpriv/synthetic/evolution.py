@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from fedpriv.config.job import OptimizerSection
 from fedpriv.config.synthetic import SyntheticSection
-from fedpriv.privacy.privatised import Privatised, post_process
+from fedpriv.methods.pe_sgd.site import Span, lifted, mean_gradient
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.synthetic.generator import Generator, new_records
 from fedpriv.synthetic.records import Record, SyntheticSet
 from fedpriv.synthetic.selection import Selection, select
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.pe_sgd import Span, lifted, mean_gradient
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

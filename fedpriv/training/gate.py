@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.config.job import GateSection
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.privatised import Privatised
+from fedpriv.privacy.mechanism.privatised import Privatised
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example

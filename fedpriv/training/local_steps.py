@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpriv.privacy.privatised import post_process, received
+from fedpriv.privacy.mechanism.privatised import post_process, received
 from fedpriv.training.private_step import private_step
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
@@ -16,9 +16,9 @@ from fedpriv.training.update import Aggregate, Update
 if TYPE_CHECKING:
     from fedpriv.data.population import Population
     from fedpriv.models.vector import Vector
-    from fedpriv.privacy.entropy import Entropy
-    from fedpriv.privacy.ledger import Reservation
-    from fedpriv.privacy.privatised import Privatised
+    from fedpriv.privacy.ledger.ledger import Reservation
+    from fedpriv.privacy.mechanism.csprng import RandomSource
+    from fedpriv.privacy.mechanism.privatised import Privatised
     from fedpriv.protocol import LocalSteps
     from fedpriv.training.private_step import SiteMethod
     from fedpriv.training.worker import Worker
@@ -32,7 +32,7 @@ def local_steps(
     population: Population,
     parameters: Vector,
     reservations: Sequence[Reservation],
-    entropy: Callable[[int], Entropy],
+    csprng: Callable[[int], RandomSource],
     settings: LocalSteps,
     expected_units: float,
     size: int,
@@ -45,7 +45,7 @@ def local_steps(
         method: prepared with `parameters`.
         parameters: the values to start from, public.
         reservations: of the round's slots, in order.
-        entropy: of the sample and the noise of a slot, secret.
+        csprng: of the sample and the noise of a slot, secret.
         expected_units: sample rate × declared size; never the realised batch.
         size: of a sum.
 
@@ -62,7 +62,7 @@ def local_steps(
             values = method.at(parameters, update.vector.value)
         except Exception as error:
             return _nothing(start, error)
-        total = private_step(method, worker, population, values, paid, entropy(paid.slot), size)
+        total = private_step(method, worker, population, values, paid, csprng(paid.slot), size)
         try:
             _move(update, settings, total, paid, expected_units)
         except Exception as error:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedpriv import memory
-from fedpriv.training.loss import record_losses
 from fedpriv.training.random_batch import random_batch
+from fedpriv.training.record_loss import record_losses
 
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker

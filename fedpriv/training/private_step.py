@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from fedpriv.data.store import SomeUnits
 from fedpriv.errors import AccountingError
-from fedpriv.gradients.clip import ClippedSum, zeros
-from fedpriv.privacy.grid import Numerics, grid_of
-from fedpriv.privacy.mechanism import check_sum, release_gaussian
-from fedpriv.privacy.privatised import Privatised
-from fedpriv.privacy.sampling import poisson_sample
+from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
+from fedpriv.privacy.mechanism.grid import grid_of
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.privacy.mechanism.release import check_sum, release_gaussian
+from fedpriv.privacy.mechanism.sampling import poisson_sample
+from fedpriv.privacy.usual import Numerics
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example
     from fedpriv.data.population import Population
     from fedpriv.models.vector import Vector
-    from fedpriv.privacy.entropy import Entropy
-    from fedpriv.privacy.ledger import Reservation
+    from fedpriv.privacy.ledger.ledger import Reservation
+    from fedpriv.privacy.mechanism.csprng import RandomSource
     from fedpriv.training.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def private_step(
     population: Population,
     parameters: Vector,
     reservation: Reservation,
-    entropy: Entropy,
+    csprng: RandomSource,
     size: int,
 ) -> Privatised[Vector]:
     """Run the mechanism that a reservation paid for.
@@ -84,7 +85,7 @@ def private_step(
         method: prepared.
         parameters: the current trained vector, public.
         size: of a sum, as `prepare` said.
-        entropy: of the sample and the noise, secret.
+        csprng: of the sample and the noise, secret.
 
     Privacy:
         What leaves is the result and nothing else: not the batch size, not the loss. Every unit
@@ -92,7 +93,7 @@ def private_step(
         noise all the same. A failure of the whole batch is retried inside `clipped_sum` with
         the same sample, and if nothing helps, the release is noise around 0.
     """
-    chosen = poisson_sample(len(population), reservation.plan.sample_rate, entropy)
+    chosen = poisson_sample(len(population), reservation.plan.sample_rate, csprng)
     plan = reservation.plan
     try:
         units = SomeUnits(population.units, chosen.tolist())  # read when they are computed
@@ -108,4 +109,4 @@ def private_step(
         worker.failures[kind] += 1
         grid = grid_of(plan.numerics, plan.clip_norm, size)
         total = ClippedSum(zeros(size, grid), 0.0, grid)
-    return release_gaussian(total, reservation, entropy)
+    return release_gaussian(total, reservation, csprng)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
-from fedpriv.training.loss import record_losses
 from fedpriv.training.random_batch import random_batch
+from fedpriv.training.record_loss import record_losses
 
 if TYPE_CHECKING:
     from fedpriv.gradients.engine import GradientEngine

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch
-from fedpriv.training.loss import IGNORED
+from fedpriv.training.record_loss import IGNORED
 
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker

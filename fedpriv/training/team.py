@@ -24,13 +24,13 @@ import torch
 
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.gradients.clip import ClippedSum
-from fedpriv.privacy.grid import Numerics
-from fedpriv.registry import site_method
+from fedpriv.methods.registry import site_method
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.usual import Numerics
 
 if TYPE_CHECKING:
+    from fedpriv.methods.pe_sgd.site import Span
     from fedpriv.models.vector import Vector
-    from fedpriv.training.pe_sgd import Span
     from fedpriv.training.private_step import SiteMethod, Unit
     from fedpriv.training.worker import ModelRecipe, Worker
 
@@ -250,7 +250,7 @@ def method_of(worker: Worker, name: str, span: Span | None = None) -> SiteMethod
     """The site's half of a method as a worker computes it: with its team, if it has one.
 
     Raises:
-        ConfigError: see `fedpriv.registry.site_method`.
+        ConfigError: see `fedpriv.methods.registry.site_method`.
     """
     method = site_method(name, span)
     return method if worker.team is None else Shared(method, worker.team, name, span)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from fedpriv.gradients.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
-from fedpriv.privacy.grid import Numerics, grid_of
-from fedpriv.training.steady import Rows, SteadyRows
+from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
+from fedpriv.privacy.mechanism.grid import grid_of
+from fedpriv.privacy.usual import Numerics
+from fedpriv.training.batch_invariance import Rows, SteadyRows
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedpriv.config.job import DenoiseSection, OptimizerSection
-from fedpriv.privacy.privatised import Privatised, post_process
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fedpriv import registry
 from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import ConfigError
+from fedpriv.methods import registry
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept

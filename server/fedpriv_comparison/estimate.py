@@ -12,7 +12,7 @@ import torch
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import FedprivError
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedpriv.config.job import JobConfig
-from fedpriv.privacy.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
 

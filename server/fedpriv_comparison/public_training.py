@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config.job import MAX_CLIP, JobConfig
+from fedpriv.config.job import JobConfig
 from fedpriv.data import DataSpec, Example, Population, load_population
 from fedpriv.errors import ConfigError
+from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.entropy import Entropy, InsecureEntropy
-from fedpriv.privacy.privatised import Privatised, public
-from fedpriv.privacy.sampling import poisson_sample
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource
+from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.privacy.mechanism.sampling import poisson_sample
+from fedpriv.privacy.usual import MAX_CLIP
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv.training.dp_lora import DpLora
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
@@ -97,8 +98,8 @@ def _of_the_records(
         with pool.borrow(ModelRecipe.of(config)) as worker:
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
-                entropy = InsecureEntropy(seed, name, number - 1)
-                total += raw_sum(worker, population, optimizer.vector.value, config, bound, entropy)
+                source = InsecureRandomness(seed, name, number - 1)
+                total += raw_sum(worker, population, optimizer.vector.value, config, bound, source)
         return public((total / expected).astype(np.float32))
 
     return slope
@@ -128,14 +129,14 @@ def raw_sum(
     parameters: Vector,
     config: JobConfig,
     bound: float,
-    entropy: Entropy,
+    source: RandomSource,
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A site's clipped sum over a Poisson sample, without noise, (P,).
 
     Privacy:
         None. Of public records alone.
     """
-    chosen = poisson_sample(len(population), config.privacy.sample_rate, entropy)
+    chosen = poisson_sample(len(population), config.privacy.sample_rate, source)
     units = [population.units[index] for index in chosen]
     total: np.ndarray[Any, np.dtype[np.float64]] = (
         DpLora().clipped_sum(worker, units, parameters, bound).value.cpu().numpy()

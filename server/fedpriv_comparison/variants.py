@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedpriv import registry
 from fedpriv.errors import ConfigError
+from fedpriv.methods import registry
 
 Place = Literal["federated", "pooled", "local"]
 PUBLIC = {  # methods without noise, for public records alone

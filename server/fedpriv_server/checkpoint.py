@@ -14,8 +14,8 @@ from pydantic import Field, TypeAdapter
 from fedpriv.config.job import MAX_JOB_STEPS
 from fedpriv.errors import RunError
 from fedpriv.files import replacing
-from fedpriv.privacy.ledger import Head
-from fedpriv.privacy.privatised import Privatised, require_privatised, restored
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised, restored
 from fedpriv.synthetic.records import Record
 from fedpriv.training.optimizer import Tensors
 

@@ -15,8 +15,8 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data import DataSpec, Example, load_examples
 from fedpriv.data.batch import buckets
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, require_privatised
-from fedpriv.training.loss import correct_tokens, record_losses, token_losses
+from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
+from fedpriv.training.record_loss import correct_tokens, record_losses, token_losses
 from fedpriv.training.worker import Worker
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from typing import Any
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedpriv import registry
+from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
 from fedpriv.data import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.models.stored import EMBEDDED
+from fedpriv.methods import registry
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.ledger import Head
-from fedpriv.privacy.privatised import Privatised, public
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.protocol import Proposal
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.gate import Gate

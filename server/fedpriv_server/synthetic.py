@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv import registry
 from fedpriv.config.job import DenoiseSection, JobConfig, ModelSection
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data import read_records
 from fedpriv.errors import ConfigError
+from fedpriv.methods import registry
 from fedpriv.models.base import load_base
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process, public
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.synthetic.chat import chat
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.errors import LedgerInUseError
-from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
-from fedpriv.privacy.history import new_dataset_id
-from fedpriv.privacy.ledger import Terms
+from fedpriv.privacy.ledger.history import new_dataset_id
+from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site, SiteSettings
@@ -90,9 +90,9 @@ class Sites:
             witness=section.witness,
         )
 
-        def entropy(job_id: str, slot: int) -> Entropy:
+        def csprng(job_id: str, slot: int) -> RandomSource:
             if seed is None:
-                return SystemEntropy()
-            return InsecureEntropy(seed, section.name, slot)
+                return SystemCsprng()
+            return InsecureRandomness(seed, section.name, slot)
 
-        return Site(settings, pool, entropy)
+        return Site(settings, pool, csprng)

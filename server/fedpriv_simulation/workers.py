@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
-from fedpriv.models.stored import parameters_of
 from fedpriv.training.worker import device_of
 
 COPIES = 2**31  # bytes that the copies of a model may take together, unless more are asked for

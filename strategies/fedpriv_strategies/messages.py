@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, received, require_privatised
+from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
 from fedpriv.wire import Blocks, encode, encode_text
 

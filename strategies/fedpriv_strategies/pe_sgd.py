@@ -7,11 +7,11 @@ from typing import Any
 
 from fedpriv.errors import FedprivError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, require_privatised
+from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.update import Aggregate
-from fedpriv_strategies.dp_lora import DpLoraStrategy
+from fedpriv_strategies.rounds import DpLoraStrategy
 
 log = logging.getLogger(__name__)
 

@@ -28,16 +28,16 @@ from client_setting import TERMS, Setting, request
 from scipy.special import logsumexp
 from scipy.stats import beta, binom
 
-import fedpriv.privacy.mechanism
+import fedpriv.privacy.mechanism.release
 import fedpriv.training.private_step
 from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.config.synthetic import ProjectionSection
-from fedpriv.privacy.accountant import epsilon_upper
-from fedpriv.privacy.rules import RdpRule
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.synthetic.records import SetChange, SyntheticSet
-from fedpriv.training.dp_lora import DpLora
-from fedpriv.training.pe_sgd import PeSgd
 from fedpriv_client.site import Site
 
 Scores = npt.NDArray[np.float64]
@@ -188,8 +188,10 @@ def test_it_catches_a_site_that_does_less(
     what: str, audited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "half of the noise":
-        whole = fedpriv.privacy.mechanism.deviation
-        monkeypatch.setattr(fedpriv.privacy.mechanism, "deviation", lambda *a: whole(*a) / 2)
+        whole = fedpriv.privacy.mechanism.release.deviation
+        monkeypatch.setattr(
+            fedpriv.privacy.mechanism.release, "deviation", lambda *a: whole(*a) / 2
+        )
     else:
         monkeypatch.setattr(
             fedpriv.training.private_step, "poisson_sample", lambda size, *_: np.arange(size)

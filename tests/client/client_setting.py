@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.ledger import Terms
+from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.limits import Limits
@@ -69,7 +69,7 @@ class Setting:
             witness=witness,
             model=model,
         )
-        return Site(settings, self.pool, lambda job, slot: SystemEntropy())
+        return Site(settings, self.pool, lambda job, slot: SystemCsprng())
 
     def limits(self, **changes: Any) -> Limits:
         known = {

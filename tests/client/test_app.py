@@ -16,7 +16,7 @@ import fedpriv.errors
 from fedpriv import wire as wire_module
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Wire
 from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
-from fedpriv.privacy.privatised import public
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.wire import encode
 from fedpriv_client.app import client_app

@@ -12,8 +12,8 @@ import pytest
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import ConfigError, FedprivError, LedgerError, ProtocolError
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.check import check_proposal, read_proposal
@@ -77,7 +77,7 @@ def settings(tmp_path: Path, proposal: Proposal) -> SiteSettings:
 
 def answer(settings: SiteSettings, proposal: Proposal, pool: WorkerPool) -> Any:
     """What the site itself says: its offer, or its reason against one."""
-    site = Site(settings, pool, lambda job, slot: SystemEntropy())
+    site = Site(settings, pool, lambda job, slot: SystemCsprng())
     try:
         return site.consider(proposal)
     except FedprivError as error:

@@ -23,7 +23,7 @@ from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
 from fedpriv.models.base import digest_of
 from fedpriv.pki.keys import new_key, write_key
-from fedpriv.privacy.ledger import Ledger, Plan
+from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv.report.budget import load_or_create_key
 from fedpriv_client import doctor
 from fedpriv_client.init import init_site

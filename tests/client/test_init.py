@@ -10,8 +10,8 @@ import pytest
 
 from fedpriv.config import load_site
 from fedpriv.errors import LedgerCorruptError, LedgerError
-from fedpriv.privacy.ledger import Ledger
-from fedpriv.privacy.rules import EnvelopeRule, SumRule
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.rules import EnvelopeRule, SumRule
 from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers, site_settings
 

@@ -8,9 +8,9 @@ import pytest
 
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import BudgetError, ProtocolError
-from fedpriv.privacy.accountant import epsilon_upper
-from fedpriv.privacy.ledger import Terms
-from fedpriv.privacy.rules import SumRule
+from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.protocol import Proposal
 from fedpriv_client.limits import Limits
 

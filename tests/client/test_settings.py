@@ -12,10 +12,10 @@ import pytest
 from fedpriv.config import SiteFile, load_site
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import BudgetError, ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.ledger import Ledger, Terms
-from fedpriv.privacy.rules import RdpRule
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.training.worker import ModelRecipe, WorkerPool
 from fedpriv_client.init import init_site
@@ -71,7 +71,7 @@ class Administrator:
 
     def start(self, *overrides: str) -> Site:
         settings = site_settings(self.read(*overrides), self.file)
-        return Site(settings, self.pool, lambda job, slot: SystemEntropy())
+        return Site(settings, self.pool, lambda job, slot: SystemCsprng())
 
     def worker_digest(self, of: str) -> str:
         recipe = ModelRecipe(

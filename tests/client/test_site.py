@@ -39,16 +39,17 @@ from fedpriv.errors import (
     ProtocolError,
     SlotError,
 )
-from fedpriv.privacy.entropy import SystemEntropy
-from fedpriv.privacy.export import verify_ledger
-from fedpriv.privacy.history import new_dataset_id
-from fedpriv.privacy.ledger import Head, Ledger, Plan, Terms
-from fedpriv.privacy.privatised import public
-from fedpriv.privacy.rules import RdpRule
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.ledger.history import new_dataset_id
+from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Terms
+from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, LocalSteps
 from fedpriv.report import budget
-from fedpriv.training import local_steps, steady
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.report.ledger_export import verify_ledger
+from fedpriv.training import batch_invariance as steady
+from fedpriv.training import local_steps
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client import disk_space
@@ -451,10 +452,10 @@ def test_an_unpaid_step_is_impossible(setting: Setting, monkeypatch: pytest.Monk
 
 
 def test_a_private_ledger_refuses_a_seed(setting: Setting) -> None:
-    from fedpriv.privacy.entropy import InsecureEntropy
+    from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 
     site = setting.site()
-    site._entropy = lambda job, slot: InsecureEntropy(1, slot)
+    site._csprng = lambda job, slot: InsecureRandomness(1, slot)
     site.consider(setting.proposal)
     assert ask(site, request(), TRAIN, setting.vector) == {
         "refused": "accounting",
@@ -928,7 +929,7 @@ class Ledgers:
             compute=self.setting.compute,
             lasting=True,
         )
-        Site(settings, self.setting.pool, lambda job, slot: SystemEntropy()).close()
+        Site(settings, self.setting.pool, lambda job, slot: SystemCsprng()).close()
 
 
 @pytest.fixture

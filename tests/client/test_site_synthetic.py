@@ -17,10 +17,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
-from fedpriv.privacy.privatised import public
+from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
-from fedpriv.training.pe_sgd import PeSgd
 from fedpriv_client import app
 from fedpriv_client.envelope import unpack
 from fedpriv_client.site import Site

@@ -14,12 +14,12 @@ from typer.testing import CliRunner, Result
 
 from fedpriv.commands.ledger import app
 from fedpriv.config.job import PrivacySection
-from fedpriv.config.usual import RuleName
 from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json
-from fedpriv.privacy.chain import GENESIS, row_hash
-from fedpriv.privacy.ledger import Ledger, Plan, Reservation
-from fedpriv.privacy.rules import RULES, EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.privacy.ledger.chain import GENESIS, row_hash
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation
+from fedpriv.privacy.ledger.rules import RULES, EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.privacy.usual import RuleName
 
 PLAN = Plan("job-1", "dp-lora", 0.1, 2.0, 1.0, 8, "sha256:" + "c" * 64)
 DIGEST = "sha256:" + "a" * 64

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config import load_job
 from fedpriv.config.job import seconds
 from fedpriv.config.load import EMBEDDED, digest
 from fedpriv.errors import ConfigError
-from fedpriv.models.stored import EMBEDDED as STORED
 
 
 def error_of(*overrides: str, file: Path | None = None) -> ConfigError:

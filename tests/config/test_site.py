@@ -9,7 +9,7 @@ import pytest
 from fedpriv.config import SiteFile, load_site
 from fedpriv.config.site import is_loopback
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
 
 TEXT = f"""
 [site]

@@ -211,7 +211,7 @@ def test_what_is_prepared_is_where_it_belongs(demo: Demo) -> None:
 def test_the_demo_runs_its_job(demo: Demo) -> None:
     """Two rounds of it; then the sites are stopped as an engine stops them."""
     from fedpriv.config.load import load_site
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.report import budget
     from fedpriv_client.settings import ledgers
 

@@ -20,11 +20,11 @@ from fuzz_target import Target, packed, parts, raw, refuses
 from pyarrow import parquet
 from safetensors.torch import save
 
+from fedpriv.base_model import parameters_of
 from fedpriv.config.load import EMBEDDED, digest, load_job
 from fedpriv.data.formats import READERS
 from fedpriv.data.read import read_records
 from fedpriv.errors import FedprivError
-from fedpriv.models.stored import parameters_of
 from fedpriv.process import read_status
 from fedpriv.report.rundir import read_run
 from fedpriv.synthetic.endpoint import _answer

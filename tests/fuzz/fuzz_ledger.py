@@ -18,15 +18,15 @@ from fuzz_mutate import json_bytes, mutate_bytes
 from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.errors import BudgetError, FedprivError, OverlapError
-from fedpriv.privacy.accountant import ACCOUNTANT
-from fedpriv.privacy.chain import APPLICATION, FORMAT, GENESIS, row_hash
-from fedpriv.privacy.export import export_ledger, verify_ledger
-from fedpriv.privacy.ledger import Ledger, Plan, Terms
-from fedpriv.privacy.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
-from fedpriv.privacy.units import ID, KEY_BYTES, Identity, UnitIndex
-from fedpriv.privacy.witness import Witness
+from fedpriv.privacy.accounting.accountant import ACCOUNTANT
+from fedpriv.privacy.ledger.chain import APPLICATION, FORMAT, GENESIS, row_hash
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.unit_index import ID, KEY_BYTES, Identity, UnitIndex
+from fedpriv.privacy.ledger.witness import Witness
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetEvent, BudgetReport
+from fedpriv.report.ledger_export import export_ledger, verify_ledger
 from fedpriv_server.reports import _report as received_report
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)  # guards nothing

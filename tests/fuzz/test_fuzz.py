@@ -16,7 +16,7 @@ from fuzz_target import Target
 
 from fedpriv.config import load
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.privacy import witness
+from fedpriv.privacy.ledger import witness
 
 QUICK, LONG = 6_000, 100_000  # cases in all
 EACH = pytest.mark.parametrize("name", TARGETS)

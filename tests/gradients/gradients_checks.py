@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedpriv.data.batch import Batch
-from fedpriv.training.loss import record_losses
+from fedpriv.training.record_loss import record_losses
 
 
 def random_batch(worker: Any, lengths: list[int], width: int = 20, seed: int = 0) -> Batch:

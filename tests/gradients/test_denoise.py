@@ -15,7 +15,7 @@ from fedpriv.config.job import DenoiseSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.edge import edge_margin, noise_edge
-from fedpriv.privacy.privatised import public, received
+from fedpriv.privacy.mechanism.privatised import public, received
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

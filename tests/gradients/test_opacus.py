@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.gradients.opacus import OpacusGradients
-from fedpriv.training.loss import record_losses
+from fedpriv.training.record_loss import record_losses
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.per_sample import PerSampleGradients
-from fedpriv.training.loss import record_losses
+from fedpriv.training.record_loss import record_losses
 
 KINDS = [
     ("bert", "classification"),

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import LoraSection, ModelSection
 from fedpriv.errors import ConfigError, ModelError, ProtocolError
 from fedpriv.models.base import load_base, load_tokenizer
 from fedpriv.models.lora import attach_lora
-from fedpriv.models.stored import EMBEDDED
 from fedpriv.models.vector import TrainableVector, check_vector
 
 Make = Callable[..., Any]

@@ -51,19 +51,19 @@ def _around(
 
 
 def _before_reserve(marker: Path) -> None:
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     _around(Ledger, "reserve_all", lambda _, j, slots, d: ROUND in slots and _die(marker), None)
 
 
 def _after_reserve(marker: Path) -> None:
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     _around(Ledger, "reserve_all", None, lambda _, j, slots, d: ROUND in slots and _die(marker))
 
 
 def _after_release(marker: Path) -> None:
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     _around(
         Ledger,
@@ -185,7 +185,7 @@ def _replayed(marker: Path) -> None:
 
 def _slow(marker: Path) -> None:
     """The site takes longer for one slot than the round lasts."""
-    from fedpriv.privacy.ledger import Ledger
+    from fedpriv.privacy.ledger.ledger import Ledger
 
     def sleep(_: object, job: str, slots: range, digest: str) -> None:
         if ROUND in slots and _strikes(marker):
@@ -347,7 +347,7 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "truncated": _update(_truncated_bytes),
     "stale": _stale,
     "full-disk": _full_disk(
-        "fedpriv.privacy.ledger.Ledger", "reserve_all", lambda _, j, slots, d: ROUND in slots
+        "fedpriv.privacy.ledger.ledger.Ledger", "reserve_all", lambda _, j, slots, d: ROUND in slots
     ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),

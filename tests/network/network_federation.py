@@ -146,7 +146,7 @@ class Federation:
     def totals(self, index: int) -> tuple[float, float, float, int]:
         """What a site's ledger says: ε committed, allocated, spent, and slots reserved."""
         from fedpriv.config.load import load_site
-        from fedpriv.privacy.ledger import Ledger
+        from fedpriv.privacy.ledger.ledger import Ledger
         from fedpriv_client.settings import ledgers
 
         (path,) = ledgers(load_site(self.site_file(index))).values()

@@ -19,8 +19,8 @@ from flwr.clientapp import ClientApp
 from fedpriv.config import load_job
 from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RoundError, RunError
-from fedpriv.privacy.ledger import Head
-from fedpriv.privacy.privatised import TrustModel, public
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.worker import WorkerPool
@@ -94,7 +94,7 @@ MEMORY = """
 import resource, sys
 from pathlib import Path
 import torch, safetensors.torch
-from fedpriv.privacy.privatised import public
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv_server.checkpoint import Checkpoint
 
 def peak():

@@ -32,10 +32,10 @@ from fedpriv.errors import (
     RunError,
     RunningError,
 )
-from fedpriv.privacy.accountant import Event, epsilon_upper
-from fedpriv.privacy.ledger import Ledger, Terms
-from fedpriv.privacy.privatised import public
-from fedpriv.privacy.rules import PlanRule, RdpRule, SumRule
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.report.budget import read, verify
 from fedpriv.training.worker import WorkerPool
 from fedpriv_client.app import client_app

@@ -14,7 +14,7 @@ from flwr.app import Context, Message
 
 from fedpriv.config import load_job
 from fedpriv.errors import PausedError
-from fedpriv.privacy.ledger import Ledger
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Refusal
 from fedpriv_server.run_directory import site_folder
 from fedpriv_simulation import visits as module

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from fedpriv import wire as wire_module
 from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
+from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, TrustModel, public, received
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.privacy.mechanism.privatised import Privatised, TrustModel, public, received
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.wire import Blocks, encode
 from fedpriv_strategies import aggregate
@@ -200,7 +200,7 @@ def test_after_a_mean_was_taken_another_one_begins() -> None:
 MEMORY = """
 import io, resource, sys
 import numpy as np
-from fedpriv.privacy.privatised import received
+from fedpriv.privacy.mechanism.privatised import received
 from fedpriv.wire import BLOCK, Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedpriv import wire as wire_module
 from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError, RawValueError, RoundError
-from fedpriv.privacy.privatised import TrustModel, public
+from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED, Offer, Refusal, StepReply, parse_answer
 from fedpriv.wire import encode
 from fedpriv_strategies.messages import as_arrays, as_blocks, body_bytes, payload_bytes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config.job import GateSection
 from fedpriv.errors import ConfigError
-from fedpriv.privacy.privatised import public
+from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.gate import FEWEST, PASSES, Choice, Gate
 
 

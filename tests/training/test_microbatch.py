@@ -15,9 +15,9 @@ import torch
 from fedpriv import memory
 from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.encode import Example
-from fedpriv.training.dp_lora import DpLora
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.pe_sgd.site import PeSgd, Span
 from fedpriv.training.microbatch import ON_A_CPU, TRIED, is_out_of_memory, records_that_fit
-from fedpriv.training.pe_sgd import PeSgd, Span
 
 Make = Callable[..., Any]
 

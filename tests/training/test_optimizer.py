@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RawValueError
-from fedpriv.privacy.privatised import TrustModel, public, received, restored
+from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
 from fedpriv.training import optimizer as optimizer_module
 from fedpriv.training.optimizer import VectorOptimizer
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.gradients.clip import ClippedSum, zeros
-from fedpriv.privacy.entropy import Entropy, InsecureEntropy, SystemEntropy
-from fedpriv.privacy.grid import grid_of
-from fedpriv.privacy.ledger import Plan, Reservation
-from fedpriv.privacy.mechanism import release_gaussian
-from fedpriv.privacy.sampling import poisson_sample
+from fedpriv.privacy.ledger.ledger import Plan, Reservation
+from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
+from fedpriv.privacy.mechanism.grid import grid_of
+from fedpriv.privacy.mechanism.release import release_gaussian
+from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.training.private_step import private_step
 
 SIZE = 5000
@@ -57,11 +57,11 @@ def plan(numerics: Any = "default", rate: float = 0.5) -> Plan:
     return Plan("job", "any", rate, 1.5, 2.0, 3, "sha256:" + "c" * 64, numerics)
 
 
-def release(method: Method, population: int, reservation: Reservation, entropy: Entropy) -> Any:
+def release(method: Method, population: int, reservation: Reservation, csprng: RandomSource) -> Any:
     worker: Any = SimpleNamespace(failures=Counter())
     units: Any = Population(population)
     parameters = np.zeros(SIZE, dtype=np.float32)
-    return private_step(method, worker, units, parameters, reservation, entropy, SIZE).value
+    return private_step(method, worker, units, parameters, reservation, csprng, SIZE).value
 
 
 def is_the_plans_noise(value: np.ndarray) -> bool:
@@ -74,7 +74,7 @@ def test_a_step_that_fails_whole_releases_the_plans_noise(pay: Pay, numerics: An
         assert asked == numerics
         raise MemoryError("a very long record was sampled")
 
-    assert is_the_plans_noise(release(Method(fail), 9, pay(plan(numerics)), SystemEntropy()))
+    assert is_the_plans_noise(release(Method(fail), 9, pay(plan(numerics)), SystemCsprng()))
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
@@ -86,7 +86,7 @@ def test_an_empty_sample_releases_the_plans_noise(pay: Pay, numerics: Any) -> No
     for population, rate in ((0, 0.5), (3, 1e-12)):
         method = Method(nothing)
         assert is_the_plans_noise(
-            release(method, population, pay(plan(numerics, rate)), SystemEntropy())
+            release(method, population, pay(plan(numerics, rate)), SystemCsprng())
         )
         assert len(method.units) == 0
 
@@ -94,10 +94,10 @@ def test_an_empty_sample_releases_the_plans_noise(pay: Pay, numerics: Any) -> No
 def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else(pay: Pay) -> None:
     total = ClippedSum(torch.linspace(-9, 9, SIZE, dtype=torch.float64), 2.0)
     method = Method(lambda _: total)
-    found = release(method, 40, pay(plan()), InsecureEntropy(1))
-    entropy = InsecureEntropy(1)
-    assert list(method.units) == poisson_sample(40, 0.5, entropy).tolist()
-    assert np.array_equal(found, release_gaussian(total, pay(plan()), entropy).value)
+    found = release(method, 40, pay(plan()), InsecureRandomness(1))
+    csprng = InsecureRandomness(1)
+    assert list(method.units) == poisson_sample(40, 0.5, csprng).tolist()
+    assert np.array_equal(found, release_gaussian(total, pay(plan()), csprng).value)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else(pay: P
 )
 def test_a_sum_that_is_none_releases_the_plans_noise(pay: Pay, total: ClippedSum) -> None:
     """Whatever a method returns, an answer does not tell that a unit was sampled."""
-    found = release(Method(lambda _: total), 9, pay(plan()), SystemEntropy())
+    found = release(Method(lambda _: total), 9, pay(plan()), SystemCsprng())
     assert found.shape == (SIZE,) and is_the_plans_noise(found)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.registry import site_method
+from fedpriv.methods.registry import site_method
 from fedpriv.training.team import Shared, dealt, devices_after, method_of
 
 CLIP = 0.4

@@ -12,7 +12,7 @@ import pytest
 from fedpriv.config.job import DenoiseSection, GateSection, OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
-from fedpriv.privacy.privatised import Privatised, public, received
+from fedpriv.privacy.mechanism.privatised import Privatised, public, received
 from fedpriv.training.gate import Gate
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.update import Aggregate, Found, Update

@@ -15,7 +15,12 @@ import pytest
 from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.privatised import Privatised, post_process, public, require_privatised
+from fedpriv.privacy.mechanism.privatised import (
+    Privatised,
+    post_process,
+    public,
+    require_privatised,
+)
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint

@@ -1,0 +1,1 @@
+"""Private training methods, each in a folder of its own, found by name."""

@@ -1,0 +1,1 @@
+"""DP-LoRA: clipped per-record gradients of an adapter, added up and noised."""

@@ -1,0 +1,1 @@
+"""PE-SGD: coefficients of a gradient in the gradients of a public synthetic set."""

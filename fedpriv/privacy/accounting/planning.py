@@ -1,0 +1,282 @@
+"""The number that is missing from a plan, and what the plan costs.
+
+A plan is five numbers: ε, δ, the sample rate, the steps and the noise multiplier. Four of them
+give the fifth; all five can be checked. Everything here is computed from public numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fedpriv.errors import AccountingError, ConfigError
+from fedpriv.privacy import usual
+from fedpriv.privacy.accounting.accountant import (
+    ACCOUNTANT,
+    Event,
+    OnlineAccountant,
+    epsilon_of_group,
+    epsilon_replace_one,
+    epsilon_upper,
+)
+from fedpriv.privacy.accounting.calibration import (
+    calibrate_delta,
+    calibrate_noise,
+    calibrate_rate,
+    calibrate_steps,
+)
+from fedpriv.privacy.ledger.plan import MAX_STEPS
+
+DEFAULT_RECORDS = (2, 3, 5)
+MAX_RECORDS = 100  # of one person; the time grows with them
+ASSUMPTIONS = (
+    "ε is an upper bound, at δ, for adding or removing one unit, over all steps together.",
+    "Each unit is in each step on its own, with the sample rate as its chance, and nobody outside"
+    " the site learns who was in (secret Poisson sampling).",
+    "Each step adds fresh Gaussian noise of noise multiplier × clip norm to a sum of vectors"
+    " clipped to that norm.",
+    "Rate, noise and number of steps are fixed before the first step; steps left out stay paid.",
+    "The figures are those of one site: who is in several loses the sum.",
+)
+_SOLVERS: dict[str, Callable[..., float]] = {  # each takes the other four by name
+    "delta": calibrate_delta,
+    "sample_rate": calibrate_rate,
+    "steps": calibrate_steps,
+    "noise_multiplier": calibrate_noise,
+}
+_LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
+    "epsilon": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "8"),
+    "delta": (lambda x: 0 < x < 1, "must be between 0 and 1", "1e-5"),
+    "sample_rate": (lambda x: 0 < x <= 1, "must be above 0 and at most 1", "0.05"),
+    "steps": (
+        lambda x: 1 <= x <= MAX_STEPS and x == int(x),
+        f"must be a whole number from 1 to {MAX_STEPS:g}",
+        "60",
+    ),
+    "noise_multiplier": (
+        lambda x: 1e-3 <= x < math.inf,
+        "must be at least 0.001, which is next to no noise, and finite",
+        "1",
+    ),
+    "batch": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "16"),
+    "size": (lambda x: 1 <= x < math.inf and x == int(x), "must be a whole number of units", "250"),
+    "records": (
+        lambda x: 1 <= x <= MAX_RECORDS and x == int(x),
+        f"must be a whole number from 1 to {MAX_RECORDS}",
+        "5",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Equal steps with all five numbers known.
+
+    Attributes:
+        event: the steps.
+        delta: δ of every figure.
+        target_epsilon: the ε that was asked for; None when ε is what was solved for.
+        solved_for: the field that was missing; None when the plan was only checked.
+        delta_is_default: nobody gave δ, and something else was missing.
+        size: declared number of units, if it was given.
+    """
+
+    event: Event
+    delta: float
+    target_epsilon: float | None
+    solved_for: str | None
+    delta_is_default: bool
+    size: int | None
+
+    @cached_property
+    def epsilon(self) -> float:
+        """What the plan costs: an upper bound, for add/remove of one unit."""
+        return epsilon_upper([self.event], self.delta)
+
+    def curve(self) -> list[tuple[int, float]]:
+        """(steps, ε) in tenths of the planned steps, to half as many again."""
+        q, sigma, planned = self.event.sample_rate, self.event.noise_multiplier, self.event.count
+        counts = sorted({math.ceil(tenths * planned / 10) for tenths in range(1, 16)})
+        return [(count, epsilon_upper([Event(q, sigma, count)], self.delta)) for count in counts]
+
+    def one_more_round(self) -> float:
+        """ε(T + 1) − ε(T).
+
+        Both on one grid: what two grids differ by may be as much as a step costs.
+        """
+        one = Event(self.event.sample_rate, self.event.noise_multiplier, 1)
+        online = OnlineAccountant([self.event, one], self.delta)
+        online.add(self.event)
+        planned = online.epsilon()
+        online.add(one)
+        return online.epsilon() - planned
+
+    def figures(self, records: Sequence[int] = DEFAULT_RECORDS) -> dict[str, Any]:
+        """The plan and what it means, ready for JSON. Where there is no finite bound: None.
+
+        Args:
+            records: how many records people may have, each of them a unit of its own.
+
+        Raises:
+            ConfigError: for records outside 1 to `MAX_RECORDS`.
+        """
+        for k in records:
+            _check("records", k)
+        q, target = self.event.sample_rate, self.target_epsilon
+        return {
+            "solved_for": self.solved_for,
+            "epsilon": self.epsilon,
+            "target_epsilon": target,
+            "within_target": None if target is None else self.epsilon <= target,
+            "delta": self.delta,
+            "delta_is_default": self.delta_is_default,
+            "sample_rate": q,
+            "steps": self.event.count,
+            "noise_multiplier": self.event.noise_multiplier,
+            "size": self.size,
+            "expected_batch": None if self.size is None else q * self.size,
+            "one_more_round": self.one_more_round(),
+            "group": [
+                {"records": k, "epsilon": _finite(epsilon_of_group(self.event, self.delta, k))}
+                for k in records
+            ],
+            "replace_one_epsilon": _finite(epsilon_replace_one(self.event, self.delta)),
+            "curve": [{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.curve()],
+            "accountant": ACCOUNTANT,
+            "assumptions": list(ASSUMPTIONS),
+        }
+
+
+def solve(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    noise_multiplier: float | None = None,
+    batch: float | None = None,
+    size: int | None = None,
+) -> Planned:
+    """A plan, from all but one of its five numbers or from all of them.
+
+    Args:
+        epsilon: target that the plan may cost at most.
+        delta: where it is missing and something else is too, `usual.DELTA`.
+        sample_rate: chance of a unit to be in a step.
+        steps: number of equal steps.
+        noise_multiplier: standard deviation of the noise over the clip norm.
+        batch: expected batch, in units; with `size` it stands for the sample rate.
+        size: declared number of units. Public, as everything here.
+
+    Raises:
+        ConfigError: a value out of range, contradictory values, or too few of them.
+        AccountingError: no value of what is missing meets the target.
+
+    Source:
+        `fedpriv.privacy.accounting.calibration`.
+    """
+    given = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "sample_rate": sample_rate,
+        "steps": steps,
+        "noise_multiplier": noise_multiplier,
+    }
+    for name, value in {**given, "batch": batch, "size": size}.items():
+        if value is not None:
+            _check(name, value)
+    if batch is not None:
+        given["sample_rate"] = _rate(batch, size, sample_rate)
+    missing = [name for name, value in given.items() if value is None]
+    delta_is_default = "delta" in missing and len(missing) > 1
+    if delta_is_default:
+        given["delta"] = usual.DELTA
+        missing.remove("delta")
+    if len(missing) > 1:
+        raise _too_few(missing)
+    plan = {name: value for name, value in given.items() if value is not None}
+    if size is not None and "delta" in plan:
+        _check_delta(plan["delta"], size, delta_is_default)
+    solved_for = missing[0] if missing else None
+    if solved_for in _SOLVERS:
+        plan[solved_for] = _SOLVERS[solved_for](**plan)
+    if plan["steps"] == 0:
+        step = Event(plan["sample_rate"], plan["noise_multiplier"], 1)
+        raise AccountingError(
+            f"Expected epsilon={epsilon!r} to pay for a step with delta={plan['delta']!r},"
+            f" sample_rate={step.sample_rate!r} and noise_multiplier={step.noise_multiplier!r}:"
+            f" one costs {epsilon_upper([step], plan['delta']):.4g}. Use more noise or a smaller"
+            " rate."
+        )
+    if size is not None and solved_for == "delta" and plan["delta"] >= 1 / size:
+        raise AccountingError(
+            f"Expected delta={plan['delta']!r}, the least at which the plan costs at most"
+            f" epsilon={epsilon!r}, to be below 1/size = {1 / size:.4g}. Use more noise or fewer"
+            " steps, or allow a larger epsilon."
+        )
+    return Planned(
+        event=Event(plan["sample_rate"], plan["noise_multiplier"], int(plan["steps"])),
+        delta=plan["delta"],
+        target_epsilon=epsilon,
+        solved_for=solved_for,
+        delta_is_default=delta_is_default,
+        size=size,
+    )
+
+
+def _too_few(missing: Sequence[str]) -> ConfigError:
+    fix = f"Add any {len(missing) - 1} of these {len(missing)}; the one left out is solved for."
+    if "sample_rate" in missing:
+        fix += " --batch with --size stands for --sample-rate."
+    return ConfigError("too few values", key=", ".join(map(_option, missing)), fix=fix)
+
+
+def _rate(batch: float, size: int | None, sample_rate: float | None) -> float:
+    if sample_rate is not None:
+        raise ConfigError(
+            f"contradicts --batch {batch:g}, which says the rate too",
+            key="--sample-rate",
+            value=sample_rate,
+            fix="Leave one of them out.",
+        )
+    if size is None:
+        raise ConfigError(
+            "says no rate without the number of units it is drawn from",
+            key="--batch",
+            value=batch,
+            fix="Add --size with the declared number of units, or give --sample-rate instead.",
+        )
+    if batch > size:
+        raise ConfigError(
+            f"is more than --size {size}", key="--batch", value=batch, fix="Make it smaller."
+        )
+    return batch / size
+
+
+def _check_delta(delta: float, size: int, is_default: bool) -> None:
+    if delta >= 1 / size:
+        raise ConfigError(
+            f"must be below 1/size = {1 / size:.4g}"
+            + (", and its default is not" if is_default else ""),
+            key="--delta",
+            value=delta,
+            fix=f"Such as --delta 1e-{len(str(size)) + 1}.",
+        )
+
+
+def _check(name: str, value: float) -> None:
+    fits, problem, example = _LIMITS[name]
+    if not fits(value):
+        option = _option(name)
+        raise ConfigError(problem, key=option, value=value, fix=f"Such as {option} {example}.")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

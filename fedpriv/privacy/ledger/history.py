@@ -1,0 +1,429 @@
+"""What the rows of a ledger add up to: terms, plans, slots, and what they cost.
+
+Nothing here touches a file, so that the same reading serves an open ledger and the export that
+somebody else verifies.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import InitVar, asdict, dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger.chain import Head
+from fedpriv.privacy.ledger.plan import Account, Plan
+from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, Rule, rule_of
+from fedpriv.privacy.usual import MAX_UNITS
+
+Slot = tuple[str, int]
+UNKNOWN = "unknown"  # numerics of plans that were lost
+RELATION = "add-or-remove-one-unit"
+SPENT = (
+    "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
+    " what was released"
+)
+ALLOCATED = "the plans accepted so far in full, less what the rule gives back of closed ones"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a ledger is about; fixed when it is created, but for what `Ledger.grow` changes.
+
+    Attributes:
+        dataset_id: random, never a hash of the data (that would tell who is in it).
+        declared_size: units in the population, as the administrator states it.
+        unit: ``record`` or the id column whose rows are one unit.
+        max_records_per_unit: how many records of a unit enter its vector.
+        delta: of the (ε, δ) claim, below 1 / declared_size.
+        budget: ε for the whole life of the ledger.
+        simulated: made by a simulation; the network engine refuses it.
+        private: False when sampling or noise came from a seed (public data only).
+        witnessed: a witness outside the backup is told of every row, and has to be named.
+        rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
+
+        new: not read back from a ledger, which stays as it is whatever a later accountant says.
+
+    Raises:
+        LedgerError: terms that promise nothing, or that no plan could meet.
+    """
+
+    dataset_id: str
+    declared_size: int
+    unit: str
+    max_records_per_unit: int
+    delta: float
+    budget: float
+    simulated: bool
+    private: bool = True
+    witnessed: bool = False
+    rule: Rule = field(default_factory=PlanRule)
+    relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+    new: InitVar[bool] = True
+
+    def __post_init__(self, new: bool) -> None:
+        sizes = (self.declared_size, self.max_records_per_unit)
+        flags = (self.simulated, self.private, self.witnessed)
+        if not all(type(text) is str for text in (self.dataset_id, self.unit)):
+            raise LedgerError("Expected dataset id and unit to be texts.")
+        if not all(type(size) is int and 1 <= size <= MAX_UNITS for size in sizes):
+            raise LedgerError(
+                f"Expected sizes={shown(sizes)} to be integers from 1 to {MAX_UNITS:g}."
+            )
+        if not all(type(flag) is bool for flag in flags) or self.relation != RELATION:
+            raise LedgerError(f"Expected flags={flags} and relation={self.relation!r} as known.")
+        if not 0 < self.budget <= sys.float_info.max:
+            raise LedgerError(f"Expected budget={shown(self.budget)} > 0 and finite.")
+        if not 0 < self.delta < 1 / self.declared_size:
+            raise LedgerError(
+                f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
+            )
+        self.rule.limit(self.budget, self.delta)
+        if new and isinstance(self.rule, EnvelopeRule):
+            self.rule.check_budget(self.budget, self.delta)
+
+    @property
+    def plan_delta(self) -> float:
+        """The δ at which one plan's noise is calibrated."""
+        return getattr(self.rule, "delta_per_plan", self.delta)
+
+
+def new_dataset_id() -> str:
+    """A random name for a population: nothing about the records can be learned from it."""
+    return secrets.token_hex(16)
+
+
+class Mark(NamedTuple):
+    """What plans had taken from a row on: all of them, and those that were open, in full.
+
+    And what the declared size and δ were.
+    """
+
+    rows: int
+    used: Amounts
+    open: Amounts
+    declared_size: int
+    delta: float
+
+
+class History:
+    """The state that rows lead to, taken in one after the other.
+
+    Args:
+        kind, body: of the first row, which holds the terms.
+
+    Attributes:
+        accounts: job → its plan and how far it is.
+        requests: reserved slot → digest of the request it was reserved for.
+        releases: released slot → digest of the reply.
+        lost: heads that were seen of copies that are lost, and that are accounted for.
+        distinct: statements that look-alikes of another ledger's units are other people: the data
+            set of that ledger, and who says so.
+        grown: the declared size was raised, or δ lowered, since the ledger was made.
+
+    Raises:
+        ValueError: a row that can't follow those before it.
+    """
+
+    def __init__(self, kind: str, body: dict[str, Any]) -> None:
+        fields = _fields(body)
+        try:
+            if kind != "terms":
+                raise ValueError("the first row is not the terms")
+            self.terms = Terms(**{**fields, "rule": rule_of(fields["rule"])}, new=False)
+        except (FedprivError, ArithmeticError, TypeError, KeyError) as error:
+            raise ValueError(f"its terms can't be read ({error})") from None
+        self.accounts: dict[str, Account] = {}
+        self.requests: dict[Slot, str] = {}
+        self.releases: dict[Slot, str] = {}
+        self.lost: set[Head] = set()
+        self.distinct: list[tuple[str, str]] = []
+        self.grown = False
+        self.rows = 1
+        self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
+        self._open = [Fraction(0)] * len(self.limit)
+        self._marks = [Mark(1, self.used, self.used, *self._sizes)]
+
+    def take(self, kind: str, body: dict[str, Any]) -> None:
+        """Take in one more row."""
+        fields = _fields(body)
+        readers: dict[str, Callable[..., None]] = {
+            "plan": self._plan,
+            "reserve": self._reserve,
+            "release": self._release,
+            "close": self._close,
+            "restored": self._restored,
+            "distinct": self._distinct,
+            "grown": self._grown,
+        }
+        try:
+            readers[kind](**fields)
+            if kind not in ("reserve", "release"):
+                taken = self.used, tuple(map(float, self._open))
+                self._marks.append(Mark(self.rows + 1, *taken, *self._sizes))
+        except (FedprivError, ArithmeticError, TypeError, KeyError, ValueError):
+            job = fields.get("job", "")
+            raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
+        self.rows += 1
+
+    def _plan(self, **fields: Any) -> None:
+        plan = Plan(**fields)
+        if plan.job in self.accounts:
+            raise ValueError
+        self.accounts[plan.job] = account = Account(plan)
+        self._charge(self._used, account, 1)
+        self._charge(self._open, account, 1)
+
+    def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
+        steps = account.charged(refunds=self.terms.rule.refunds)
+        cost = self.terms.rule.cost(account.plan, steps, self.terms.delta)
+        for index, amount in enumerate(cost):
+            sums[index] += sign * Fraction(amount)
+
+    def _reserve(self, job: str, slot: int, request: str) -> None:
+        account, key = self.accounts[job], (job, slot)
+        if account.closed or key in self.requests or type(slot) is not int:
+            raise ValueError
+        if type(request) is not str:
+            raise ValueError
+        if not 0 <= slot < account.plan.steps:
+            raise ValueError
+        self.requests[key] = request
+        account.reserved += 1
+
+    def _release(self, job: str, slot: int, reply: str) -> None:
+        key = (job, slot)
+        if key not in self.requests or key in self.releases or type(reply) is not str:
+            raise ValueError
+        self.releases[key] = reply
+
+    def _close(self, job: str) -> None:
+        account = self.accounts[job]
+        if account.closed:
+            raise ValueError
+        self._charge(self._open, account, -1)
+        self._charge(self._used, account, -1)
+        account.closed = "closed"
+        self._charge(self._used, account, 1)
+
+    def _restored(self, rows: int, heads: list[str], lost: list[float]) -> None:
+        """An older copy goes on: whatever was open, or was taken in the lost one, is spent.
+
+        Args:
+            rows: of the newest head that was seen of the lost copy.
+            heads: the hashes of its last rows, of all that this copy does not have, oldest first.
+            lost: what was taken in them.
+        """
+        if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in lost):
+            raise ValueError
+        if type(rows) is not int or type(heads) is not list or not 0 < len(heads) <= rows:
+            raise ValueError
+        if not all(type(head) is str for head in heads):
+            raise ValueError
+        for account in self.accounts.values():
+            account.closed = account.closed or "lost"
+        self._open = [Fraction(0)] * len(self._open)
+        self._used = [a + Fraction(b) for a, b in zip(self._used, lost, strict=True)]
+        first = rows - len(heads) + 1
+        self.lost.update(Head(number, head) for number, head in enumerate(heads, first))
+
+    def _distinct(self, other: str, by: str) -> None:
+        if not all(type(text) is str and text for text in (other, by)):
+            raise ValueError
+        self.distinct.append((other, by))
+
+    def _grown(self, declared_size: int, delta: float) -> None:
+        if declared_size < self.terms.declared_size or delta > self.terms.delta:
+            raise ValueError
+        if isinstance(self.terms.rule, PlanRule) and self.used[0]:
+            raise ValueError
+        self.terms = replace(self.terms, declared_size=declared_size, delta=delta, new=False)
+        self.grown = True
+
+    def check_grown(self, declared_size: int, delta: float) -> None:
+        """Check that what was taken so far is within the budget at a smaller δ, too.
+
+        Raises:
+            LedgerError: it is not, or the ledger is not one that can grow.
+        """
+        terms, rule = self.terms, self.terms.rule
+        if declared_size < terms.declared_size or delta > terms.delta:
+            raise LedgerError(
+                f"Expected a size >= {terms.declared_size} and a delta <= {terms.delta:g}: what was"
+                " promised to the people of a ledger is not taken back."
+            )
+        if (declared_size, delta) == (terms.declared_size, terms.delta):
+            raise LedgerError("Size and delta are these already. Nothing was changed.")
+        if isinstance(rule, PlanRule) and self.used[0]:
+            raise LedgerError(
+                "Under the rule 'plan' the ledger holds its one plan already, calibrated for its"
+                " delta; a larger population gets no other. Nothing was changed."
+            )
+        grown = replace(terms, declared_size=declared_size, delta=delta, new=True)
+        limit = rule.limit(grown.budget, delta)
+        if not all(used <= most for used, most in zip(self.used, limit, strict=True)):
+            raise LedgerError(
+                f"At delta={delta:g} the plans so far would cost more than the budget"
+                f" {terms.budget:g}: they took {shown(self.used)} of {shown(limit)} under the rule"
+                f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
+            )
+
+    def allocated_with(self, plan: Plan) -> float:
+        """`epsilon_allocated` with one more plan, which is not taken in.
+
+        Decided at the door only: rows that were accepted once are read back whatever a later
+        accountant makes of them.
+
+        Raises:
+            BudgetError: it is over what is left, or its job is known.
+        """
+        terms, rule = self.terms, self.terms.rule
+        if plan.job in self.accounts:
+            raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
+        rule.check(plan, terms.budget, terms.delta)
+        cost = rule.cost(plan, plan.steps, terms.delta)
+        used = [total + Fraction(amount) for total, amount in zip(self._used, cost, strict=True)]
+        if not all(amount <= limit for amount, limit in zip(used, self.limit, strict=True)):
+            raise BudgetError(self._refusal(plan))
+        return rule.allocated(tuple(map(float, used)), terms.delta)
+
+    def _refusal(self, plan: Plan) -> str:
+        if isinstance(self.terms.rule, PlanRule):
+            held = ", ".join(map(repr, self.accounts)) or "one that was lost"
+            return (
+                "Under the rule 'plan' this ledger holds one plan for life, that of job"
+                f" {held}, and job {plan.job!r} would be another. Stopped or finished slots stay"
+                " charged. Adding records does not make a fresh budget."
+            )
+        rule, allocated = self.terms.rule.name, self.epsilon_allocated
+        return (
+            f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
+            f" {plan.noise_multiplier:g} are more than what is left under the rule"
+            f" {rule!r}: ε = {allocated:.3f} is allocated of the budget"
+            f" {self.terms.budget:g}. Use more noise, a lower rate or fewer steps, or close plans"
+            " that will not go on."
+        )
+
+    @property
+    def limit(self) -> Amounts:
+        """What there is in all, in the rule's currency."""
+        return self.terms.rule.limit(self.terms.budget, self.terms.delta)
+
+    @property
+    def _sizes(self) -> tuple[int, float]:
+        return self.terms.declared_size, self.terms.delta
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rule takes no further plan, whatever it costs."""
+        return isinstance(self.terms.rule, PlanRule) and self.used[0] >= 1
+
+    @property
+    def used(self) -> Amounts:
+        """What plans have taken of it."""
+        return tuple(map(float, self._used))
+
+    def mark(self, rows: int) -> Mark:
+        """What plans had taken when there were so many rows."""
+        return self._marks[bisect_right(self._marks, rows, key=lambda mark: mark.rows) - 1]
+
+    @property
+    def epsilon_committed(self) -> float:
+        """The claim for life, an upper bound; `Rule.guarantee` says what it covers."""
+        terms, used = self.terms, self.used
+        claim = terms.rule.claim(used, terms.budget, terms.delta)
+        return max(claim, terms.rule.allocated(used, terms.delta))
+
+    @property
+    def numerics(self) -> frozenset[str]:
+        """In which plans computed, or may still compute, what the claim is about.
+
+        After a copy was lost, nobody knows what its plans were.
+        """
+        in_it = (a for a in self.accounts.values() if a.reserved or a.closed != "closed")
+        return frozenset({a.plan.numerics for a in in_it} | ({UNKNOWN} if self.lost else set()))
+
+    @property
+    def epsilon_allocated(self) -> float:
+        """An upper bound over the plans accepted so far, as the rule charges them."""
+        return self.terms.rule.allocated(self.used, self.terms.delta)
+
+    @property
+    def epsilon_spent(self) -> float:
+        """An upper bound over the reserved slots only; see `SPENT` for what it is worth.
+
+        After a copy was lost, nobody knows which slots were, and all that is allocated counts.
+        """
+        spent = epsilon_upper(self.spent_events, self.terms.delta)
+        return max(spent, self.epsilon_allocated) if self.lost else spent
+
+    @property
+    def is_over(self) -> bool:
+        """Whether plans have taken more than there is; a later accountant's digits apart."""
+        return any(used > 1.01 * limit for used, limit in zip(self.used, self.limit, strict=True))
+
+    @property
+    def guarantee(self) -> str:
+        """What `epsilon_committed` covers."""
+        if self.is_over:
+            return (
+                f"NOT KEPT: copies of the ledger were used by turns and took {self.used} of"
+                f" {self.limit} that the rule has; the figure is their sum, at the sum of their δ"
+            )
+        return self.terms.rule.guarantee
+
+    @property
+    def spent_events(self) -> list[Event]:
+        """The reserved slots as events, one per plan."""
+        return [
+            account.plan.event(account.reserved)
+            for account in self.accounts.values()
+            if account.reserved
+        ]
+
+    def slots(self, job: str) -> list[tuple[int, bool]]:
+        """Reserved slots of a job in order, each with whether it was released."""
+        return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
+
+    def figures(self) -> dict[str, Any]:
+        """What the rows add up to, each number with what it means. Public."""
+        released = Counter(job for job, _ in self.releases)
+        return {
+            **asdict(self.terms),
+            "distinct": [{"other": other, "by": by} for other, by in self.distinct],
+            "epsilon_spent": self.epsilon_spent,
+            "epsilon_allocated": self.epsilon_allocated,
+            "epsilon_committed": self.epsilon_committed,
+            "means": {
+                "epsilon_spent": SPENT,
+                "epsilon_allocated": ALLOCATED,
+                "epsilon_committed": self.guarantee,
+            },
+            "plans": [
+                {
+                    **asdict(account.plan),
+                    "reserved": account.reserved,
+                    "released": released[job],
+                    "closed": account.closed,
+                }
+                for job, account in self.accounts.items()
+            ],
+        }
+
+
+def _fields(body: object) -> dict[str, Any]:
+    """The fields of a row.
+
+    Raises:
+        ValueError: its body has none.
+    """
+    if not isinstance(body, dict):
+        raise ValueError("a row has no fields")
+    return {key: value for key, value in body.items() if key != "at"}

@@ -1,0 +1,717 @@
+"""The site's own record of what it has spent.
+
+One ledger covers one population of units for life. Every mechanism that runs on those
+records is first written here, as a *reservation* of a slot of a *plan*, and a reservation is
+spent whether or not anything was released for it. The order for a slot is
+
+    reserve (on disk) → compute → reply and `release` in one transaction (on disk) → send
+
+so a crash at any point leaves a ledger that counts at least what has left the site, and a
+repeated request is answered with the stored reply, never with a second computation.
+
+How plans add up to one claim is its rule (`fedpriv.privacy.ledger.rules`), fixed when it is made.
+Rows hold public fields only: parameters, counts, digests of released values. What they add up
+to is `fedpriv.privacy.ledger.history`, how they are kept `fedpriv.privacy.ledger.chain`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Never
+
+from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
+from fedpriv.files import replacing
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
+from fedpriv.privacy.ledger.history import History, Slot, Terms
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.witness import Sighting, Witness
+
+__all__ = ["Head", "Ledger", "Plan", "Reservation", "Terms"]
+KEPT_REPLIES = 2  # of the newest job
+
+
+class Reservation:
+    """A slot that is paid for: the only thing that buys a release, and it buys one.
+
+    Made by `Ledger.reserve`. A slot that is asked for again before it was released gives another
+    one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
+
+    Attributes:
+        ledger: the dataset id of whose ledger paid.
+        private: randomness that anyone could repeat is not good enough for it.
+    """
+
+    def __init__(self, *values: Never, **named: Never) -> None:
+        raise LedgerError("A reservation is made by Ledger.reserve, which pays for it.")
+
+    ledger: str
+    private: bool
+    plan: Plan
+    slot: int
+    request_digest: str
+    _used: bool
+
+    @classmethod
+    def _of(cls, terms: Terms, plan: Plan, slot: int, request_digest: str) -> Reservation:
+        made = object.__new__(cls)
+        made.ledger, made.private = terms.dataset_id, terms.private
+        made.plan, made.slot, made.request_digest = plan, slot, request_digest
+        made._used = False
+        return made
+
+    def use(self) -> Plan:
+        """The plan that was paid for, once.
+
+        Raises:
+            SlotError: it has bought a release before.
+        """
+        if self._used:
+            raise SlotError(f"Slot {self.slot} of job {self.plan.job!r} has bought its release.")
+        self._used = True
+        return self.plan
+
+
+class Ledger:
+    """An open ledger; holds an exclusive lock on its file until `close`.
+
+    Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
+    """
+
+    def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
+        self._chain, self._witness = chain, witness
+        self._read()
+
+    @classmethod
+    def create(cls, path: Path, terms: Terms, witness: Path | None = None) -> Ledger:
+        """Make a new ledger.
+
+        It has its name once all of it is there, its witness too; a crash leaves none.
+
+        Args:
+            witness: file, outside whatever is backed up with the ledger, that is told of
+                every row. It has to be named whenever the ledger is opened.
+
+        Raises:
+            LedgerError: there is already one of that name, or a witness of one, or the witness
+                can't be written; nothing is left behind.
+        """
+        if witness is not None and witness.exists():
+            raise LedgerError(
+                f"{witness}: is the witness of a ledger that was made before. Restore that ledger;"
+                f" a new one would be a fresh budget for the same people.{_if_unborn(witness)}"
+            )
+        terms = replace(terms, witnessed=witness is not None)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.stat().st_size:
+            path.unlink()  # it never held a row
+        try:
+            with replacing(path, 0o600, new=True) as unfinished:
+                with closing(cls(Chain.create(unfinished, "terms", asdict(terms)))) as ledger:
+                    seen = ledger._sightings(0)
+                if witness is not None:
+                    Witness.start(witness, terms.dataset_id, seen)
+        except BaseException as error:
+            if witness is not None:
+                _forget(witness, terms.dataset_id)
+            if isinstance(error, FileExistsError):
+                found = f"{path}: already exists. Open it, or choose another path."
+                raise LedgerError(found) from None
+            if isinstance(error, OSError):
+                raise LedgerError(f"{path}: can't be made ({error.strerror}).") from None
+            raise
+        return cls.open(path, witness)
+
+    @classmethod
+    def open(cls, path: Path, witness: Path | None = None, *, reading: bool = False) -> Ledger:
+        """Open a ledger and check all of it.
+
+        Args:
+            witness: as when it was made.
+            reading: to look at it only, which changes nothing; it may be done without the witness,
+                and is then not compared with it.
+
+        Raises:
+            LedgerError: no such file, not a ledger, of another format, or without its witness.
+            LedgerInUseError: another process has it.
+            LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
+                that are not in it.
+        """
+        with _closed_on_error(cls(Chain.open(path, reading=reading))) as ledger:
+            if not reading:
+                ledger._take_witness(witness)
+            elif witness is not None and (known := ledger._known_witness(witness)) is not None:
+                ledger._compare(known)
+        return ledger
+
+    def _take_witness(self, path: Path | None) -> None:
+        witness = self._known_witness(path)
+        if witness is not None:
+            witness.hold()
+            self._witness = witness
+            self._compare(witness)
+            self._settle()
+
+    def _known_witness(self, path: Path | None) -> Witness | None:
+        """The witness that the ledger was made with; None if it was made without one."""
+        if not self.terms.witnessed:
+            if path is not None:
+                raise LedgerError(f"{self.path}: was made without a witness. Leave it out.")
+            return None
+        if path is None or not path.exists():
+            raise LedgerError(
+                f"{self.path}: was made with a witness, and "
+                + (f"{path} is not there. Mount its disk" if path else "none is named. Name it")
+                + "; if it is lost, see `fedpriv ledger witness`."
+            )
+        return Witness.read(path)
+
+    def _compare(self, witness: Witness) -> None:
+        """Check that a witness is this ledger's, and has seen no row that is not in it."""
+        path = witness.path
+        if witness.dataset_id != self.terms.dataset_id:
+            raise LedgerError(
+                f"{path}: is the witness of population {witness.dataset_id}, and {self.path} is"
+                f" the ledger of {self.terms.dataset_id}. Name the witness of this ledger."
+            )
+        try:
+            self._chain.check_witness(witness.seen[-1].head)
+        except LedgerCorruptError as error:
+            raise LedgerCorruptError(
+                f"{error} If there is none, `fedpriv ledger recover {self.path} --witness {path}`"
+                " goes on with what is certainly left."
+            ) from None
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._chain.close()
+        if self._witness is not None:
+            self._witness.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._chain.path
+
+    @property
+    def terms(self) -> Terms:
+        """What it is about."""
+        return self._history.terms
+
+    @property
+    def head(self) -> Head:
+        """The newest row's number and hash."""
+        return self._chain.head
+
+    def check_witness(self, witness: Head) -> None:
+        """See `Chain.check_witness`. What was seen of a copy that was lost is no surprise."""
+        with self._chain.lock:
+            if witness not in self._history.lost:
+                self._chain.check_witness(witness)
+
+    def check(self, plan: Plan) -> float:
+        """The ε that would be allocated with `plan`; writes nothing.
+
+        Raises:
+            BudgetError: it does not fit, or the rule allows no further plan.
+        """
+        with self._chain.lock:
+            known = self._history.accounts.get(plan.job)
+            if known is not None and known.plan == plan and not known.closed:
+                return self.epsilon_allocated
+            return self._history.allocated_with(plan)
+
+    def commit(self, plan: Plan) -> float:
+        """Commit to `plan` in full; the same plan again changes nothing.
+
+        Returns:
+            ε allocated, an upper bound.
+
+        Raises:
+            BudgetError: as `check`. Nothing was written.
+        """
+        with self._chain.lock:
+            self._settle()
+            epsilon = self.check(plan)
+            if plan.job not in self._history.accounts:
+                with self._transaction():
+                    self._append("plan", asdict(plan))
+            return epsilon
+
+    def answer(self, plan: Plan, slots: range, request_digest: str) -> bytes | None:
+        """The stored reply of slots, or None where they are still to be answered; writes nothing.
+
+        For a look before anything is computed: whatever `commit` and `reserve_all` would refuse,
+        they refuse later all the same.
+
+        Raises:
+            SlotError, BudgetError: as by `reserve_all` and `commit`.
+        """
+        with self._chain.lock:
+            self._settle()
+            if plan.job not in self._history.accounts:
+                self.check(plan)
+                return None
+            self._known(plan.job, slots, request_digest)
+            released = (plan.job, slots[0]) in self._history.releases
+            return self._stored((plan.job, slots[0])) if released else None
+
+    def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
+        """As `reserve_all`, for one slot."""
+        found = self.reserve_all(job, range(slot, slot + 1), request_digest)
+        return found if isinstance(found, bytes) else found[0]
+
+    def reserve_all(self, job: str, slots: range, request_digest: str) -> list[Reservation] | bytes:
+        """Pay for slots that make one reply, all or none; or find the reply they paid for.
+
+        Args:
+            slots: consecutive, at least one.
+            request_digest: of everything that decides what is computed.
+
+        Returns:
+            A reservation of each slot to compute under (the same again after a crash before the
+            release), or the stored reply if they were released.
+
+        Raises:
+            SlotError: no such slot, one was reserved for another request, or with others, or
+                their reply is no longer kept, or the job is closed.
+        """
+        with self._chain.lock:
+            self._settle()
+            plan = self._known(job, slots, request_digest)
+            if (job, slots[0]) in self._history.releases:
+                return self._stored((job, slots[0]))
+            if (job, slots[0]) not in self._history.requests:
+                with self._transaction():
+                    for slot in slots:
+                        body = {"job": job, "slot": slot, "request": request_digest}
+                        self._append("reserve", body)
+            return [Reservation._of(self.terms, plan, s, request_digest) for s in slots]
+
+    def _known(self, job: str, slots: range, request_digest: str) -> Plan:
+        """The plan that holds the slots, after a check that they are this request's or nobody's.
+
+        Raises:
+            SlotError: they are not; or were not released together, or the job is closed.
+        """
+        account = self._history.accounts.get(job)
+        if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
+            raise SlotError(f"{self.path}: no plan of job {job!r} holds {_named(slots)}.")
+        keys = [(job, slot) for slot in slots]
+        known = {self._history.requests.get(key) for key in keys}
+        if known - {None, request_digest} or len(known) > 1:
+            raise SlotError(
+                f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request,"
+                " which stays refused."
+            )
+        released = [key in self._history.releases for key in keys]
+        if any(released) and not all(released):
+            raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
+        if account.closed and not all(released):
+            raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
+        return account.plan
+
+    def release(self, reservation: Reservation, reply: bytes) -> Head:
+        """As `release_all`, for one slot."""
+        return self.release_all([reservation], reply)
+
+    def release_all(self, reservations: Sequence[Reservation], reply: bytes) -> Head:
+        """Store a reply and mark its slots released, in one transaction, before it is sent.
+
+        Raises:
+            SlotError: a slot is not reserved for this request, or is already released.
+        """
+        keys = [(paid.plan.job, paid.slot) for paid in reservations]
+        with self._chain.lock:
+            for key, paid in zip(keys, reservations, strict=True):
+                is_paid = self._history.requests.get(key) == paid.request_digest
+                is_paid &= paid.ledger == self.terms.dataset_id
+                if not is_paid or key in self._history.releases:
+                    raise SlotError(
+                        f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
+                    )
+            digest = hashlib.sha256(reply).hexdigest()
+            with self._transaction():
+                self._chain.put_reply(*keys[0], reply, keep=KEPT_REPLIES)
+                for job, slot in keys:
+                    self._append("release", {"job": job, "slot": slot, "reply": digest})
+            return self.head
+
+    def close_job(self, job: str) -> float:
+        """Let no further slot of a job be reserved; gives back what the rule allows.
+
+        Returns:
+            ε allocated afterwards.
+
+        Raises:
+            SlotError: there is no plan of that job, or it is closed already.
+        """
+        with self._chain.lock:
+            account = self._history.accounts.get(job)
+            if account is None or account.closed:
+                known = ", ".join(j for j, a in self._history.accounts.items() if not a.closed)
+                raise SlotError(
+                    f"{self.path}: no open plan of job {job!r}. Open: {known or 'none'}."
+                )
+            with self._transaction():
+                self._append("close", {"job": job})
+            return self.epsilon_allocated
+
+    def state_distinct(self, other: str, by: str) -> None:
+        """Keep an administrator's statement that units which look alike are different people.
+
+        It is what a claim of this ledger and of another one then rest on; see `UnitIndex.accept`.
+
+        Args:
+            other: the dataset id of the other ledger.
+            by: the name of who states it.
+
+        Raises:
+            LedgerError: no name, or no other data set.
+
+        Privacy:
+            A person's word, public from then on. That somebody found it necessary says that some
+            records looked alike; which ones, or how many, is not in it.
+        """
+        if other == self.terms.dataset_id or not (other.strip() and by.strip()):
+            raise LedgerError(
+                f"{self.path}: expected the data set of another ledger and the name of who states"
+                f" that its people are others, got {shown(other)} and {shown(by)}."
+            )
+        with self._chain.lock, self._transaction():
+            self._append("distinct", {"other": other.strip(), "by": by.strip()})
+
+    def grow(self, declared_size: int, delta: float) -> None:
+        """Raise the declared size, lower δ, or both, for a population that grew.
+
+        The budget stays. From then on the claim is (ε, δ) with the smaller δ for all that the
+        ledger ever paid, so what was taken has to be within the budget at that δ; the server
+        divides by the larger size in later jobs.
+
+        Raises:
+            LedgerError: the size is smaller or δ larger than before, δ is not below 1 / size, or
+                what was taken so far is more than the budget at that δ. Nothing was written.
+
+        Formal guarantees:
+            ========  ====================================================================
+            rule      why the claim holds at the smaller δ
+            ========  ====================================================================
+            plan      nothing was taken yet, or it is refused
+            envelope  all its slots are within the budget at that δ, or it is refused
+            rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
+            sum       Σδ of everything is within that δ, and stays so
+            ========  ====================================================================
+            For plans that are chosen by what was released, that holds if the population's growth,
+            and with it this call, is not.
+        """
+        with self._chain.lock:
+            self._settle()
+            self._history.check_grown(declared_size, delta)
+            with self._transaction():
+                self._append("grown", {"declared_size": declared_size, "delta": delta})
+
+    @property
+    def distinct(self) -> list[tuple[str, str]]:
+        """See `History`."""
+        with self._chain.lock:
+            return list(self._history.distinct)
+
+    @property
+    def grown(self) -> bool:
+        """See `History`."""
+        with self._chain.lock:
+            return self._history.grown
+
+    @classmethod
+    def recover(cls, path: Path, witness: Path) -> Ledger:
+        """Open an older copy that was restored, and count as spent whatever it can't know of.
+
+        Every open plan is spent in full and takes no further slot, and so is what the witness
+        saw taken since the newest row that both have. If the copy went its own way after that
+        row, a plan that was open then may have been used up twice, and is counted twice.
+
+        Raises:
+            LedgerError: the witness is of another ledger, or has seen nothing newer.
+        """
+        held = Witness.read(witness)
+        held.hold()  # or the newest ledger may go on while this reads
+        with closing(held), _closed_on_error(cls(Chain.open(path))) as ledger:
+            seen, rows = Witness.read(witness), ledger.rows()
+            common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
+            if seen.dataset_id != ledger.terms.dataset_id or not common:
+                raise LedgerError(
+                    f"{witness}: is of population {seen.dataset_id}, {path} of"
+                    f" {ledger.terms.dataset_id}. Nothing was changed."
+                )
+            if any(len(s.used) != len(ledger._history.limit) for s in seen.seen):
+                raise LedgerError(
+                    f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
+                    " Nothing was changed."
+                )
+            newest, fork = seen.seen[-1], common[-1]
+            if newest == fork:
+                raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+            if newest.head not in ledger._history.lost:  # else only the witness was not told
+                ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
+            ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
+            ledger._witness.hold()
+        return ledger
+
+    @classmethod
+    def witness_anew(cls, path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:
+        """Open a ledger whose witness is lost, and start another.
+
+        For a file that was never restored from a backup: the old witness alone knew what a newer
+        copy had taken, and so nobody could count it. The old one must not be used again, as it
+        has not seen what follows.
+
+        Args:
+            seen: heads of this ledger that are known outside: of a report, or of a server.
+
+        Raises:
+            LedgerError: there is such a file, it can't be written, or the ledger has no witness.
+            LedgerCorruptError: one of `seen` is not in this ledger: it is an older copy.
+        """
+        if witness.exists():
+            raise LedgerError(
+                f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
+                " changed."
+            )
+        with _closed_on_error(cls(Chain.open(path))) as ledger:
+            if not ledger.terms.witnessed:
+                raise LedgerError(f"{path}: was made without a witness. Leave it out.")
+            for head in seen:
+                ledger.check_witness(head)
+            ledger._witness = Witness.start(witness, ledger.terms.dataset_id, ledger._sightings(0))
+            ledger._witness.hold()
+        return ledger
+
+    def _restore(self, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
+        """Write what was taken between a row that both copies have and the newest that was seen.
+
+        What this accountant makes of the plans at the fork may differ from what the witness was
+        told then; the dearer reading counts.
+        """
+        newest, mark, lost = seen[-1], self._history.mark(fork.rows), []
+        for index, after in enumerate(newest.used):
+            before = min(fork.used[index], mark.used[index])
+            again = max(fork.open[index], mark.open[index]) if forked else 0.0
+            exact = Fraction(after) - Fraction(before) + Fraction(again)
+            lost.append(_rounded_up(max(exact, Fraction(0))))
+        if not all(map(math.isfinite, lost)):
+            raise LedgerError(f"{self.path}: the witness states more than any rule has.")
+        with self._transaction():
+            if (newest.declared_size, newest.delta) != self._history.mark(fork.rows)[3:]:
+                grown = {"declared_size": newest.declared_size, "delta": newest.delta}
+                self._append("grown", grown)  # what the lost copy promised is promised still
+            heads = [sighting.hash for sighting in seen[fork.rows :]]
+            self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its rule takes no further plan; see `History`."""
+        with self._chain.lock:
+            return self._history.is_full
+
+    @property
+    def begun(self) -> bool:
+        """Whether a plan was ever accepted."""
+        with self._chain.lock:
+            return bool(self._history.accounts)
+
+    @property
+    def guarantee(self) -> str:
+        """What `epsilon_committed` covers; see `History`."""
+        with self._chain.lock:
+            return self._history.guarantee
+
+    @property
+    def numerics(self) -> frozenset[str]:
+        """Of the plans that the claim is about; see `History`."""
+        with self._chain.lock:
+            return self._history.numerics
+
+    @property
+    def epsilon_committed(self) -> float:
+        """The claim for life; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_committed
+
+    @property
+    def epsilon_allocated(self) -> float:
+        """Of the plans accepted so far; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_allocated
+
+    @property
+    def epsilon_spent(self) -> float:
+        """Of the reserved slots only; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_spent
+
+    @property
+    def spent_events(self) -> list[Event]:
+        """The reserved slots as events, one per plan."""
+        with self._chain.lock:
+            return self._history.spent_events
+
+    def figures(self) -> dict[str, Any]:
+        """See `History.figures`."""
+        with self._chain.lock:
+            return self._history.figures()
+
+    def plan(self, job: str) -> Plan | None:
+        """The plan of a job, if the ledger holds one."""
+        with self._chain.lock:
+            account = self._history.accounts.get(job)
+            return None if account is None else account.plan
+
+    def slots(self, job: str) -> list[tuple[int, bool]]:
+        """Reserved slots of a job in order, each with whether it was released."""
+        with self._chain.lock:
+            return self._history.slots(job)
+
+    def rows(self) -> list[Row]:
+        """Every row, oldest first."""
+        return self._chain.rows()
+
+    def check_outbox(self) -> None:
+        """Check that every kept reply is the one that was released.
+
+        Raises:
+            LedgerCorruptError: one is not.
+        """
+        with self._chain.lock:
+            for key in self._history.releases:
+                reply = self._chain.reply(*key)
+                if reply is not None:
+                    self._check_reply(key, reply)
+
+    def _stored(self, key: Slot) -> bytes:
+        reply = self._chain.reply(*key)
+        if reply is None:
+            raise SlotError(
+                f"{self.path}: slot {key[1]} of job {key[0]!r} was released and answered; only"
+                f" the last {KEPT_REPLIES} replies of the newest job are kept. Resume from a newer"
+                " checkpoint."
+            )
+        self._check_reply(key, reply)
+        return reply
+
+    def _check_reply(self, key: Slot, reply: bytes) -> None:
+        if hashlib.sha256(reply).hexdigest() != self._history.releases[key]:
+            raise LedgerCorruptError(
+                f"{self.path}: the stored reply of slot {key[1]} is not the released one."
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Rows and what they add up to change together or not at all; then the witness."""
+        try:
+            with self._chain.transaction():
+                yield
+        except BaseException:
+            self._read()
+            raise
+        self._settle()
+
+    def _append(self, kind: str, body: dict[str, Any]) -> None:
+        self._chain.append(kind, body, dated=kind not in ("reserve", "release"))
+        try:
+            self._history.take(kind, body)
+        except ValueError as error:
+            raise corrupt(self.path, str(error)) from None
+
+    def _settle(self) -> None:
+        """Before anything is let out: the file is the one that was opened, the witness knows."""
+        self._chain.check_file()
+        if self._history.rows != self.head.rows:
+            self._chain.close()
+            raise corrupt(self.path, "the rows are not those that were read")
+        if self._witness is not None and len(self._witness.seen) < self.head.rows:
+            self._witness.add(self._sightings(len(self._witness.seen)))
+
+    def _sightings(self, after: int) -> list[Sighting]:
+        """The rows after so many, as a witness is told of them."""
+        found = []
+        for row in self._chain.rows(after):
+            mark = self._history.mark(row.number)
+            found.append(Sighting(row.number, row.hash, *mark[1:]))
+        return found
+
+    def _read(self) -> None:
+        """Rebuild what is remembered from the rows; a ledger that can't be read is closed."""
+        try:
+            self._history = read_history(self._chain.rows(), self.path)
+        except BaseException:
+            self._chain.close()  # half of a memory would sell the same slots again
+            raise
+
+
+def _rounded_up(exact: Fraction) -> float:
+    try:
+        rounded = float(exact)
+    except OverflowError:
+        return math.inf
+    return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
+
+
+def _named(slots: range) -> str:
+    return f"slot {slots[0]}" if len(slots) == 1 else f"slots {slots.start}-{slots.stop - 1}"
+
+
+def read_history(rows: list[Row], path: Path) -> History:
+    """What rows add up to.
+
+    Raises:
+        LedgerCorruptError: they don't.
+    """
+    try:
+        first, *rest = rows
+        history = History(first.kind, first.body)
+        for row in rest:
+            history.take(row.kind, row.body)
+    except ValueError as error:
+        raise corrupt(path, str(error)) from None
+    return history
+
+
+@contextmanager
+def _closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
+    """A ledger that stays open, unless the block fails."""
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _forget(witness: Path, dataset_id: str) -> None:
+    """Remove the witness of a ledger that was not made, if it is that."""
+    with suppress(LedgerError):
+        if Witness.read(witness).dataset_id == dataset_id:
+            witness.unlink()
+
+
+def _if_unborn(witness: Path) -> str:
+    """What to do about a witness of which there may never have been a ledger."""
+    with suppress(LedgerError):
+        found = Witness.read(witness)
+        if len(found.seen) == 1:
+            return (
+                f" If there never was a ledger of population {found.dataset_id}, as when its making"
+                " was interrupted, remove this file."
+            )
+    return ""

@@ -1,0 +1,305 @@
+"""The four rules by which plans become one (ε, δ) for the life of a ledger.
+
+A rule has a currency: what a plan takes of it, and how much there is in all. A plan is
+accepted only if what it takes, with all that was taken before, is within the limit, so the
+claim is a property of the limit, whoever chose the plans and whatever they had seen by then.
+
+===========  ======================  ==============================  ====================
+rule         currency                claim                           closing gives back
+===========  ======================  ==============================  ====================
+`plan`       one plan for life, ε    ε of that plan at δ             nothing
+`envelope`   N slots at (q, σ)       ε of N such slots at δ          slots not reserved
+`rdp`        Rényi ε(α) at one α     the budget at δ                 what was not debited
+`sum`        (Σε, Σδ) of plans       (budget, δ)                     nothing
+===========  ======================  ==============================  ====================
+
+A closed plan of which no slot was reserved gives all back under every rule: it released
+nothing. Whatever else stopping a job saves may depend on what it released, and only an
+envelope or a filter allows for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
+from fedpriv.privacy.ledger.plan import MAX_STEPS, Plan
+
+Amounts = tuple[float, ...]
+MAX_PLANS = 10**6  # that share δ
+_ULP = 1 + 1e-12  # debits are rounded up, so that a sum of roundings never gains
+
+
+@dataclass(frozen=True)
+class PlanRule:
+    """One plan, whose (q, σ) and number of slots are fixed before its first release."""
+
+    name: Literal["plan"] = "plan"
+    refunds = False
+    guarantee = (
+        "the one plan of this ledger in full, whatever the server asked in its slots and whenever"
+        " it stopped"
+    )
+
+    def limit(self, budget: float, delta: float) -> Amounts:
+        return (1.0, budget)
+
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+        return (1.0, epsilon_upper([plan.event()], delta)) if steps else (0.0, 0.0)
+
+    def check(self, plan: Plan, budget: float, delta: float) -> None:
+        """Raises: BudgetError, when the plan by itself can't be held."""
+        epsilon = epsilon_upper([plan.event()], delta)
+        if epsilon > budget:
+            raise too_dear(plan, epsilon, budget, delta)
+
+    def allocated(self, used: Amounts, delta: float) -> float:
+        """ε of the plans accepted so far, were all their slots used."""
+        return used[1]
+
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
+        """ε for life: of the plan that took it; before there is one, any within the budget may."""
+        return used[1] if used[0] else budget
+
+
+@dataclass(frozen=True)
+class EnvelopeRule:
+    """`slots` slots at (sample_rate, noise_multiplier), filled by dominated events only.
+
+    An event of a lower rate or more noise is dominated, so the composition of the envelope
+    bounds whatever fills it, chosen in whatever way (Zhu, Dong and Wang 2022, Theorem 10).
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    slots: int
+    name: Literal["envelope"] = "envelope"
+    refunds = True
+    guarantee = "all slots of the envelope, filled by whatever events that it dominates"
+
+    def __post_init__(self) -> None:
+        if type(self.slots) is not int or not 1 <= self.slots <= MAX_STEPS:
+            raise LedgerError(
+                f"Expected slots={shown(self.slots)} to be an integer from 1 to {MAX_STEPS:g}."
+            )
+        if not self.noise_multiplier > 0:
+            raise LedgerError(f"Expected noise_multiplier={self.noise_multiplier} > 0.")
+        Event(self.sample_rate, self.noise_multiplier, self.slots)
+
+    def limit(self, budget: float, delta: float) -> Amounts:
+        return (float(self.slots),)
+
+    def check_budget(self, budget: float, delta: float) -> None:
+        """Raises: LedgerError, when the envelope is more than the budget."""
+        epsilon = self._epsilon(self.slots, delta)
+        if epsilon > budget:
+            raise LedgerError(
+                f"An envelope of {self.slots} slots at rate {self.sample_rate:g} and noise"
+                f" {self.noise_multiplier:g} costs ε = {epsilon:.4g} at δ = {delta:g}, more than"
+                f" the budget {budget:g}. Use fewer slots or more noise."
+            )
+
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+        return (float(steps),)
+
+    def check(self, plan: Plan, budget: float, delta: float) -> None:
+        if plan.sample_rate > self.sample_rate or plan.noise_multiplier < self.noise_multiplier:
+            raise BudgetError(
+                f"A rate of {plan.sample_rate:g} with noise {plan.noise_multiplier:g} is outside"
+                f" the envelope: a rate of at most {self.sample_rate:g} with noise of at least"
+                f" {self.noise_multiplier:g}."
+            )
+
+    def allocated(self, used: Amounts, delta: float) -> float:
+        return self._epsilon(math.ceil(used[0]), delta)
+
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
+        return self._epsilon(self.slots, delta)
+
+    def _epsilon(self, slots: int, delta: float) -> float:
+        return epsilon_upper([Event(self.sample_rate, self.noise_multiplier, slots)], delta)
+
+
+@dataclass(frozen=True)
+class RdpRule:
+    """A privacy filter: Rényi ε at one fixed order α, debited for each plan before it runs.
+
+    The order is fixed when the ledger is made; plans, their noise and when they stop may
+    depend on all that was released before (Feldman and Zrnic 2021, "Individual Privacy
+    Accounting via a Rényi Filter", Theorem 4.3).
+    """
+
+    order: int
+    name: Literal["rdp"] = "rdp"
+    refunds = True
+    guarantee = (
+        "everything that the filter lets through for life, however jobs were chosen and stopped"
+    )
+
+    def __post_init__(self) -> None:
+        if self.order != int(self.order) or not 2 <= self.order <= ORDERS[-1]:
+            raise LedgerError(
+                f"Expected order={self.order} to be an integer from 2 to {ORDERS[-1]}."
+            )
+
+    @classmethod
+    def best(cls, budget: float, delta: float) -> RdpRule:
+        """The order at which a budget buys most of the Gaussian mechanism, ε(α) ∝ α."""
+        return cls(max(ORDERS, key=lambda order: _capacity(order, budget, delta) / order))
+
+    def limit(self, budget: float, delta: float) -> Amounts:
+        capacity = _capacity(self.order, budget, delta)
+        if capacity <= 0:
+            raise LedgerError(
+                f"At order {self.order} the conversion to δ = {delta:g} alone costs more than the"
+                f" budget {budget:g}. Use a higher order, a larger δ or a larger budget."
+            )
+        return (capacity / _ULP,)
+
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+        step = float(rdp(plan.sample_rate, plan.noise_multiplier, (self.order,))[0])
+        return (steps * step * _ULP,)
+
+    def check(self, plan: Plan, budget: float, delta: float) -> None:
+        """Every plan is as good as another for a filter."""
+
+    def allocated(self, used: Amounts, delta: float) -> float:
+        if not used[0]:
+            return 0.0
+        return epsilon_from_rdp(np.array(used), delta, (self.order,))[0]
+
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
+        return budget
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """Basic composition of plans, each accounted for by itself at `delta_per_plan`.
+
+    A sum of (ε, δ) is a filter too: plans may be chosen by what was released, and run by turns
+    (Rogers, Roth, Ullman and Vadhan 2016, "Privacy Odometers and Filters"; Haney et al. 2023,
+    "Concurrent Composition for Interactive Differential Privacy with Adaptive Privacy-Loss
+    Parameters").
+    """
+
+    delta_per_plan: float
+    name: Literal["sum"] = "sum"
+    refunds = False
+    guarantee = "the sums of ε and of δ over all plans for life, however they were chosen"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta_per_plan < 1:
+            raise LedgerError(f"Expected delta_per_plan={self.delta_per_plan} in (0, 1).")
+
+    @classmethod
+    def of(cls, delta: float, plans: int) -> SumRule:
+        """An equal share of δ for each of so many plans, exactly no more than δ together.
+
+        Raises:
+            LedgerError: more plans than anybody has.
+        """
+        if not 1 <= plans <= MAX_PLANS:
+            raise LedgerError(f"Expected plans={shown(plans)} to be from 1 to {MAX_PLANS:g}.")
+        share = delta / plans
+        while Fraction(share) * plans > Fraction(delta):
+            share = math.nextafter(share, 0.0)
+        return cls(share)
+
+    def limit(self, budget: float, delta: float) -> Amounts:
+        if self.delta_per_plan > delta:
+            raise LedgerError(
+                f"Expected delta_per_plan={self.delta_per_plan:g} <= delta={delta:g}, which all"
+                " plans share."
+            )
+        return (budget, delta)
+
+    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+        if not steps:
+            return (0.0, 0.0)
+        return (epsilon_upper([plan.event()], self.delta_per_plan), self.delta_per_plan)
+
+    def check(self, plan: Plan, budget: float, delta: float) -> None:
+        """What a plan costs is checked with all the others."""
+
+    def allocated(self, used: Amounts, delta: float) -> float:
+        return used[0]
+
+    def claim(self, used: Amounts, budget: float, delta: float) -> float:
+        return budget
+
+
+Rule = PlanRule | EnvelopeRule | RdpRule | SumRule
+RULES: dict[str, type[Rule]] = {
+    "plan": PlanRule,
+    "envelope": EnvelopeRule,
+    "rdp": RdpRule,
+    "sum": SumRule,
+}
+
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "plan": (),
+    "envelope": ("noise_multiplier", "sample_rate", "slots"),
+    "rdp": ("order",),
+    "sum": ("plans",),
+}
+
+
+def new_rule(name: str, given: Mapping[str, Any], budget: float, delta: float) -> Rule:
+    """The rule of a new ledger, as an administrator states it.
+
+    Args:
+        given: what was stated of `OPTIONS`. All that a rule has are needed, but for the order of
+            ``rdp``, of which the best is taken.
+
+    Raises:
+        ConfigError: its key is the option that is missing, or belongs to another rule.
+        LedgerError: a value that makes no rule.
+    """
+    for key in given.keys() - set(OPTIONS[name]):
+        raise ConfigError(
+            f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."
+        )
+    for key in OPTIONS[name]:
+        if key not in given and key != "order":
+            raise ConfigError(f"is needed by the rule {name!r}", key=key, fix="State it.")
+    match name:
+        case "envelope":
+            return EnvelopeRule(given["sample_rate"], given["noise_multiplier"], given["slots"])
+        case "rdp":
+            return RdpRule(given["order"]) if given else RdpRule.best(budget, delta)
+        case "sum":
+            return SumRule.of(delta, given["plans"])
+        case _:
+            return PlanRule()
+
+
+def rule_of(fields: dict[str, Any]) -> Rule:
+    """The rule that `dataclasses.asdict` was taken of.
+
+    Raises:
+        LedgerError, KeyError, TypeError: it is none.
+    """
+    return RULES[fields["name"]](**fields)
+
+
+def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:
+    """The refusal of a plan that is over the budget."""
+    return BudgetError(
+        f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
+        f" cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
+        " Use more noise or fewer steps."
+    )
+
+
+def _capacity(order: int, budget: float, delta: float) -> float:
+    """The Rényi ε(α) that converts to `budget` at δ; see `epsilon_from_rdp`."""
+    return budget - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)

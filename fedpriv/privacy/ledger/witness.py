@@ -1,0 +1,189 @@
+"""What someone outside a ledger's backup remembers of it.
+
+A copy that was restored from a backup is whole in itself. It is told by a head that was seen
+later: the server's last one, the site's last report, or a witness, a file on another disk to
+which the ledger adds a line for every row before anything is released. A witness that is stale
+or lies can make a site stop; `Ledger.recover` alone believes what it says was taken. If ledger
+and witness are restored together, nobody can tell: an assumption of the claim.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedpriv.errors import LedgerError, LedgerInUseError
+from fedpriv.files import try_lock, write_atomic
+from fedpriv.privacy.ledger.chain import Head
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A row as it was seen, and what plans had taken of the rule's currency by then.
+
+    Attributes:
+        used: by all plans; `open` by those that were not closed, in full.
+        declared_size, delta: of the ledger's terms by then.
+    """
+
+    rows: int
+    hash: str
+    used: tuple[float, ...]
+    open: tuple[float, ...]
+    declared_size: int
+    delta: float
+
+    @property
+    def head(self) -> Head:
+        return Head(self.rows, self.hash)
+
+
+class Witness:
+    """A witness file: a line that names the population, and one for each row.
+
+    Use `Witness.start` or `Witness.read`.
+
+    Attributes:
+        seen: what is in it, oldest row first.
+    """
+
+    def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int) -> None:
+        self.path, self.dataset_id, self.seen = path.resolve(), dataset_id, list(seen)
+        self._size = size  # bytes of whole lines
+        self._file = -1
+
+    def hold(self) -> None:
+        """Keep the file, for one ledger alone: a copy of it would add lines of its own.
+
+        Raises:
+            LedgerInUseError: another ledger has it.
+            LedgerError: it can't be opened.
+        """
+        try:
+            self._file = os.open(self.path, os.O_RDWR)
+            held = try_lock(self._file, fcntl.LOCK_EX)
+        except OSError as error:
+            self.close()
+            raise _unwritable(self.path, error) from None
+        if not held:
+            self.close()
+            raise LedgerInUseError(
+                f"{self.path}: is the witness of a ledger that is open, and of no copy of it."
+            )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    @classmethod
+    def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
+        """Replace the file by a new one; of a link, the one that it names.
+
+        Raises:
+            LedgerError: it can't be written.
+        """
+        path = path.resolve()
+        content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + _lines(seen)
+        try:
+            write_atomic(path, content)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return cls(path, dataset_id, seen, len(content))
+
+    @classmethod
+    def read(cls, path: Path) -> Witness:
+        """A line that a crash cut short is left out.
+
+        Raises:
+            LedgerError: no such file, or no witness.
+        """
+        try:
+            content = path.read_bytes()
+            first, *lines = content.decode().split("\n")[:-1]
+            dataset_id = json.loads(first)["witness of"]
+            if type(dataset_id) is not str:
+                raise ValueError("population")
+            seen = [_sighting(line) for line in lines]
+            if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
+                raise ValueError("rows")
+        except OSError as error:
+            raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
+        return cls(path, dataset_id, seen, content.rfind(b"\n") + 1)
+
+    def add(self, seen: Iterable[Sighting]) -> None:
+        """Add lines, durably, to a file that is held.
+
+        Raises:
+            LedgerError: they can't be written, or the file is not the one that was left; nothing
+                is to be released.
+        """
+        fresh = list(seen)
+        content = _lines(fresh)
+        begun = False
+        try:
+            last = _lines(self.seen[-1:])
+            rest = os.pread(self._file, 2**16, self._size - len(last))
+            same = os.path.samestat(os.fstat(self._file), self.path.stat())
+            if not same or not rest.startswith(last) or b"\n" in rest[len(last) :]:
+                raise LedgerError(
+                    f"{self.path}: is not the witness that this ledger left. Nothing is released"
+                    " until the right one is there."
+                )
+            begun = True
+            os.ftruncate(self._file, self._size)  # of a line that was cut short
+            if os.pwrite(self._file, content, self._size) < len(content):  # the disk is full
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._file)
+        except OSError as error:
+            with suppress(OSError):  # whole lines that nobody counts would look like another's
+                if begun:
+                    os.ftruncate(self._file, self._size)
+            raise _unwritable(self.path, error) from None
+        self._size += len(content)
+        self.seen += fresh
+
+
+def _lines(seen: Iterable[Sighting]) -> bytes:
+    return b"".join(json.dumps(asdict(sighting)).encode() + b"\n" for sighting in seen)
+
+
+def _sighting(line: str) -> Sighting:
+    fields = json.loads(line)
+    used, open_ = (tuple(map(_amount, fields[key])) for key in ("used", "open"))
+    if len(used) != len(open_):
+        raise ValueError("amounts")
+    if type(fields["rows"]) is not int or not _HASH.fullmatch(fields["hash"]):
+        raise ValueError("head")
+    size, delta = fields["declared_size"], _amount(fields["delta"])
+    if type(size) is not int or not 0 < delta < 1 / size:
+        raise ValueError("terms")
+    return Sighting(fields["rows"], fields["hash"], used, open_, size, delta)
+
+
+def _amount(stated: object) -> float:
+    match stated:
+        case int() | float() if 0 <= stated <= sys.float_info.max:
+            return float(stated)
+        case _:
+            raise ValueError("amounts")
+
+
+def _unwritable(path: Path, error: OSError) -> LedgerError:
+    return LedgerError(
+        f"{path}: the witness can't be written ({error.strerror}). Nothing is released until it"
+        " can be."
+    )

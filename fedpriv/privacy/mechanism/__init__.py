@@ -1,0 +1,1 @@
+"""What runs under a reservation: sample, clip, add up, add noise, release."""

@@ -1,0 +1,117 @@
+"""The type of what may be used freely, and the few honest ways to make one.
+
+    released       from records, by a mechanism that was paid for    release.py, beside this file
+    received       a site's reply: its word that it was released     fedpriv_strategies.messages
+                   the server's values, which no record here made    fedpriv.training.local_steps
+    restored       such values, read back from a file                fedpriv_server.checkpoint
+    public         from public data and public seeds alone           where a job begins
+    post_process   from such values and nothing else                 anywhere
+
+Whatever steers training (optimiser, aggregation, evaluation) accepts nothing else: mypy refuses
+a raw value, and `require_privatised` refuses it again when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any, Generic, Never, TypeVar
+
+from fedpriv.errors import RawValueError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TrustModel(Flag):
+    """Whose word a privacy claim rests on; of several, on all of them."""
+
+    PUBLIC = 0  # nobody's: no private record had a part in it
+    LOCAL = auto()  # the site's own: it added its noise itself, here
+    RECEIVED = auto()  # that of whoever sent it, that each site in it added its noise itself
+    RESTORED = auto()  # that of whoever can write the file it was read from
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Privatised(Generic[T]):
+    """A value that is differentially private on its own, whoever reads it; or public.
+
+    Attributes:
+        value: the value itself. What is computed from it is privatised too, with `post_process`.
+        trust_model: who has to be trusted for the claim.
+
+    Raises:
+        RawValueError: always; the functions of this module make one.
+    """
+
+    value: T
+    trust_model: TrustModel
+
+    def __init__(self, *values: Never, **named: Never) -> None:
+        raise RawValueError("A Privatised value is made by a mechanism, not by hand.")
+
+
+def _make(value: T, trust_model: TrustModel) -> Privatised[T]:
+    made: Privatised[T] = object.__new__(Privatised)
+    object.__setattr__(made, "value", value)
+    object.__setattr__(made, "trust_model", trust_model)
+    return made
+
+
+def released(value: T) -> Privatised[T]:
+    """The output of a mechanism. For mechanisms alone: what pays is theirs to see to."""
+    return _make(value, TrustModel.LOCAL)
+
+
+def received(value: T) -> Privatised[T]:
+    """What another party's message carries. For the code that takes it in alone."""
+    return _make(value, TrustModel.RECEIVED)
+
+
+def restored(value: T) -> Privatised[T]:
+    """What was privatised when it was written. For the code that reads checkpoints alone."""
+    return _make(value, TrustModel.RESTORED)
+
+
+def public(value: T) -> Privatised[T]:
+    """What was made from public data and public seeds alone, such as an adapter at its start."""
+    return _make(value, TrustModel.PUBLIC)
+
+
+def post_process(
+    compute: Callable[..., R], first: Privatised[Any], *others: Privatised[Any]
+) -> Privatised[R]:
+    """`compute` of the values, which must read nothing private besides them.
+
+    It rests on the word of everyone whom one of the values rests on.
+
+    Raises:
+        RawValueError: one of the values is raw.
+
+    Source:
+        Dwork & Roth 2014, proposition 2.1: post-processing costs nothing.
+    """
+    inputs = [require_privatised(item, "every value of post_process") for item in (first, *others)]
+    trust_model = first.trust_model
+    for item in others:
+        trust_model |= item.trust_model
+    return _make(compute(*inputs), trust_model)
+
+
+def require_privatised(argument: Privatised[T], name: str) -> T:
+    """The value in `argument`, after a check that it is a privatised one.
+
+    Args:
+        name: of the argument, for the message.
+
+    Raises:
+        RawValueError: it is raw. Shows its type, never its value.
+    """
+    if not isinstance(argument, Privatised):
+        raise RawValueError(
+            f"Expected {name} to be Privatised, got a raw {type(argument).__name__}. Pass what a"
+            " mechanism released or what post_process made of it; what is public, pass as"
+            " public(…)."
+        )
+    return argument.value

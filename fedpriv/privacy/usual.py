@@ -1,0 +1,13 @@
+"""Words and numbers that ledgers, mechanisms, files and command lines share."""
+
+from typing import Literal
+
+RuleName = Literal["plan", "envelope", "rdp", "sum"]
+Numerics = Literal["default", "strict"]
+# What is taken where nothing is said.
+DELTA = 1e-5
+UNIT = "record"
+MAX_RECORDS_PER_UNIT = 4
+# Bounds on what can be asked for.
+MAX_UNITS = 10**10  # of a population
+MIN_CLIP, MAX_CLIP = 1e-6, 1e6  # far from where float64 squares lose their value

@@ -1,0 +1,160 @@
+"""A ledger as a document that somebody else can check: every row, and what it adds up to.
+
+Rows hold public fields only, so an export holds nothing of the records. The hash chain shows
+that no row was changed or left out between the first and the head; that the head is the newest
+one needs someone who has seen it: a report that the site signed, or the server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.files import canonical_json
+from fedpriv.privacy.ledger.chain import GENESIS, Head, Row, check_seen, corrupt, row_hash
+from fedpriv.privacy.ledger.ledger import Ledger, read_history
+from fedpriv.privacy.ledger.witness import Witness
+
+FORMAT = "fedpriv-ledger-2"
+
+
+def export_ledger(ledger: Ledger) -> dict[str, Any]:
+    """Every row of a ledger; what they add up to is for the reader to find."""
+    rows = ledger.rows()
+    return {
+        "format": FORMAT,
+        "head": asdict(Head(rows[-1].number, rows[-1].hash)),
+        "rows": [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows],
+    }
+
+
+def verify_ledger(
+    path: Path, *, head: str = "", witness: Path | None = None, report: Path | None = None
+) -> tuple[dict[str, Any], Head, list[str]]:
+    """Check a ledger, or an export of one, and what was seen of it elsewhere.
+
+    Args:
+        head: a head that was seen before, as ``ROWS:HASH``.
+        witness: the ledger's witness file.
+        report: a budget report said to be of this ledger.
+
+    Returns:
+        The figures, the newest head, and in words what was checked.
+
+    Raises:
+        LedgerError: it can't be opened.
+        LedgerCorruptError: something does not add up; says what.
+        ConfigError: `head` is malformed, or the report is.
+    """
+    checked = []
+    if _is_export(path):
+        rows = _exported_rows(path)
+    else:
+        with Ledger.open(path, reading=True) as ledger:
+            ledger.check_outbox()
+            rows = ledger.rows()
+        checked.append("every stored reply is the one that was released")
+    history = read_history(rows, path)
+    if history.is_over and not history.lost:
+        raise LedgerCorruptError(
+            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
+            f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
+        )
+    newest = Head(rows[-1].number, rows[-1].hash)
+    checked.insert(0, f"{newest.rows} rows, each with the hash of the one before")
+
+    hashes = [GENESIS, *(row.hash for row in rows)]
+
+    def was_seen(seen: Head, who: str) -> None:
+        if seen in history.lost:
+            checked.append(f"{who} has seen row {seen.rows} of a copy that is lost and paid for")
+            return
+        check_seen(path, hashes, seen, who)
+        checked.append(f"{who} has seen row {seen.rows}, and it is here")
+
+    if head:
+        was_seen(parse_head(head), "the given head")
+    if witness is not None:
+        was_seen(Witness.read(witness).seen[-1].head, f"the witness {witness}")
+    if report is not None:
+        was_seen(reported_head(report, history.terms.dataset_id), f"the signed report {report}")
+    return history.figures(), newest, checked
+
+
+def reported_head(report: Path, dataset_id: str) -> Head:
+    """The head in a signed budget report.
+
+    Raises:
+        ConfigError: it can't be read.
+        LedgerCorruptError: it was changed after it was signed, or is of another population.
+    """
+    from fedpriv.report import budget
+
+    stated = budget.read(report)
+    budget.verify(stated)
+    if stated.dataset_id != dataset_id:
+        raise LedgerCorruptError(
+            f"{report}: is of population {stated.dataset_id}, and the ledger of {dataset_id}."
+        )
+    return Head(stated.ledger_rows, stated.ledger_head)
+
+
+def _is_export(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(64).lstrip().startswith(b"{")
+    except OSError as error:
+        raise LedgerError(f"{path}: can't be read ({error.strerror}).") from None
+
+
+def _exported_rows(path: Path) -> list[Row]:
+    """The rows of an export, with their hashes checked."""
+    rows: list[Row] = []
+    previous = GENESIS
+    try:
+        document = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        if document.get("format") != FORMAT:
+            raise LedgerError(
+                f"{path}: is no export that this fedpriv reads (format"
+                f" {document.get('format')!r}, not {FORMAT!r})."
+            )
+        for number, row in enumerate(document["rows"], 1):
+            kind, body, stated = str(row["kind"]), dict(row["body"]), str(row["hash"])
+            if stated != row_hash(previous, kind, canonical_json(body)):
+                raise corrupt(path, f"row {number} was edited, or one before it is missing")
+            rows.append(Row(number, kind, body, stated))
+            previous = stated
+        if asdict(Head(len(rows), previous)) != document["head"]:
+            raise corrupt(path, f"the rows end at {len(rows)}, before the stated head")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LedgerCorruptError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
+    return rows
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys differ: of two equal ones, readers take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def parse_head(text: str) -> Head:
+    """A head that somebody wrote as ``ROWS:HASH``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    rows, _, digest = text.partition(":")
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", rows) or len(digest) != 64:
+        raise ConfigError(
+            "is not a head",
+            key="--head",
+            value=text,
+            fix="Give ROWS:HASH, as `fedpriv ledger show` prints them.",
+        )
+    return Head(int(rows), digest)

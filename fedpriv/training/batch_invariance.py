@@ -1,0 +1,142 @@
+"""Rows of several records at once, each the same bits whatever else is in the sample.
+
+A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
+random tokens, for each length before anything is paid, which sizes of batches give a record's
+gradient the same bits, in every place and whoever its neighbours are. Only such are used, and where
+records are too few for one, copies fill it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch, padded_length
+from fedpriv.gradients.engine import gathered
+from fedpriv.training.random_batch import random_batch
+from fedpriv.training.record_loss import record_losses
+
+if TYPE_CHECKING:
+    from fedpriv.data.encode import Example
+    from fedpriv.data.store import Units
+    from fedpriv.training.worker import Worker
+
+Rows = Callable[[Batch], Tensor]
+
+
+class SteadyRows:
+    """Rows of records of one padded length, each a function of its record alone, bit for bit.
+
+    Where memory runs out, a record has no row: in a batch of another size it might have other bits.
+
+    Args:
+        rows: of a batch (B, R), each made of what `GradientEngine.stream` hands over of its own
+            record, by arithmetic that is the same for every place; a tensor of their own.
+
+    Privacy:
+        What decides how a record is computed is public: the machine, settings, and its own length.
+    """
+
+    def __init__(self, worker: Worker, rows: Rows) -> None:
+        self._worker, self._rows = worker, rows
+
+    def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
+        """(B, R) of B examples, at most `Worker.at_once` of them at a time."""
+        sizes, found, start = _sizes(self._worker, length), [], 0
+        while start < len(examples):
+            size = _fitting(sizes, len(examples) - start)
+            chunk = list(examples[start : start + size])
+            filled = chunk + chunk[-1:] * (size - len(chunk))
+            found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)])
+            start += len(chunk)
+        return torch.cat(found)
+
+
+def settle(worker: Worker, units: Units) -> None:
+    """Try every padded length that records have, so that no step has to.
+
+    Privacy:
+        What is tried is public; which lengths there are is not, and shows in the time alone.
+    """
+    most = worker.recipe.model.max_length
+    lengths = {len(example.input_ids) for unit in units for example in unit}
+    for length in {padded_length(length, most) for length in lengths if 0 < length <= most}:
+        _sizes(worker, length)
+
+
+def _sizes(worker: Worker, length: int) -> Sequence[int]:
+    known, most = worker.steady, worker.at_once
+    key = (most, length, torch.get_num_threads())
+    if key not in known:
+        known[key] = steady_sizes(worker, most, length)
+    return known[key]
+
+
+def _fitting(sizes: Sequence[int], records: int) -> int:
+    """The largest size of which no more than a quarter is copies, or the smallest."""
+    return next((size for size in sizes if 4 * records >= 3 * size), sizes[-1])
+
+
+def steady_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
+    """Sizes of batches in which a record's gradient has the same bits, the largest first.
+
+    They are `most`, its half, and so on, as far as they agree with `most` in every place and
+    whoever the neighbours are; 1 alone where `most` does not agree with itself. Tried at the values
+    before any training, moved a little, because half of a fresh adapter's gradients are 0; so the
+    answer is the same whenever it is asked. The model's own are put back.
+
+    Privacy:
+        Records have no part in it, nor what a server sends.
+    """
+    if most == 1:
+        return (1,)
+    noise = torch.randn(worker.vector.size, generator=torch.Generator().manual_seed(2)) * 0.02
+    original = worker.vector.read()
+    try:
+        worker.vector.write(worker.initial + noise.numpy())
+        return _Trial(worker, most, length).sizes()
+    except (RuntimeError, MemoryError):
+        return (1,)
+    finally:
+        worker.vector.write(original)
+
+
+class _Trial:
+    """Random records, all but the first padded, and their gradients in the largest batch."""
+
+    def __init__(self, worker: Worker, most: int, length: int) -> None:
+        mask = torch.ones(most, length, dtype=torch.int64)
+        for row in range(most):
+            mask[row, max(1, length - row) :] = 0
+        self._worker, self._records = worker, random_batch(worker, mask, seed=3)
+        self._order = torch.arange(most)
+        self._expected = self._gradients(self._order)
+
+    def sizes(self) -> Sequence[int]:
+        most, expected = len(self._order), self._expected
+        usable = bool(torch.isfinite(expected).all()) and bool(expected.any(1).all())
+        # Beside copies of itself: the first, that is not padded, and the last, that is most.
+        alike = (torch.full_like(self._order, member) for member in (0, most - 1))
+        backwards = self._order.flip(0)
+        if not (usable and all(map(self._is_expected, (backwards, *alike)))):
+            return (1,)
+        halves = (most >> power for power in range(1, most.bit_length()))
+        return most, *(size for size in halves if self._agrees(backwards, size))
+
+    def _agrees(self, order: Tensor, size: int) -> bool:
+        """Whether batches of a size make what is expected."""
+        starts = range(0, len(order) - size + 1, size)
+        return all(self._is_expected(order[start : start + size]) for start in starts)
+
+    def _is_expected(self, members: Tensor) -> bool:
+        return torch.equal(self._gradients(members), self._expected[members])
+
+    def _gradients(self, members: Tensor) -> Tensor:
+        made = self._records
+        batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
+        losses = partial(record_losses, batch=batch)
+        return gathered(self._worker.gradients, losses, len(batch))

@@ -1,0 +1,105 @@
+"""Coefficients against least squares, their bound, and spans that are hardly any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedpriv.methods.pe_sgd.projection import Projection, normalised, shortened
+
+
+def spanned(n: int, p: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """G (N, P) and one gradient (P,)."""
+    generator = torch.Generator().manual_seed(seed)
+    g = torch.randn(n, p, generator=generator, dtype=torch.float64)
+    return g, torch.randn(p, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 1e-3, 1.0, 50.0])
+def test_they_are_the_ridge_regression(ridge: float) -> None:
+    g, h = spanned(7, 40)
+    strength = ridge * float((g @ g.T).diagonal().mean())
+    padded = np.vstack([g.T.numpy(), np.sqrt(strength) * np.eye(7)])
+    expected = np.linalg.lstsq(padded, np.concatenate([h.numpy(), np.zeros(7)]), rcond=None)[0]
+    found = Projection(g @ g.T, ridge).coefficients((g @ h)[None])[0]
+    assert np.abs(found.numpy() - expected).max() < 1e-10
+
+
+def test_the_root_twice_is_the_coefficients() -> None:
+    g, h = spanned(7, 40)
+    projection = Projection(g @ g.T, 1e-2)
+    twice = projection.root(projection.root((g @ h)[None]))
+    assert (twice - projection.coefficients((g @ h)[None])).abs().max() < 1e-12
+    nothing = Projection(torch.zeros(7, 7), 1e-2).root((g @ h)[None])
+    assert not nothing.any()
+
+
+@given(
+    st.lists(st.lists(st.floats(width=64), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(1e-6, 1e6),
+)
+@example([[0.0, 0.0, 479904.75]], 479904.75)
+def test_no_row_is_longer_than_it_may_be(rows: list[list[float]], norm: float) -> None:
+    before = torch.tensor(rows, dtype=torch.float64)
+    for row, found in zip(before, shortened(before, norm), strict=True):
+        length = float(row.norm())
+        assert float(found.norm()) <= norm * (1 + 1e-12)
+        if length <= norm * (1 - 1e-12):  # of that length it may be rounded
+            assert torch.equal(found, row) or length == 0
+
+
+def test_a_gradient_of_the_span_is_found_again() -> None:
+    g, _ = spanned(9, 30)
+    z = torch.linspace(-1, 2, 9, dtype=torch.float64)
+    found = Projection(g @ g.T, 1e-12).coefficients((g @ (g.T @ z))[None])[0]
+    assert (found - z).abs().max() < 1e-8
+
+
+@given(scale=st.floats(-30, 30))
+def test_the_ridge_means_the_same_at_any_scale(scale: float) -> None:
+    g, h = spanned(5, 12)
+    size = 10.0**scale
+    plain = Projection(g @ g.T, 1e-2).coefficients(g @ h)
+    scaled = Projection(size**2 * (g @ g.T), 1e-2).coefficients(size**2 * (g @ h))
+    assert (plain - scaled).abs().max() < 1e-9
+
+
+def test_twice_the_same_record_shares_its_coefficient() -> None:
+    g, h = spanned(3, 20)
+    double = torch.cat([g, g[:1]])
+    z = Projection(double @ double.T, 1e-6).coefficients(double @ h)
+    assert abs(float(z[0] - z[3])) < 1e-8
+    assert torch.isfinite(z).all()
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan"), float("inf")])
+def test_nothing_spans_nothing(value: float) -> None:
+    gram = torch.full((3, 3), value)
+    assert torch.equal(Projection(gram, 1e-3).coefficients(torch.ones(2, 3)), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(("shape", "ridge"), [((3, 2), 1e-3), ((3,), 1e-3), ((3, 3), 0.0)])
+def test_what_is_no_gram_is_refused(shape: tuple[int, ...], ridge: float) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        Projection(torch.ones(shape), ridge)
+
+
+@given(
+    st.lists(st.lists(st.floats(width=64), min_size=4, max_size=4), min_size=1, max_size=6),
+    st.floats(1e-6, 1e6),
+)
+def test_every_row_has_the_norm_or_is_zero(rows: list[list[float]], norm: float) -> None:
+    found = normalised(torch.tensor(rows, dtype=torch.float64), norm)
+    for row, before in zip(found, rows, strict=True):
+        if np.isfinite(before).all() and any(before):
+            assert abs(float(row.norm()) - norm) < 1e-9 * norm
+        else:
+            assert not row.any()
+
+
+def test_a_direction_stays() -> None:
+    found = normalised(torch.tensor([[3.0, -4.0], [1e-300, 0.0]], dtype=torch.float64), 2.0)
+    assert torch.allclose(found, torch.tensor([[1.2, -1.6], [2.0, 0.0]], dtype=torch.float64))

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from fedpriv.errors import AccountingError, LedgerError, SlotError
+from fedpriv.privacy.ledger.ledger import Plan, Reservation
+from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
+from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
+from fedpriv.privacy.mechanism.noise import rounded_gaussian
+from fedpriv.privacy.mechanism.privatised import TrustModel
+from fedpriv.privacy.mechanism.release import check_release, release_gaussian
+
+PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
+STRICT = replace(PLAN, numerics="strict")
+SIZE = 20_000
+Pay = Callable[..., Reservation]
+
+
+def accepts(noise: np.ndarray, sigma: float) -> bool:
+    """Whether a two-sided chi-square test at 1e-6 believes that the noise has this deviation."""
+    statistic = float(np.sum((noise / sigma) ** 2))
+    return bool(chi2.ppf(5e-7, noise.size) < statistic < chi2.isf(5e-7, noise.size))
+
+
+def released(pay: Pay, plan: Plan = PLAN) -> np.ndarray:
+    grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
+    one = 1 if grid is None else round(1 / grid.step)
+    total = ClippedSum(zeros(SIZE, grid) + one, plan.clip_norm, grid)
+    value = release_gaussian(total, pay(plan), InsecureRandomness(1, "test")).value
+    assert value.dtype == np.float32
+    return value.astype(np.float64) - 1
+
+
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
+def test_the_noise_is_the_one_that_was_paid_for(pay: Pay, plan: Plan) -> None:
+    noise = released(pay, plan)
+    sigma = PLAN.noise_multiplier * PLAN.clip_norm
+    assert accepts(noise, sigma)
+    assert not accepts(noise, sigma * 2 / 3)
+    assert not accepts(noise, sigma * 3 / 2)
+    assert abs(noise.mean()) < 6 * sigma / SIZE**0.5
+
+
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
+@pytest.mark.parametrize("factor", [0.5, 2 / 3, 1.5])
+def test_another_noise_would_be_noticed(pay: Pay, plan: Plan, factor: float) -> None:
+    """The mutation: the same test goes red when σ is off."""
+    changed = released(pay, replace(plan, noise_multiplier=PLAN.noise_multiplier * factor))
+    assert not accepts(changed, PLAN.noise_multiplier * PLAN.clip_norm)
+
+
+def test_noise_is_fresh_every_time(pay: Pay) -> None:
+    total = ClippedSum(torch.zeros(100, dtype=torch.float64), 2.0)
+    first, second = (release_gaussian(total, pay(PLAN), SystemCsprng()).value for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_an_empty_sum_releases_noise_all_the_same(pay: Pay) -> None:
+    total = ClippedSum(torch.zeros(SIZE, dtype=torch.float64), 2.0)
+    value = release_gaussian(total, pay(PLAN), InsecureRandomness(2, "empty")).value
+    assert accepts(value.astype(np.float64), 3.0)
+
+
+def test_a_sum_clipped_to_a_larger_norm_is_refused(pay: Pay) -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.1)
+    with pytest.raises(AccountingError, match="clip_norm"):
+        release_gaussian(total, pay(PLAN), SystemCsprng())
+
+
+def test_it_rests_on_the_sites_own_word(pay: Pay) -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
+    assert release_gaussian(total, pay(PLAN), SystemCsprng()).trust_model == TrustModel.LOCAL
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_sum_that_is_not_finite_is_refused(pay: Pay, bad: float) -> None:
+    total = ClippedSum(torch.tensor([0.0, bad], dtype=torch.float64), 2.0)
+    with pytest.raises(AccountingError, match="finite"):
+        release_gaussian(total, pay(PLAN), SystemCsprng())
+
+
+@pytest.mark.parametrize("plan", [PLAN, STRICT])
+def test_a_release_holds_whole_steps_and_nothing_finer(pay: Pay, plan: Plan) -> None:
+    """A value near 0 has bits to spare: those of noise made in float64 told what it was added to.
+
+    A float32 keeps multiples below 2²⁴ steps to the last bit. The sum is nowhere on the grid.
+    """
+    grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
+    step = sum_step(plan.clip_norm, SIZE) if grid is None else grid.step
+    total = zeros(SIZE, grid) if grid else torch.full((SIZE,), 1 / 3, dtype=torch.float64)
+    value = release_gaussian(ClippedSum(total, 2.0, grid), pay(plan), SystemCsprng()).value
+    near = value[np.abs(value) < 2**24 * step].astype(np.float64) / step
+    assert near.size > 100
+    assert np.array_equal(near, np.rint(near))
+
+
+def test_a_default_release_is_a_rounded_sum_with_integer_noise(pay: Pay) -> None:
+    step = sum_step(PLAN.clip_norm, SIZE)
+    exact = torch.randn(SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    value = release_gaussian(ClippedSum(exact, 2.0), pay(PLAN), InsecureRandomness(3)).value
+    spread = deviation(PLAN.noise_multiplier, PLAN.clip_norm, step)
+    noise = rounded_gaussian(SIZE, spread, InsecureRandomness(3))
+    whole = [round(x / step) for x in exact.tolist()]
+    assert np.array_equal(value, ((np.array(whole) + noise) * step).astype(np.float32))
+
+
+def test_noise_that_cannot_be_drawn_is_refused_before_it_is_paid_for() -> None:
+    check_release(PLAN, 10**9)
+    with pytest.raises(AccountingError, match="noise_multiplier"):
+        check_release(replace(PLAN, noise_multiplier=1e8), 10**6)
+    with pytest.raises(AccountingError, match="too fine for int64"):
+        check_release(STRICT, 10**9)
+
+
+def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None:
+    grid = Grid(STRICT.clip_norm, SIZE)
+    spread = deviation(STRICT.noise_multiplier, STRICT.clip_norm, grid.step)
+    steps = torch.randint(-(2**40), 2**40, (SIZE,), generator=torch.Generator().manual_seed(0))
+    paid = pay(STRICT)
+    value = release_gaussian(ClippedSum(steps, 2.0, grid), paid, InsecureRandomness(3)).value
+    noise = rounded_gaussian(SIZE, spread, InsecureRandomness(3))
+    assert np.array_equal(value, ((steps.numpy() + noise) * grid.step).astype(np.float32))
+    assert spread * grid.step >= 3.0
+
+
+@pytest.mark.parametrize(
+    ("plan", "grid"),
+    [(STRICT, None), (PLAN, Grid(2.0, 3)), (STRICT, Grid(1.0, 3)), (STRICT, Grid(2.0, 4))],
+)
+def test_a_sum_off_the_plans_grid_is_refused(pay: Pay, plan: Plan, grid: Grid | None) -> None:
+    total = ClippedSum(zeros(3, grid), 1.0, grid)
+    with pytest.raises(AccountingError, match="of the plan"):
+        release_gaussian(total, pay(plan), SystemCsprng())
+
+
+@pytest.mark.parametrize("sensitivity", [-1.0, float("nan")])
+def test_a_sensitivity_that_is_none_is_refused(pay: Pay, sensitivity: float) -> None:
+    total = ClippedSum(torch.zeros(3, dtype=torch.float64), sensitivity)
+    with pytest.raises(AccountingError, match="sensitivity"):
+        release_gaussian(total, pay(PLAN), SystemCsprng())
+
+
+def test_a_reservation_buys_one_release(pay: Pay) -> None:
+    total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN)
+    release_gaussian(total, paid, SystemCsprng())
+    with pytest.raises(SlotError, match="has bought its release"):
+        release_gaussian(total, paid, SystemCsprng())
+
+
+def test_a_private_reservation_buys_secret_randomness_only(pay: Pay) -> None:
+    total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN, private=True)
+    with pytest.raises(AccountingError, match="secret randomness only"):
+        release_gaussian(total, paid, InsecureRandomness(1))
+    release_gaussian(total, paid, SystemCsprng())
+
+
+def test_a_reservation_is_made_by_a_ledger_alone() -> None:
+    with pytest.raises(LedgerError, match=r"made by Ledger\.reserve"):
+        Reservation("ledger", True, PLAN, 0, "sha256:" + "0" * 64)

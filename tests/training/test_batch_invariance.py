@@ -1,0 +1,207 @@
+"""Rows of a few records at a time: the same bits in any company, or else one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
+from fedpriv.gradients.engine import gathered
+from fedpriv.training import batch_invariance as steady
+from fedpriv.training.batch_invariance import SteadyRows, steady_sizes
+from fedpriv.training.microbatch import TRIED
+from fedpriv.training.record_loss import record_losses
+
+LENGTH = 24
+MOST = TRIED["cpu"]
+Make = Callable[..., Any]
+Change = Callable[[Tensor], Tensor]
+
+
+def records(count: int, label: int | None = None) -> list[Example]:
+    drawn = np.random.default_rng(0).integers(3, 250, (count, LENGTH)).tolist()
+    return [Example(ids, [-100, *ids[1:]] if label is None else label) for ids in drawn]
+
+
+def rows_of(worker: Any, sizes: list[int]) -> SteadyRows:
+    """Of gradients; notes how many places each batch had."""
+
+    def rows(batch: Batch) -> Tensor:
+        sizes.append(len(batch))
+        return gathered(worker.gradients, partial(record_losses, batch=batch), len(batch))
+
+    return SteadyRows(worker, rows)
+
+
+def spoil(worker: Any, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Let gradients be changed by the batch that they are made in."""
+    plain = worker.gradients.stream
+
+    def stream(losses: Any, count: int, take: Callable[[int, Tensor], None]) -> None:
+        plain(losses, count, lambda start, part: take(start, change(part.clone())))
+
+    monkeypatch.setattr(worker.gradients, "stream", stream)
+
+
+def a_place_differs(part: Tensor) -> Tensor:
+    part[2:3] *= 1 + 2**-20
+    return part
+
+
+def neighbours_are_seen(part: Tensor) -> Tensor:
+    return part + 2**-20 * part.amax(0)
+
+
+def nothing_is_found(part: Tensor) -> Tensor:
+    return part * 0.0
+
+
+def one_is_infinite(part: Tensor) -> Tensor:
+    return part + torch.inf
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_a_row_has_the_same_bits_in_any_company(make_worker: Make, dtype: str) -> None:
+    worker = make_worker("llama", dtype=dtype, microbatch=MOST)
+    sizes: list[int] = []
+    rows, every = rows_of(worker, sizes), records(2 * MOST + 1)
+    whole = rows(every, LENGTH)
+    assert whole.abs().amax(1).min() > 0
+    chosen = np.random.default_rng(1)
+    for count in range(1, len(every) + 1):
+        members = chosen.permutation(len(every))[:count].tolist()
+        assert torch.equal(rows([every[i] for i in members], LENGTH), whole[members])
+    (found,) = worker.steady.values()
+    assert set(sizes) <= set(found)
+    assert found[0] in (MOST, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [a_place_differs, neighbours_are_seen, nothing_is_found, one_is_infinite]
+)
+def test_where_it_is_not_certain_records_are_computed_alone(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    worker = make_worker("llama", dtype="float32")
+    spoil(worker, monkeypatch, change)
+    sizes: list[int] = []
+    rows_of(worker, sizes)(records(3), LENGTH)
+    assert sizes == [1, 1, 1]
+
+
+def test_where_memory_runs_out_records_are_computed_alone(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker("llama", dtype="float32")
+    plain = worker.gradients.stream
+
+    def scarce(losses: Any, count: int, take: Any) -> None:
+        if count > 1:
+            raise torch.OutOfMemoryError
+        plain(losses, count, take)
+
+    monkeypatch.setattr(worker.gradients, "stream", scarce)
+    sizes: list[int] = []
+    rows_of(worker, sizes)(records(2), LENGTH)
+    assert sizes == [1, 1]
+
+
+def test_what_a_server_sends_has_no_part_in_the_trial(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would depend on which lengths had been sampled by then."""
+    worker = make_worker("bert", dtype="float32", task="classification")
+    seen: list[bytes] = []
+    plain = worker.gradients.stream
+
+    def stream(losses: Any, count: int, take: Any) -> None:
+        seen.append(worker.vector.read().tobytes())
+        plain(losses, count, take)
+
+    monkeypatch.setattr(worker.gradients, "stream", stream)
+    answers = []
+    for values in (worker.initial, worker.initial * np.float32(1e30), worker.initial * 0):
+        worker.vector.write(values)
+        answers.append(tuple(steady_sizes(worker, MOST, LENGTH)))
+        assert np.array_equal(worker.vector.read(), values)
+    assert len(set(seen)) == len(set(answers)) == 1
+
+
+def test_padded_and_unpadded_neighbours_are_tried(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention without a mask, where none is needed, would round otherwise."""
+    worker = make_worker("llama", dtype="float32")
+    padded: list[list[bool]] = []
+
+    def losses(model: Any, batch: Batch) -> Tensor:
+        padded.append((batch.attention_mask == 0).any(1).tolist())
+        return record_losses(model, batch)
+
+    monkeypatch.setattr(steady, "record_losses", losses)
+    assert steady_sizes(worker, 3, LENGTH) == (3, 1)
+    a, b = False, True
+    assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]
+
+
+def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
+    worker = make_worker("llama", dtype="float32")
+    longest = worker.recipe.model.max_length
+    long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
+    steady.settle(worker, [(long,), (empty, *records(1)), ()])
+    assert [length for _, length, _ in worker.steady] == [LENGTH]
+
+
+def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = make_worker("llama", dtype="float32")
+    rows_of(worker, [])(records(1), LENGTH)
+    monkeypatch.setattr(steady, "steady_sizes", None)  # another trial would call it
+    rows_of(worker, [])(records(1), LENGTH)
+
+
+def one_alone_differs(part: Tensor) -> Tensor:
+    return part * (1 + 2**-20 * (len(part) == 1))
+
+
+def a_place_of_a_few_differs(part: Tensor) -> Tensor:
+    part[-1:] *= 1 + 2**-20 * (len(part) < 4)
+    return part
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "expected"),
+    [
+        (None, 6, [4, 2]),
+        (None, 7, [4, 4]),
+        (None, 9, [4, 4, 1]),
+        (one_alone_differs, 9, [4, 4, 2]),
+        (a_place_of_a_few_differs, 9, [4, 4, 4]),
+    ],
+)
+def test_batches_are_of_sizes_that_agree(
+    make_worker: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Change | None,
+    count: int,
+    expected: list[int],
+) -> None:
+    worker = make_worker("llama", dtype="float32", microbatch=4)
+    if change is not None:
+        spoil(worker, monkeypatch, change)
+    sizes: list[int] = []
+    assert len(rows_of(worker, sizes)(records(count), LENGTH)) == count
+    assert sizes == expected
+
+
+def test_a_classifier_is_tried_too(make_worker: Make) -> None:
+    worker = make_worker("bert", dtype="float32", task="classification")
+    every = records(3, label=1)
+    rows = rows_of(worker, [])
+    assert torch.equal(rows(every, LENGTH)[1:2], rows(every[1:2], LENGTH))
