@@ -16,10 +16,11 @@ own limits. Nothing in an answer is computed from records but the privatised vec
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from fedpriv.config.job import (
     MAX_JOB_STEPS,
@@ -34,17 +35,16 @@ from fedpriv.config.job import (
     Wire,
 )
 from fedpriv.config.section import Section
-from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.methods import registry
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.privacy.usual import MAX_UNITS
+from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS, MAX_UNITS
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
+Kind = Literal["gradient-sum", "move"]  # see `fedpriv.training.released`
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -100,7 +100,8 @@ class Proposal(Body):
         vector_digest: of the names and shapes of what is trained.
         wire: how the vectors of the replies travel.
         local: None where the server moves along every private step.
-        projection: how gradients are written in those of a synthetic set; None without one.
+        settings: what else the method has to know; its site half checks them.
+        public_records: of the synthetic set that sites have to hold; 0 for a method without one.
     """
 
     job_id: JobId
@@ -115,16 +116,13 @@ class Proposal(Body):
     vector_digest: Digest
     wire: Wire = "float32"
     local: LocalSteps | None = None
-    projection: ProjectionSection | None = None
+    settings: dict[str, JsonValue] = Field({}, max_length=100)
+    public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:
         if self.steps % self.round_steps:
             raise ValueError(f"steps: expected rounds of {self.round_steps}, got {self.steps}")
-        if self.projection is not None and self.local is not None:
-            self.projection.check_local_steps(self.local.optimizer.weight_decay)
-            if self.local.denoise.where != "off":
-                raise ValueError("local.denoise: coefficients are no matrices")
         return self
 
     @property
@@ -136,12 +134,28 @@ class Proposal(Body):
     def rounds(self) -> int:
         return self.steps // self.round_steps
 
+    @property
+    def released(self) -> Kind:
+        """What a site releases in a round."""
+        return "gradient-sum" if self.local is None else "move"
+
     @classmethod
-    def of(cls, config: JobConfig, *, job_id: str, base: str, vector: str) -> Self:
-        """What a federation file proposes, for a base and a trainable vector of these digests."""
-        local, count, projection = None, config.job.sync, None
-        if config.synthetic is not None and registry.projects(config.job.method):
-            projection = config.synthetic.projection
+    def of(
+        cls,
+        config: JobConfig,
+        *,
+        job_id: str,
+        base: str,
+        vector: str,
+        settings: Mapping[str, Any],
+        public_records: int,
+    ) -> Self:
+        """What a federation file proposes, for a base and a trainable vector of these digests.
+
+        Args:
+            settings, public_records: of the method.
+        """
+        local, count = None, config.job.sync
         if count > 1:
             local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
         return cls(
@@ -157,7 +171,8 @@ class Proposal(Body):
             vector_digest=vector,
             wire=config.job.wire,
             local=local,
-            projection=projection,
+            settings=dict(settings),
+            public_records=public_records,
         )
 
     def digest(self) -> str:
@@ -255,10 +270,11 @@ class StepReply(Body):
     """What goes with a privatised vector. The budget figures are computed from public events.
 
     Attributes:
+        kind: of what the site released.
         slot: as in the request.
     """
 
-    kind: Literal["step"] = "step"
+    kind: Kind
     slot: int = Field(ge=0)
     epsilon_spent: float = Field(ge=0, le=MAX_EPSILON)
     epsilon_committed: float = Field(ge=0, le=MAX_EPSILON)

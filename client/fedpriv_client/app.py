@@ -74,13 +74,13 @@ def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Of
 def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result:
     request = StepRequest.parse(_body(message))
     permit(request.job_id)
-    body, vector = site.step(request, _vector(message), _change(message))
+    body, released = site.step(request, _vector(message), _change(message))
     try:
         write_budget_report(site, request.job_id)
     except (OSError, FedprivError) as error:  # what was paid for leaves, its report with the next
         log.error("The budget report was not written: %s", error)
     log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
-    arrays = {name: Array(block) for name, block in encode(vector, site.wire)}
+    arrays = {name: Array(block) for name, block in encode(released.values, site.wire)}
     return body, ArrayRecord(arrays, keep_input=False)
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
+from fedpriv.methods.proposal import propose
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
 from fedpriv.protocol import Proposal
-from fedpriv.training.worker import WorkerPool
-from fedpriv_client.site import SiteSettings, check_fields, check_model, open_ledger, recipe_of
+from fedpriv.training.pool import WorkerPool
+from fedpriv_client.site_job import check_fields, check_model, recipe_of
+from fedpriv_client.site_ledger import open_ledger
+from fedpriv_client.site_settings import SiteSettings
 
 _ANY = "sha256:" + "0" * 64  # the digest of what a federation file does not say
 
@@ -54,9 +57,8 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
     """
     if path.suffix != ".json":
         config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
-        return Proposal.of(
-            config, job_id=config.job.name, base=settings.limits.base_digest, vector=_ANY
-        )
+        digest = settings.limits.base_digest
+        return propose(config, job_id=config.job.name, base=digest, vector=_ANY)
     try:
         return Proposal.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

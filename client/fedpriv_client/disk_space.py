@@ -14,7 +14,7 @@ from fedpriv.data import DataSpec, TokenFile
 from fedpriv.errors import DataError, LedgerError
 
 if TYPE_CHECKING:
-    from fedpriv_client.site import SiteSettings
+    from fedpriv_client.site_settings import SiteSettings
 
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back

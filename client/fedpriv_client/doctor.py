@@ -18,9 +18,9 @@ from fedpriv.process import is_running
 
 if TYPE_CHECKING:
     from fedpriv.protocol import Proposal
-    from fedpriv.training.worker import WorkerPool
+    from fedpriv.training.pool import WorkerPool
     from fedpriv_client.check import Verdict
-    from fedpriv_client.site import SiteSettings
+    from fedpriv_client.site_settings import SiteSettings
 
 
 def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> list[Finding]:
@@ -100,7 +100,7 @@ def _server(file: SiteFile) -> str:
 
 def _signing_key(file: SiteFile) -> str:
     from fedpriv.report.budget import load_or_create_key
-    from fedpriv_client.site import SIGNING_KEY
+    from fedpriv_client.site_settings import SIGNING_KEY
 
     path = file.site.state_dir / SIGNING_KEY
     if not path.exists():
@@ -111,7 +111,7 @@ def _signing_key(file: SiteFile) -> str:
 
 def _ledger(file: SiteFile, config: Path) -> str:
     from fedpriv_client.settings import site_settings
-    from fedpriv_client.site import open_ledger
+    from fedpriv_client.site_ledger import open_ledger
 
     witness = file.budget.witness
     if witness is not None and witness.exists() and not os.access(witness, os.W_OK):
@@ -132,7 +132,7 @@ def _ledger(file: SiteFile, config: Path) -> str:
 def _records(file: SiteFile) -> str:
     from fedpriv.data import read_labelled
     from fedpriv.files import private_folder
-    from fedpriv_client.site import cache_folder
+    from fedpriv_client.site_settings import cache_folder
 
     private_folder(file.site.state_dir)
     kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
@@ -179,7 +179,7 @@ def _disk(file: SiteFile, *, running: bool) -> str:
 
 
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding]:
-    from fedpriv.training.worker import WorkerPool
+    from fedpriv.training.pool import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
 
@@ -214,7 +214,7 @@ def _cost(verdict: Verdict) -> str:
 
 
 def _step(proposal: Proposal, settings: SiteSettings, pool: WorkerPool) -> str:
-    from fedpriv_client.site import recipe_of
+    from fedpriv_client.site_job import recipe_of
 
     with pool.borrow(recipe_of(proposal, settings)) as worker:
         return memory.step(worker)

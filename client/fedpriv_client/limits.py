@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.config.synthetic import MAX_SYNTHETIC, ProjectionSection
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.models.lora import HEADS
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Limits:
         numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
         max_r: rank of an adapter.
         max_trainable: parameters that are trained, adapter and new head together.
-        max_synthetic: records of a set in whose gradients those of the records are written.
-        max_basis: bytes of those gradients.
+        max_synthetic: public records that a method may have the site hold.
+        max_basis: bytes of what it has to hold of them.
         targets: names of the layers that may get an adapter, or be trained whole; none for any.
     """
 
@@ -52,7 +52,7 @@ class Limits:
     numerics: tuple[str, ...] = ("default", "strict")
     max_r: int = 1024
     max_trainable: int = 100_000_000
-    max_synthetic: int = MAX_SYNTHETIC
+    max_synthetic: int = MAX_PUBLIC_RECORDS
     max_basis: int = 16 << 30
     targets: tuple[str, ...] = ()
 
@@ -108,9 +108,9 @@ class Limits:
             yield ProtocolError(
                 f"lora.r: {proposal.lora.r} is more than this site allows, {self.max_r}."
             )
-        if proposal.projection is not None and proposal.projection.size > self.max_synthetic:
+        if proposal.public_records > self.max_synthetic:
             yield ProtocolError(
-                f"synthetic.size: {proposal.projection.size} is more than this site allows,"
+                f"synthetic.size: {proposal.public_records} is more than this site allows,"
                 f" {self.max_synthetic}."
             )
         wanted = proposal.lora.target_modules
@@ -154,17 +154,18 @@ class Limits:
         for refusal in self._foreign_targets(sorted(layers | (whole - heads))):
             raise refusal
 
-    def check_basis(self, projection: ProjectionSection, trained: int) -> None:
-        """Check what the gradients of a synthetic set would take.
+    def check_held(self, records: int, needed: int) -> None:
+        """Check what a method would hold of its public records.
+
+        Args:
+            needed: bytes.
 
         Raises:
-            ProtocolError: more than there are parameters, or more memory than the site allows.
+            ProtocolError: more than the site allows.
         """
-        projection.check_fits(trained)
-        needed = projection.size * trained * 4
         if needed > self.max_basis:
             raise ProtocolError(
-                f"synthetic.size: the gradients of {projection.size} records are {needed:,} bytes,"
+                f"synthetic.size: the gradients of {records} records are {needed:,} bytes,"
                 f" more than this site allows, {self.max_basis:,}."
             )
 

@@ -13,7 +13,8 @@ from fedpriv.report.budget import (
     sign,
     write,
 )
-from fedpriv_client.site import Site, last_report
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import last_report
 
 ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",

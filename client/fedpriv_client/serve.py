@@ -64,7 +64,7 @@ def serve(file: SiteFile, config: Path) -> None:
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
-    from fedpriv.training.worker import WorkerPool
+    from fedpriv.training.pool import WorkerPool
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
     from fedpriv_client.settings import site_settings

@@ -9,7 +9,7 @@ from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv_client.limits import Limits
-from fedpriv_client.site import SiteSettings
+from fedpriv_client.site_settings import SiteSettings
 
 
 def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
@@ -331,6 +331,9 @@ class JobConfig(Section):
     denoise: DenoiseSection = DenoiseSection()
     gate: GateSection | None = None
     synthetic: SyntheticSection | None = None
+    method: dict[str, JsonValue] = Field(
+        {}, description="settings of a method from another package, which checks them"
+    )
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()
     server: ServerSection | None = None

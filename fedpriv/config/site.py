@@ -21,7 +21,6 @@ from fedpriv.config.job import (
     Name,
 )
 from fedpriv.config.section import Section
-from fedpriv.config.synthetic import MAX_SYNTHETIC
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy import usual
 
@@ -110,7 +109,10 @@ class AllowSection(Section):
     max_r: int = Field(256, ge=1, description="rank of an adapter")
     max_trainable: int = Field(100_000_000, ge=1, description="parameters that are trained")
     max_synthetic: int = Field(
-        1_000, ge=1, le=MAX_SYNTHETIC, description="records of a set that gradients are written in"
+        1_000,
+        ge=1,
+        le=usual.MAX_PUBLIC_RECORDS,
+        description="records of a set that gradients are written in",
     )
     max_basis: float = Field(
         4.0, gt=0, le=1e6, description="gigabytes that those gradients may take"

@@ -8,71 +8,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedpriv.config.section import Section
-from fedpriv.errors import ProtocolError
+from fedpriv.methods.pe_sgd.config import ProjectionSection
 
-MAX_SYNTHETIC = 10_000
-MAX_RIDGE = 1e6
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class ProjectionSection(Section):
-    """How a site writes a gradient in the gradients of the set: what it has to know of it."""
-
-    size: int = Field(200, ge=2, le=MAX_SYNTHETIC, description="records of the set")
-    ridge: float = Field(
-        1e-3, gt=0, le=MAX_RIDGE, description="relative to the mean square of their gradients"
-    )
-    noise: Literal["coefficients", "products", "gradient", "residual"] = Field(
-        "coefficients",
-        description="on what it goes: the coefficients, the inner products they are made of, the"
-        " whole gradient, which is projected after that, or the part of it in the span and the"
-        " residual",
-    )
-    residual_share: float = Field(
-        0.5, gt=0, lt=1, description="residual: its share of clip_norm, squared"
-    )
-    bound: Literal["normalised", "clipped"] = Field(
-        "normalised",
-        description="coefficients or products of every unit at clip_norm, or at most at it",
-    )
-
-    @model_validator(mode="after")
-    def _residual_is_clipped(self) -> Self:
-        if self.noise == "residual" and self.bound != "clipped":
-            raise ValueError(
-                "bound: is 'clipped' with noise 'residual'; the two parts of a gradient have to"
-                " keep their lengths"
-            )
-        return self
-
-    def check_fits(self, trained: int) -> None:
-        """Refuse a set that is larger than the space it stands for.
-
-        Raises:
-            ProtocolError: it is.
-        """
-        if self.size > trained:
-            raise ProtocolError(
-                f"synthetic.size: {self.size} is more than the {trained} parameters that are"
-                " trained. Lower it."
-            )
-
-    def check_local_steps(self, weight_decay: float) -> None:
-        """Refuse what sites can't do by themselves in the span of a round.
-
-        Raises:
-            ValueError: the steps would leave it.
-        """
-        if self.noise != "coefficients":
-            raise ValueError(
-                f"synthetic.noise: is 'coefficients' where job.sync is above 1; {self.noise!r} is"
-                " projected at the server"
-            )
-        if weight_decay:
-            raise ValueError(
-                "optimizer.weight_decay: sites move coefficients, which are no weights; set it in"
-                " server_optimizer"
-            )
 
 
 class GeneratorSection(Section):

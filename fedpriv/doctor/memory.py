@@ -70,9 +70,9 @@ def step(worker: Worker) -> str:
     Privacy:
         Records have no part in it.
     """
-    from fedpriv.training.microbatch import is_out_of_memory, most_at_once
+    from fedpriv.training.microbatch import is_out_of_memory, most_private
 
-    records, length = most_at_once(worker), worker.recipe.model.max_length
+    records, length = most_private(worker), worker.recipe.model.max_length
     free = available(worker.device)
     too_much = ConfigError(
         f"{records} records of {length} tokens at once do not fit into {free / 1e9:.1f} GB",

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import ConfigError, NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, row_type
+from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
 from fedpriv.gradients.mixing import refuse_mixing
 
-# Of the summed gradient, that rounding may make between rows and autograd's own sum.
+# Of the summed gradient, that rounding may make between the records' and autograd's own sum.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
@@ -71,13 +71,13 @@ class OpacusGradients:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are made."""
+        """Where the gradients are made."""
         return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows: float32, or float64 for a float64 model."""
-        return row_type(self._trained[0])
+        """Of the gradients: float32, or float64 for a float64 model."""
+        return gradient_type(self._trained[0])
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
@@ -88,24 +88,24 @@ class OpacusGradients:
             start += p.numel()
         return found
 
-    def rows(self, losses: Losses, batch_size: int) -> Tensor:
-        """As `GradientEngine.rows`.
+    def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
+        """As `GradientEngine.stream`; all of them are held while it runs.
 
         Raises:
-            NotPrivateError: a layer was fed something that is not the batch, or the rows don't
-                add up to the gradient of the sum.
+            NotPrivateError: a layer was fed something that is not the batch, or the records'
+                gradients don't add up to the gradient of the sum.
         """
         try:
             with warnings.catch_warnings():  # of an adapter in the first layer
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
                 backward(self._model, losses, batch_size)
-            parts = [self._rows_of(p, batch_size) for p in self._trained]
-            rows = torch.cat(parts, 1)
+            parts = [self._of(p, batch_size) for p in self._trained]
             if not self._checked:
-                self._check(rows)
-            return rows
+                self._check(torch.cat(parts, 1))
         finally:
             self._forget()
+        for (start, _), part in zip(self.blocks, parts, strict=True):
+            take(start, part)
 
     def _forget(self) -> None:
         """Let go of what the hooks keep, also after a batch that failed half-way."""
@@ -117,7 +117,7 @@ class OpacusGradients:
             p._forward_counter = 0  # type: ignore[attr-defined]
             p.grad = p.grad_sample = None  # type: ignore[attr-defined]
 
-    def _rows_of(self, parameter: nn.Parameter, batch_size: int) -> Tensor:
+    def _of(self, parameter: nn.Parameter, batch_size: int) -> Tensor:
         found = getattr(parameter, "grad_sample", None)
         if found is None and parameter.grad is not None:
             raise NotPrivateError("opacus lost the per-record gradients of a layer.")
@@ -130,31 +130,17 @@ class OpacusGradients:
             )
         return found.reshape(batch_size, -1).to(self.dtype)
 
-    def _check(self, rows: Tensor) -> None:
+    def _check(self, found: Tensor) -> None:
         zero = torch.zeros(())
         sums = [(zero if p.grad is None else p.grad).expand(p.shape) for p in self._trained]
-        expected = torch.cat([part.reshape(-1) for part in sums]).to(rows)
-        off = (rows.sum(0) - expected).norm()
-        if not off <= TOLERANCE[rows.dtype] * rows.norm():
+        expected = torch.cat([part.reshape(-1) for part in sums]).to(found)
+        off = (found.sum(0) - expected).norm()
+        if not off <= TOLERANCE[found.dtype] * found.norm():
             raise NotPrivateError(
                 "opacus' per-record gradients of this model don't add up to its gradient."
                 " Train LoRA matrices and linear heads only."
             )
         self._checked = True
-
-    def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
-        """As `GradientEngine.stream`; all rows are held while it runs."""
-        rows = self.rows(losses, batch_size)
-        for start, width in self.blocks:
-            take(start, rows[:, start : start + width])
-
-    def natural(self, vector: Tensor) -> Tensor:
-        """The same: the columns are in the order of `TrainableVector`."""
-        return vector
-
-    def ordered(self, vector: Tensor) -> Tensor:
-        """The same."""
-        return vector
 
     def detach(self) -> None:
         """Take the hooks off."""

@@ -3,10 +3,9 @@
 With x (B, T, d_in) entering and g (B, T, d_out) leaving a linear layer, the gradient of one
 record's loss by the weight is gᵀx over that record's own positions. One `bmm` makes it for
 the whole batch, with exactly the multiplications of the summed weight gradient, which is not
-computed. Every layer writes its block of one (B, P) buffer, the smaller of its two dimensions
-first: for lora_B that is the transposed gradient, which a `bmm` writes several times faster.
-Where only something linear in the gradients is wanted, each layer's block is handed over as it is
-made (`stream`), and no more than one is held.
+computed. Each layer's gradients are handed over as they are made, and no more than one layer's are
+held. They are made with the smaller of their two dimensions first and turned round where the weight
+lies the other way: a `bmm` writes that several times faster, for lora_B, and turning costs little.
 """
 
 from __future__ import annotations
@@ -20,44 +19,37 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, row_type
+from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
 from fedpriv.gradients.mixing import refuse_mixing
 from fedpriv.gradients.product import FrozenLinear, weight_of
 from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Block:
-    """One layer's columns of the buffer."""
+    """One trained layer's columns.
+
+    Attributes:
+        start, bias_start: its first column, and that of its bias, if it has one that is trained.
+        shape: of its weight.
+    """
 
     name: str
     start: int
-    rows: int
-    columns: int
-    transposed: bool
+    shape: tuple[int, int]
     bias_start: int | None
-    written: bool = False
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.rows * self.columns
-
-    @property
-    def width(self) -> int:
-        """Features that leave the layer: values of its bias."""
-        return self.columns if self.transposed else self.rows
 
 
 class PerSampleGradients:
-    """Computes rows of per-record gradients of whatever in a model is trainable.
+    """Computes per-record gradients of whatever in a model is trainable.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
     so are classification heads). While attached, their forward pass goes through an
-    autograd function that writes the records' gradients and returns none for the weight;
+    autograd function that hands over the records' gradients and returns none for the weight;
     `detach` puts everything back.
 
     Args:
-        model: in evaluation mode while rows are computed, so that no dropout mask and no
+        model: in evaluation mode while gradients are computed, so that no dropout mask and no
             batch statistic ties records together.
 
     Attributes:
@@ -70,44 +62,44 @@ class PerSampleGradients:
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)
         self._model = model
-        self._blocks: dict[str, _Block] = {}
-        self._buffer: Tensor | None = None
         self._take: Take | None = None
         self._batch = 0
         self._patched: list[nn.Module] = []
+        self._trained: list[nn.Parameter] = []
+        self._starts: dict[str, int] = {}  # by the parameter's name
         self.size = 0
-        for name, module in model.named_modules():
-            trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
-            if not trained:
-                continue
-            if type(module) is not nn.Linear or "weight" not in trained:
-                raise NotPrivateError(
-                    f"{name}.{min(trained)}: per-record gradients of a trainable"
-                    f" {type(module).__name__} can't be computed exactly."
-                    ' Train LoRA matrices and linear heads only, or set compute.engine = "opacus".'
-                )
-            self._add(name, module, with_bias="bias" in trained)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                self._trained.append(parameter)
+                self._starts[name] = self.size
+                self.size += parameter.numel()
+        self._blocks = {
+            name: self._block(name, module)
+            for name, module in model.named_modules()
+            if any(p.requires_grad for p in module.parameters(recurse=False))
+        }
         if not self._blocks:
             raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self._order = [name for name, _ in named]
-        self._trained = [p for _, p in named]
         self._attach()
 
-    def _add(self, name: str, module: nn.Linear, with_bias: bool) -> None:
-        out_features, in_features = module.weight.shape
-        transposed = out_features > in_features
-        rows, columns = sorted((out_features, in_features))
-        block = _Block(
-            name=name,
-            start=self.size,
-            rows=rows,
-            columns=columns,
-            transposed=transposed,
-            bias_start=self.size + rows * columns if with_bias else None,
-        )
-        self._blocks[name] = block
-        self.size = block.stop + (out_features if with_bias else 0)
+    def _block(self, name: str, module: nn.Module) -> _Block:
+        trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
+        if type(module) is not nn.Linear or "weight" not in trained:
+            raise NotPrivateError(
+                f"{name}.{min(trained)}: per-record gradients of a trainable"
+                f" {type(module).__name__} can't be computed exactly."
+                ' Train LoRA matrices and linear heads only, or set compute.engine = "opacus".'
+            )
+        prefix = f"{name}." if name else ""
+        for key in trained:
+            if f"{prefix}{key}" not in self._starts:
+                raise NotPrivateError(
+                    f"{prefix}{key}: is shared by several layers, so their per-record gradients"
+                    " can't be told apart. Leave the layer out of lora.modules_to_save."
+                )
+        rows, columns = module.weight.shape
+        bias = self._starts[f"{prefix}bias"] if "bias" in trained else None
+        return _Block(name, self._starts[f"{prefix}weight"], (rows, columns), bias)
 
     def _attach(self) -> None:
         """Give every linear layer a forward pass of ours; of a LoRA layer, the outermost."""
@@ -158,27 +150,8 @@ class PerSampleGradients:
 
         return forward
 
-    def rows(self, losses: Losses, batch_size: int) -> Tensor:
-        """As `GradientEngine.rows`, in a buffer of its own."""
-        buffer = self._buffer
-        if buffer is None or buffer.shape[0] < batch_size or buffer.device != self.device:
-            self._buffer = buffer = torch.empty(
-                batch_size, self.size, dtype=self.dtype, device=self.device
-            )
-        for block in self._blocks.values():
-            block.written = False
-        self._batch = batch_size
-        backward(self._model, losses, batch_size)
-        rows = buffer[:batch_size]
-        for block in self._blocks.values():
-            if not block.written:  # the layer was not used: its gradient is zero
-                rows[:, block.start : block.stop].zero_()
-                if block.bias_start is not None:
-                    rows[:, block.bias_start : block.bias_start + block.width].zero_()
-        return rows
-
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
-        """As `GradientEngine.stream`; no more than one block is held."""
+        """As `GradientEngine.stream`; no more than one layer's is held."""
         self._take = take
         try:
             self._batch = batch_size
@@ -188,23 +161,18 @@ class PerSampleGradients:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are made."""
+        """Where the gradients are made."""
         return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows: float32, or float64 for a float64 model."""
-        return row_type(self._trained[0])
+        """Of the gradients: float32, or float64 for a float64 model."""
+        return gradient_type(self._trained[0])
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
         """The first column of each block, and how many it has, as `stream` hands them over."""
-        found = []
-        for block in self._blocks.values():
-            found.append((block.start, block.stop - block.start))
-            if block.bias_start is not None:
-                found.append((block.bias_start, block.width))
-        return found
+        return list(zip(self._starts.values(), (p.numel() for p in self._trained), strict=True))
 
     def _record(self, block: _Block, x: Tensor, g: Tensor) -> None:
         batch = self._batch
@@ -213,55 +181,23 @@ class PerSampleGradients:
                 f"{block.name}: was fed a tensor of shape {tuple(x.shape)} in a batch of {batch},"
                 " so its gradient can't be told apart by record."
             )
+        assert self._take is not None  # only `stream` runs the model
         x = x.reshape(batch, -1, x.shape[-1]).to(self.dtype)  # (B, T, d_in)
         g = g.reshape(batch, -1, g.shape[-1]).to(self.dtype)  # (B, T, d_out)
-        left, right = (x, g) if block.transposed else (g, x)
-        if self._take is not None:
-            self._take(block.start, torch.bmm(left.transpose(1, 2), right).flatten(1))
-            if block.bias_start is not None:
-                self._take(block.bias_start, g.sum(1))
-            return
-        assert self._buffer is not None
-        view = self._buffer[:batch, block.start : block.stop]
-        view = view.view(batch, block.rows, block.columns)
-        bias = None
-        if block.bias_start is not None:
-            bias = self._buffer[:batch, block.bias_start : block.bias_start + g.shape[-1]]
-        if block.written:
-            view.baddbmm_(left.transpose(1, 2), right)
-            if bias is not None:
-                bias.add_(g.sum(1))
+        d_out, d_in = block.shape
+        if d_out > d_in:
+            weight = torch.bmm(x.transpose(1, 2), g).transpose(1, 2)
         else:
-            torch.bmm(left.transpose(1, 2), right, out=view)
-            if bias is not None:
-                torch.sum(g, 1, out=bias)
-        block.written = True
-
-    def natural(self, vector: Tensor) -> Tensor:
-        """A vector (P,) in buffer order, in the order of `TrainableVector`."""
-        parts = []
-        for name in self._order:
-            layer, _, kind = name.rpartition(".")
-            block = self._blocks[layer]
-            if kind == "bias":
-                assert block.bias_start is not None
-                parts.append(vector[block.bias_start : block.bias_start + block.width])
-            else:
-                matrix = vector[block.start : block.stop].view(block.rows, block.columns)
-                parts.append((matrix.T if block.transposed else matrix).reshape(-1))
-        return torch.cat(parts)
-
-    def ordered(self, vector: Tensor) -> Tensor:
-        """A vector (P,) in the order of `TrainableVector`, in buffer order: undoes `natural`."""
-        place = self.natural(torch.arange(self.size))
-        return torch.empty_like(vector).index_copy_(0, place, vector)
+            weight = torch.bmm(g.transpose(1, 2), x)
+        self._take(block.start, weight.reshape(batch, d_out * d_in))
+        if block.bias_start is not None:
+            self._take(block.bias_start, g.sum(1))
 
     def detach(self) -> None:
-        """Give the layers their own forward pass back and drop the buffer."""
+        """Give the layers their own forward pass back."""
         for module in self._patched:
             del module.forward
         self._patched.clear()
-        self._buffer = None
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:

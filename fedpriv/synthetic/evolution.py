@@ -1,4 +1,4 @@
-"""The synthetic set of a job at its server: spans updates, and changes with what it learns."""
+"""The synthetic set of a job at its server, and how it changes with what was released."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.config.synthetic import SyntheticSection
-from fedpriv.methods.pe_sgd.site import Span, lifted, mean_gradient
-from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
 from fedpriv.synthetic.generator import Generator, new_records
-from fedpriv.synthetic.records import Record, SyntheticSet
+from fedpriv.synthetic.records import Record, SetChange, SyntheticSet
 from fedpriv.synthetic.selection import Selection, select
-from fedpriv.training.optimizer import VectorOptimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from fedpriv.data.spec import DataSpec
     from fedpriv.models.vector import Vector
-    from fedpriv.training.worker import ModelRecipe, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -43,20 +39,20 @@ class Evolved:
 
 
 class Evolution:
-    """Holds the set, lifts releases by it, and lets it evolve.
+    """Holds the set, and lets it evolve.
 
-    A job of another method may have one, to start warm.
+    A job of any method may have one, to start warm.
 
     Args:
         first: the set of the first round, public.
         spec, tokenizer: how a record is read.
-        pool, recipe: lend the model.
         generator: makes new records; None for a set that stays as it is.
         seed: of the selections, public.
 
     Attributes:
         current: the set that the next request is about.
         previous: the one before.
+        examples: of the current set, one a record; None for one without a token to predict.
 
     Privacy:
         Post-processing of released coefficients, the released model and public records.
@@ -68,54 +64,24 @@ class Evolution:
         first: Privatised[SyntheticSet],
         spec: DataSpec,
         tokenizer: PreTrainedTokenizerBase,
-        pool: WorkerPool,
-        recipe: ModelRecipe,
         generator: Generator | None,
         seed: int,
     ) -> None:
         self.settings = settings
         self._spec, self._tokenizer = spec, tokenizer
-        self._pool, self._recipe = pool, recipe
         self._generator, self._seed = generator, seed
         self.previous: Privatised[SyntheticSet] | None = None
         self._take(first)
 
     def _take(self, found: Privatised[SyntheticSet]) -> None:
-        examples = found.value.examples(self._spec, self._tokenizer)
-        self.span = Span(self.settings.projection, examples)
+        self.examples = found.value.examples(self._spec, self._tokenizer)
         self.current = found
 
-    def warm_start(self, parameters: Privatised[Vector]) -> Privatised[Vector]:
-        """The parameters after some steps on the whole set, by its mean gradient.
-
-        Privacy:
-            Of public records alone; costs nothing.
-        """
-        settings = OptimizerSection(lr=self.settings.warm_start_lr)
-        optimizer = VectorOptimizer(settings, parameters)
-        for _ in range(self.settings.warm_start):
-            optimizer.step(self.mean_gradient(optimizer.vector))
-        return optimizer.vector
-
-    def mean_gradient(self, parameters: Privatised[Vector]) -> Privatised[Vector]:
-        """Of the set's records, (P,)."""
-        with self._pool.borrow(self._recipe) as worker:
-            return post_process(partial(mean_gradient, self.span, worker), parameters)
-
-    def lift(
-        self, mean: Privatised[Vector], parameters: Privatised[Vector]
-    ) -> tuple[Privatised[Vector], Privatised[Vector]]:
-        """The gradient (P,) that a mean of the sites' releases stands for, at these values.
-
-        Returns:
-            The gradient, and its coefficients in those of the set, (N,).
-
-        Raises:
-            RawValueError: one of them is raw.
-        """
-        with self._pool.borrow(self._recipe) as worker:
-            found = post_process(partial(lifted, self.span, worker), parameters, mean)
-        return post_process(lambda pair: pair[0], found), post_process(lambda pair: pair[1], found)
+    def change(self, held: str | None) -> SetChange:
+        """What makes the current set of one with this digest; all of it where that is not known."""
+        known = [one.value for one in (self.current, self.previous) if one is not None]
+        base = next((one for one in known if one.digest == held), None)
+        return SetChange.between(base, require_privatised(self.current, "current"))
 
     def advance(self, mean: Privatised[Vector], scale: float, number: int) -> Evolved | None:
         """Keep the records that the round's coefficients are largest of, and vary them.

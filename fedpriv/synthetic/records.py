@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from fedpriv.config.job import Digest, FieldName
-from fedpriv.config.synthetic import MAX_SYNTHETIC
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.errors import DataError, ProtocolError, SyntheticSetError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Body
 from fedpriv.wire import decode_text
 
@@ -91,9 +91,9 @@ class SetChange(Body):
 
     base: Digest | None
     digest: Digest
-    size: int = Field(ge=1, le=MAX_SYNTHETIC)
+    size: int = Field(ge=1, le=MAX_PUBLIC_RECORDS)
     records: dict[
-        Annotated[int, Field(ge=0, lt=MAX_SYNTHETIC)],
+        Annotated[int, Field(ge=0, lt=MAX_PUBLIC_RECORDS)],
         dict[FieldName, Annotated[str, Field(max_length=MAX_TEXT)]],
     ]
 

@@ -1,4 +1,4 @@
-"""Rows of several records at once, each the same bits whatever else is in the sample.
+"""Values of several records at once, each the same bits whatever else is in the sample.
 
 A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
 random tokens, for each length before anything is paid, which sizes of batches give a record's
@@ -10,53 +10,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch, padded_length
-from fedpriv.gradients.engine import gathered
+from fedpriv.data.encode import Example
+from fedpriv.data.store import Units
+from fedpriv.gradients.engine import gradients_of
+from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.record_loss import record_losses
+from fedpriv.training.worker import Worker
 
-if TYPE_CHECKING:
-    from fedpriv.data.encode import Example
-    from fedpriv.data.store import Units
-    from fedpriv.training.worker import Worker
-
-Rows = Callable[[Batch], Tensor]
+Values = Callable[[Batch], Tensor]
 
 
-class SteadyRows:
-    """Rows of records of one padded length, each a function of its record alone, bit for bit.
+class BatchInvariant:
+    """Values of records of one padded length, each a function of its record alone, bit for bit.
 
-    Where memory runs out, a record has no row: in a batch of another size it might have other bits.
+    Where memory runs out, a record has none: in a batch of another size it might have other bits.
 
     Args:
-        rows: of a batch (B, R), each made of what `GradientEngine.stream` hands over of its own
-            record, by arithmetic that is the same for every place; a tensor of their own.
+        values: of a batch (B, R), a row for each record, made of what `GradientEngine.stream` hands
+            over of that record, by arithmetic that is the same for every place; a tensor of its
+            own.
 
     Privacy:
         What decides how a record is computed is public: the machine, settings, and its own length.
     """
 
-    def __init__(self, worker: Worker, rows: Rows) -> None:
-        self._worker, self._rows = worker, rows
+    def __init__(self, worker: Worker, values: Values) -> None:
+        self._worker, self._values = worker, values
 
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
-        """(B, R) of B examples, at most `Worker.at_once` of them at a time."""
+        """(B, R) of B examples, at most `private_microbatch` of them at a time."""
         sizes, found, start = _sizes(self._worker, length), [], 0
         while start < len(examples):
             size = _fitting(sizes, len(examples) - start)
             chunk = list(examples[start : start + size])
             filled = chunk + chunk[-1:] * (size - len(chunk))
-            found.append(self._rows(self._worker.batch(filled, length))[: len(chunk)])
+            found.append(self._values(self._worker.batch(filled, length))[: len(chunk)])
             start += len(chunk)
         return torch.cat(found)
 
 
-def settle(worker: Worker, units: Units) -> None:
+def try_lengths(worker: Worker, units: Units) -> None:
     """Try every padded length that records have, so that no step has to.
 
     Privacy:
@@ -69,10 +68,10 @@ def settle(worker: Worker, units: Units) -> None:
 
 
 def _sizes(worker: Worker, length: int) -> Sequence[int]:
-    known, most = worker.steady, worker.at_once
+    known, most = worker.invariant_sizes, private_microbatch(worker)
     key = (most, length, torch.get_num_threads())
     if key not in known:
-        known[key] = steady_sizes(worker, most, length)
+        known[key] = invariant_sizes(worker, most, length)
     return known[key]
 
 
@@ -81,7 +80,7 @@ def _fitting(sizes: Sequence[int], records: int) -> int:
     return next((size for size in sizes if 4 * records >= 3 * size), sizes[-1])
 
 
-def steady_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
+def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     """Sizes of batches in which a record's gradient has the same bits, the largest first.
 
     They are `most`, its half, and so on, as far as they agree with `most` in every place and
@@ -139,4 +138,4 @@ class _Trial:
         made = self._records
         batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
         losses = partial(record_losses, batch=batch)
-        return gathered(self._worker.gradients, losses, len(batch))
+        return gradients_of(self._worker.gradients, losses, len(batch))

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpriv.privacy.mechanism.privatised import post_process, received
+from fedpriv.data.population import Population
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.ledger import Reservation
+from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, received
+from fedpriv.protocol import LocalSteps
+from fedpriv.training.method import SiteMethod
+from fedpriv.training.post_processing import post_processors
 from fedpriv.training.private_step import private_step
+from fedpriv.training.released import GradientSum, Move
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
-
-if TYPE_CHECKING:
-    from fedpriv.data.population import Population
-    from fedpriv.models.vector import Vector
-    from fedpriv.privacy.ledger.ledger import Reservation
-    from fedpriv.privacy.mechanism.csprng import RandomSource
-    from fedpriv.privacy.mechanism.privatised import Privatised
-    from fedpriv.protocol import LocalSteps
-    from fedpriv.training.private_step import SiteMethod
-    from fedpriv.training.worker import Worker
+from fedpriv.training.worker import Worker
 
 log = logging.getLogger(__name__)
 
 
 def local_steps(
+    execution: PlanExecution,
     method: SiteMethod,
     worker: Worker,
     population: Population,
@@ -35,8 +35,7 @@ def local_steps(
     csprng: Callable[[int], RandomSource],
     settings: LocalSteps,
     expected_units: float,
-    size: int,
-) -> Privatised[Vector]:
+) -> Privatised[Move]:
     """Move by one private step after the other, and return the move, as long as a sum.
 
     The optimiser starts anew, so that a round that is done again is that round again.
@@ -47,7 +46,6 @@ def local_steps(
         reservations: of the round's slots, in order.
         csprng: of the sample and the noise of a slot, secret.
         expected_units: sample rate × declared size; never the realised batch.
-        size: of a sum.
 
     Privacy:
         Every step releases one noisy sum, under a reservation of its own, and all else is made
@@ -61,18 +59,18 @@ def local_steps(
         try:
             values = method.at(parameters, update.vector.value)
         except Exception as error:
-            return _nothing(start, error)
-        total = private_step(method, worker, population, values, paid, csprng(paid.slot), size)
+            return _no_move(start, error)
+        total = private_step(execution, method, worker, population, values, paid, csprng(paid.slot))
         try:
             _move(update, settings, total, paid, expected_units)
         except Exception as error:
-            return _nothing(start, error)
-    return post_process(_difference, update.vector, start)
+            return _no_move(start, error)
+    return post_process(_difference, start, update.vector)
 
 
-def _nothing(start: Privatised[Vector], error: Exception) -> Privatised[Vector]:
+def _no_move(start: Privatised[Vector], error: Exception) -> Privatised[Move]:
     log.error("A round's steps can't be used: %s", type(error).__name__)
-    return post_process(np.zeros_like, start)
+    return post_process(lambda value: Move(np.zeros_like(value)), start)
 
 
 def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
@@ -81,23 +79,24 @@ def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
     Raises:
         ValueError: the settings are of none.
     """
-    return Update(settings.optimizer, settings.denoise, received(start), worker.vector.shapes)
+    processors = post_processors(settings.denoise, worker.vector.shapes)
+    return Update(settings.optimizer, received(start), processors)
 
 
 def _move(
     update: Update,
     settings: LocalSteps,
-    total: Privatised[Vector],
+    total: Privatised[GradientSum],
     paid: Reservation,
     expected_units: float,
 ) -> None:
     plan, number = paid.plan, paid.slot + 1
-    gradient = post_process(lambda value: value / np.float32(expected_units), total)
+    gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
     noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
     rate = learning_rate(settings.optimizer, number, plan.steps)
     update.step(Aggregate(gradient, noise, expected_units), number=number, lr=rate)
 
 
-def _difference(end: Vector, start: Vector) -> Vector:
-    move = end - start
-    return move if bool(np.isfinite(move).all()) else np.zeros_like(start)
+def _difference(start: Vector, end: Vector) -> Move:
+    move = start - end
+    return Move(move if bool(np.isfinite(move).all()) else np.zeros_like(start))

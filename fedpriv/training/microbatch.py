@@ -4,34 +4,66 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from fedpriv import memory
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.record_loss import record_losses
-
-if TYPE_CHECKING:
-    from fedpriv.training.worker import Worker
+from fedpriv.training.worker import Worker
 
 log = logging.getLogger(__name__)
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
 TRIED = {"cpu": 4, "other": 32}  # as fast as more, and each length is tried with so many
 SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
-ROWS_SHARE = 16  # on a CPU, rows may take one in so many of all bytes
+GRADIENTS_SHARE = 16  # on a CPU, gradients may take one in so many of all bytes
 
 
-def records_that_fit(worker: Worker) -> int:
-    """A power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory holds.
+def public_microbatch(worker: Worker) -> int:
+    """Public records to compute at once: what the recipe says, or what fits; found out once.
+
+    That is a power of two: on a CPU 16 or less, on a GPU as many of the longest as its memory
+    holds.
 
     Privacy:
-        Measured on random tokens; records have no part in it.
+        Measured on random tokens; records have no part in it, so that what depends on it is
+        public.
     """
+    if "public" not in worker.microbatches:
+        worker.microbatches["public"] = worker.recipe.compute.microbatch or _that_fit(worker)
+    return worker.microbatches["public"]
+
+
+def private_microbatch(worker: Worker) -> int:
+    """Private records to compute at once, whatever memory there is later; found out once.
+
+    As `most_private` says, or where memory runs out, half, and so on.
+
+    Privacy:
+        Tried on random tokens of the greatest length; records have no part in it. How many they
+        are decides the last bits of their gradients.
+    """
+    if "private" not in worker.microbatches:
+        worker.microbatches["private"] = _tried(worker, most_private(worker))
+    return worker.microbatches["private"]
+
+
+def most_private(worker: Worker) -> int:
+    """Of private records: what the recipe says, or as many as it pays to compute together.
+
+    Whether it makes a difference to a gradient's rounding is tried first
+    (`fedpriv.training.batch_invariance`).
+    """
+    most = TRIED.get(worker.device, TRIED["other"])
+    return worker.recipe.compute.microbatch or min(most, public_microbatch(worker))
+
+
+def _that_fit(worker: Worker) -> int:
     if worker.device == "cpu":
-        rows = memory.total() // (ROWS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize)
-        return _power_of_two(min(ON_A_CPU, rows))
+        each = GRADIENTS_SHARE * worker.vector.size * worker.gradients.dtype.itemsize
+        return _power_of_two(min(ON_A_CPU, memory.total() // each))
     one = rehearse(worker, 1)
     try:
         two = rehearse(worker, 2)
@@ -43,13 +75,7 @@ def records_that_fit(worker: Worker) -> int:
     return _power_of_two(min(MOST, int(SHARE * free) // each))
 
 
-def records_at_once(worker: Worker) -> int:
-    """Of private records: as `most_at_once` says, or where memory runs out, half, and so on.
-
-    Privacy:
-        Tried on random tokens of the greatest length; records have no part in it.
-    """
-    records = most_at_once(worker)
+def _tried(worker: Worker, records: int) -> int:
     while records > 1:
         try:
             rehearse(worker, records)
@@ -60,15 +86,6 @@ def records_at_once(worker: Worker) -> int:
             log.warning("Out of memory with %d records at once; %d instead.", records, records // 2)
             records //= 2
     return records
-
-
-def most_at_once(worker: Worker) -> int:
-    """Of private records: what the recipe says, or as many as it pays to compute together.
-
-    Whether it makes a difference to a record's rounding is tried first (`steady_sizes`).
-    """
-    most = TRIED.get(worker.device, TRIED["other"])
-    return worker.recipe.compute.microbatch or min(most, worker.fits)
 
 
 def rehearse(worker: Worker, count: int) -> int:
@@ -84,7 +101,7 @@ def rehearse(worker: Worker, count: int) -> int:
     batch = random_batch(worker, mask, seed=0)
     if worker.device != "cpu":
         torch.cuda.reset_peak_memory_stats(worker.device)
-    worker.gradients.rows(partial(record_losses, batch=batch), count)
+    gradients_of(worker.gradients, partial(record_losses, batch=batch), count)
     return 0 if worker.device == "cpu" else int(torch.cuda.max_memory_allocated(worker.device))
 
 

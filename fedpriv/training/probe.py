@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.record_loss import record_losses
-
-if TYPE_CHECKING:
-    from fedpriv.gradients.engine import GradientEngine
-    from fedpriv.training.worker import Worker
+from fedpriv.training.worker import Worker
 
 LONGEST = 1024
-# Relative difference that rounding alone may make between a row alone and in a batch.
+# Relative difference that rounding alone may make between a gradient alone and in a batch.
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "mixed": 5e-2, "bfloat16": 5e-2}
 
 
-def probe_independence(worker: Worker, gradients: GradientEngine) -> None:
-    """Compare rows of a batch with the same records alone, and after a longer record.
+def probe_independence(worker: Worker) -> None:
+    """Compare the gradients of a batch with those of its records alone, and after a longer record.
 
     Catches what `refuse_mixing` does not know by name: a layer that mixes records, and one
     that remembers what it has seen. The tokens are public randomness, never records.
 
     Raises:
-        NotPrivateError: the rows differ.
+        NotPrivateError: they differ.
     """
 
-    def rows(batch: Batch) -> Tensor:
-        losses = partial(record_losses, batch=batch)
-        return gradients.rows(losses, len(batch)).clone()
+    def gradients(batch: Batch) -> Tensor:
+        return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))
 
     batch = _three_records(worker)
     parts = [slice(i, i + 1) for i in range(3)]
@@ -42,12 +38,15 @@ def probe_independence(worker: Worker, gradients: GradientEngine) -> None:
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 0.02
     worker.vector.write(original + noise.numpy())  # a fresh lora_B is 0 and hides errors
-    together = rows(batch)
+    together = gradients(batch)
     alone = torch.cat(
-        [rows(Batch(batch.input_ids[i], batch.attention_mask[i], batch.labels[i])) for i in parts]
+        [
+            gradients(Batch(batch.input_ids[i], batch.attention_mask[i], batch.labels[i]))
+            for i in parts
+        ]
     )
-    rows(_long_record(worker))
-    again = rows(batch)
+    gradients(_long_record(worker))
+    again = gradients(batch)
     worker.vector.write(original)
 
     scale = alone.norm(dim=1).max()

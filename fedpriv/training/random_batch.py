@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.training.record_loss import IGNORED
-
-if TYPE_CHECKING:
-    from fedpriv.training.worker import Worker
+from fedpriv.training.worker import Worker
 
 
 def random_batch(worker: Worker, mask: Tensor, *, seed: int) -> Batch:

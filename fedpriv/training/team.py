@@ -17,25 +17,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from fedpriv.data.encode import Example
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.methods.registry import site_method
+from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-
-if TYPE_CHECKING:
-    from fedpriv.methods.pe_sgd.site import Span
-    from fedpriv.models.vector import Vector
-    from fedpriv.training.private_step import SiteMethod, Unit
-    from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.training.method import SiteHalf, SiteMethod
+from fedpriv.training.pool import make_worker
+from fedpriv.training.unit_sum import Unit
+from fedpriv.training.worker import ModelRecipe, Worker
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to end by itself
+_TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -161,15 +162,22 @@ class Shared:
     """A site's half of a method, whose sums a team makes together. As `SiteMethod`.
 
     Args:
-        method: of the process that leads.
-        name, span: what it was made of.
+        own: the half of the process that leads.
+        made_of: what the others make theirs of.
     """
 
-    projects: ClassVar[bool] = False  # it is given a method that is made already
+    def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:
+        self._own, self._team, self._made_of = own, team, made_of
+        self.public_records = own.public_records
 
-    def __init__(self, method: SiteMethod, team: Team, name: str, span: Span | None) -> None:
-        self._method, self._team = method, team
-        self._made_of = (name, span)
+    def held_bytes(self, trained: int) -> int:
+        """As of the method."""
+        return self._own.held_bytes(trained)
+
+    def take(self, records: Sequence[Example | None]) -> None:
+        """As of the method; the other processes get them with the next `prepare`."""
+        self._own.take(records)
+        self._made_of = replace(self._made_of, records=tuple(records))
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Prepare every process, before anything is paid.
@@ -177,8 +185,8 @@ class Shared:
         Raises:
             FedprivError: it can't be computed.
         """
-        asked = self._ask_all("prepare", *self._made_of, parameters)
-        size = self._method.prepare(worker, parameters)
+        asked = self._ask_all("prepare", self._made_of, parameters)
+        size = self._own.prepare(worker, parameters)
         for member in asked:
             try:
                 member.answer()
@@ -188,11 +196,11 @@ class Shared:
 
     def start(self, parameters: Vector) -> Vector:
         """As of the method."""
-        return self._method.start(parameters)
+        return self._own.start(parameters)
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """As of the method."""
-        return self._method.at(parameters, moved)
+        return self._own.at(parameters, moved)
 
     def clipped_sum(
         self,
@@ -220,7 +228,7 @@ class Shared:
                 left.append(part)
         total: ClippedSum | None = None
         for part in left:
-            total = _added(total, self._method.clipped_sum(worker, part, *settings))
+            total = _added(total, self._own.clipped_sum(worker, part, *settings))
         for member, part in asked:
             try:
                 value, sensitivity, grid, failures = member.answer()
@@ -230,7 +238,7 @@ class Shared:
                 if not isinstance(error, FedprivError | RuntimeError):  # no answer of its
                     self._team.lose(member)
                 log.warning("A part of a step is done again: %s", type(error).__name__)
-                found = self._method.clipped_sum(worker, part, *settings)
+                found = self._own.clipped_sum(worker, part, *settings)
             total = _added(total, found)
         assert total is not None
         return total
@@ -246,14 +254,36 @@ class Shared:
         return asked
 
 
-def method_of(worker: Worker, name: str, span: Span | None = None) -> SiteMethod:
-    """The site's half of a method as a worker computes it: with its team, if it has one.
+def start_team(worker: Worker) -> Team | None:
+    """The processes that share a worker's steps, begun at first use; None if it is alone.
 
     Raises:
-        ConfigError: see `fedpriv.methods.registry.site_method`.
+        ConfigError: there are fewer devices than ``compute.devices``.
     """
-    method = site_method(name, span)
-    return method if worker.team is None else Shared(method, worker.team, name, span)
+    if worker.recipe.compute.devices == 1:
+        return None
+    if worker not in _TEAMS:
+        _TEAMS[worker] = team = Team(worker.recipe, worker.device)
+
+        def leave() -> None:
+            team.close()
+            _TEAMS.pop(worker, None)
+
+        worker.resources.callback(leave)
+    return _TEAMS[worker]
+
+
+def with_team(worker: Worker, own: SiteMethod, made_of: SiteHalf) -> SiteMethod:
+    """The site's half of a method as a worker computes it: with its team, if it has one.
+
+    Args:
+        own: made of the same.
+
+    Raises:
+        ConfigError: there are fewer devices than ``compute.devices``.
+    """
+    team = start_team(worker)
+    return own if team is None else Shared(own, team, made_of)
 
 
 def devices_after(first: str, count: int, there: int) -> list[str]:
@@ -299,25 +329,23 @@ def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that leads is stopped, and closes
     set_environment()
     torch.set_num_threads(threads)
-    from fedpriv.training.worker import Worker
-
     worker: Worker | None = None
-    method: Any = None
+    half: SiteMethod | None = None
     with suppress(EOFError, OSError), pipe:
         while True:
             task, arguments = pipe.recv()
             result: Any = None
             try:
                 if worker is None:
-                    worker = Worker(recipe)
-                    _ = worker.gradients
+                    worker = make_worker(recipe)
                 if task == "prepare":
-                    name, span, parameters = arguments
-                    method = site_method(name, span)
-                    method.prepare(worker, parameters)
+                    made_of, parameters = arguments
+                    half = made_of.make()
+                    half.prepare(worker, parameters)
                 elif task == "sum":
+                    assert half is not None  # prepare came first
                     before = Counter(worker.failures)  # which are told of once, not cleared
-                    found: ClippedSum = method.clipped_sum(worker, *arguments)
+                    found: ClippedSum = half.clipped_sum(worker, *arguments)
                     value = found.value.cpu().numpy()  # a tensor would need /dev/shm
                     failures = Counter(worker.failures) - before
                     result = value, found.sensitivity, found.grid, failures

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from fedpriv.data.batch import buckets, padded_length
+from fedpriv.data.encode import Example
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum, clip_to_grid, zeros
 from fedpriv.privacy.mechanism.grid import grid_of
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.batch_invariance import Rows, SteadyRows
-
-if TYPE_CHECKING:
-    from fedpriv.data.encode import Example
-    from fedpriv.training.private_step import Unit
-    from fedpriv.training.worker import Worker
+from fedpriv.training.batch_invariance import BatchInvariant, Values
+from fedpriv.training.microbatch import private_microbatch
+from fedpriv.training.worker import Worker
 
 Member = TypeVar("Member")
-log = logging.getLogger(__name__)
-RowsOf = Callable[[Sequence["Example"], int], Tensor]  # of examples of one padded length
+Unit = Sequence[Example]
+ValuesOf = Callable[[Sequence[Example], int], Tensor]  # of examples of one padded length
 Vectors = Callable[[Tensor], Tensor]
+UNIT_FAILED = "Units fail, and contribute 0"
 
 
 def sum_of_units(
@@ -34,35 +32,36 @@ def sum_of_units(
     numerics: Numerics,
     *,
     size: int,
-    rows: Rows,
+    values: Values,
     vectors: Vectors | None = None,
 ) -> ClippedSum:
-    """Σ over units of clip(v(mean over the unit's records of a row)), (K,).
+    """Σ over units of clip(v(mean of the values of the unit's records)), (K,).
 
-    Rows are computed a few at a time. Of units that fail together each is done alone, and one that
-    fails even so contributes 0.
+    Values are computed a few records at a time. Of units that fail together each is done alone, and
+    one that fails even so contributes 0.
 
-    What a unit adds is the same whatever else is in the sample. In default numerics its rows are
-    the same bits (`SteadyRows`): values can be chosen so that the last bit of a row decides where
-    it points, and then one unit would move the parts of others. In strict numerics each record is
-    computed alone, padded to a length of its own, and a unit adds integers on the plan's grid.
+    What a unit adds is the same whatever else is in the sample. In default numerics its values are
+    the same bits (`BatchInvariant`): records can be chosen so that the last bit of a value decides
+    where the vector points, and then one unit would move the parts of others. In strict numerics
+    each record is computed alone, padded to a length of its own, and a unit adds integers on the
+    plan's grid.
 
     Args:
         size: K.
-        rows: of a batch of records (B, R), each of its own record alone; see `SteadyRows`.
-        vectors: from the units' mean rows (U, R) to their vectors (U, K), each of its own row
-            alone; None leaves them as they are.
+        values: of a batch of records (B, R), each of its own record alone; see `BatchInvariant`.
+        vectors: from the units' means (U, R) to their vectors (U, K), each of its own mean alone;
+            None leaves them as they are.
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
-    at_once = 1 if grid else worker.at_once  # records
-    made: RowsOf = partial(_together, worker, rows) if grid else SteadyRows(worker, rows)
-    for held in _by_length(worker, units):
-        waiting = deque(chunks(held, at_once))
+    together = 1 if grid else private_microbatch(worker)
+    values_of: ValuesOf = _alone(worker, values) if grid else BatchInvariant(worker, values)
+    for group in _by_length(worker, units):
+        waiting = deque(chunks(group, together))
         while waiting:
             part = waiting.popleft()
             try:
-                found = _means(worker, [units[place] for place in part], at_once, made)
+                found = _means(worker, [units[place] for place in part], together, values_of)
                 if vectors is not None:
                     found = _one_by_one(vectors, found)
                 total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
@@ -70,12 +69,12 @@ def sum_of_units(
                 if len(part) > 1:
                     waiting.extendleft(reversed(chunks(part, 1)))
                 else:
-                    _count_failure(worker, error)
+                    worker.went_on_after(error, UNIT_FAILED)
     return ClippedSum(total, clip_norm, grid)
 
 
-def _together(worker: Worker, rows: Rows, examples: Sequence[Example], length: int) -> Tensor:
-    return rows(worker.batch(examples, length))
+def _alone(worker: Worker, values: Values) -> ValuesOf:
+    return lambda examples, length: values(worker.batch(examples, length))
 
 
 def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
@@ -83,10 +82,8 @@ def _one_by_one(vectors: Vectors, means: Tensor) -> Tensor:
     return torch.cat([vectors(mean.clone().unsqueeze(0)) for mean in means])
 
 
-def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) -> Tensor:
-    """The mean row of each unit, (U, R)."""
-    from fedpriv.data.batch import buckets
-
+def _means(worker: Worker, units: Sequence[Unit], together: int, values: ValuesOf) -> Tensor:
+    """The mean of each unit's records' values, (U, R)."""
     examples: list[Example] = [example for unit in units for example in unit]
     owner = [i for i, unit in enumerate(units) for _ in unit]
     share = [1 / len(unit) for unit in units]
@@ -94,15 +91,15 @@ def _means(worker: Worker, units: Sequence[Unit], at_once: int, rows: RowsOf) ->
     groups = buckets(examples, worker.recipe.model.max_length)
     result: Tensor | None = None
     for length, members in groups.items():
-        for chunk in chunks(members, at_once):
-            found = rows([examples[i] for i in chunk], length)
+        for chunk in chunks(members, together):
+            found = values([examples[i] for i in chunk], length)
             if single and len(chunk) == len(examples):
                 return found  # one record a unit, one bucket: nothing to average
             if result is None:
                 result = found.new_zeros(len(units), found.shape[1])
             # In order, which index_add_ has none of on a GPU.
-            for row, index in zip(found, chunk, strict=True):
-                result[owner[index]] += row * share[owner[index]]
+            for one, index in zip(found, chunk, strict=True):
+                result[owner[index]] += one * share[owner[index]]
     assert result is not None
     return result
 
@@ -112,8 +109,6 @@ def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
 
     A unit that has none, as it can't be read or is too long, contributes 0.
     """
-    from fedpriv.data.batch import padded_length
-
     groups: dict[int, list[int]] = {}
     for place in range(len(units)):
         try:
@@ -122,16 +117,8 @@ def _by_length(worker: Worker, units: Sequence[Unit]) -> list[list[int]]:
                 length = padded_length(longest, worker.recipe.model.max_length)
                 groups.setdefault(length, []).append(place)
         except Exception as error:
-            _count_failure(worker, error)
+            worker.went_on_after(error, UNIT_FAILED)
     return [groups[length] for length in sorted(groups)]
-
-
-def _count_failure(worker: Worker, error: Exception) -> None:
-    """Note that a unit fails; the log is told once, as each time would tell when it was sampled."""
-    kind = type(error).__name__
-    if not worker.failures[kind]:
-        log.warning("Units fail, and contribute 0: %s", kind)
-    worker.failures[kind] += 1
 
 
 def chunks(members: list[Member], size: int) -> list[list[Member]]:

@@ -1,35 +1,17 @@
-"""From a released gradient to new values: denoise it, choose a move."""
+"""From a released gradient to new values: post-process it, choose a move, make it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
-from fedpriv.config.job import DenoiseSection, OptimizerSection
-from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.config.job import OptimizerSection
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.training.gate import Choice, Gate
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
-
-if TYPE_CHECKING:
-    from fedpriv.gradients.denoise import Denoiser
-    from fedpriv.models.vector import Vector
-    from fedpriv.training.gate import Choice, Gate
-
-
-@dataclass(frozen=True)
-class Found:
-    """Matrices of a gradient in which a signal was found.
-
-    Attributes:
-        on: how many.
-        matrices: of how many.
-        by_chance: how many it would be on average, were there nothing but noise.
-    """
-
-    on: int
-    matrices: int
-    by_chance: float
+from fedpriv.training.post_processing import Candidate, Denoise, Found, PostProcessor
 
 
 @dataclass(frozen=True)
@@ -37,8 +19,10 @@ class Aggregate:
     """What the sites released in a round, as one gradient.
 
     Attributes:
-        gradient: (P,) float32.
-        noise_variance: of the privacy noise in a coordinate of it; public.
+        gradient: (P,) float32; before the server's half of a method lifted it, as long as a
+            release.
+        noise_variance: of the privacy noise in a coordinate of it; public. 0 where it is not the
+            same in all of them.
         units: that the sites together were expected to train on in the round.
     """
 
@@ -51,13 +35,12 @@ class Update:
     """What becomes of the released gradients of a job.
 
     Args:
-        shapes: of the layers, in the order of the vector.
-        gate: chooses between moves where there are several.
+        processors: applied to every released gradient, in order.
+        gate: chooses where they leave several candidates.
 
     Attributes:
         optimizer: its settings.
         size: P.
-        denoised: what the denoiser found in the last step; None without one.
         choice: what the gate took in the last step; None without one.
 
     Raises:
@@ -70,20 +53,14 @@ class Update:
     def __init__(
         self,
         optimizer: OptimizerSection,
-        denoise: DenoiseSection,
         initial: Privatised[Vector],
-        shapes: Sequence[tuple[int, ...]],
+        processors: Sequence[PostProcessor] = (),
         gate: Gate | None = None,
     ) -> None:
-        from fedpriv.gradients.denoise import Denoiser
-
         self.optimizer = optimizer
         self._optimizer = VectorOptimizer(optimizer, initial)
-        self._denoiser = Denoiser(shapes, denoise) if denoise.where != "off" else None
-        self._raw_too = denoise.where == "gate"
-        self._rates = (1.0,) if gate is None else gate.rates
+        self._processors = tuple(processors)
         self._gate = gate
-        self.denoised: Found | None = None
         self.choice: Choice | None = None
         self.size = self._optimizer.size
 
@@ -91,6 +68,12 @@ class Update:
     def vector(self) -> Privatised[Vector]:
         """The current values, float32 (P,)."""
         return self._optimizer.vector
+
+    @property
+    def denoised(self) -> Found | None:
+        """What was found in the last gradient; None without denoising."""
+        found = [one.found for one in self._processors if isinstance(one, Denoise)]
+        return found[-1] if found else None
 
     def step(self, released: Aggregate, *, number: int, lr: float) -> Privatised[Vector]:
         """Move along a released gradient, and return the new values.
@@ -100,32 +83,26 @@ class Update:
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
+            ValueError: several candidates are left, and there is no gate; nothing was changed.
         """
-        gradient, variance = released.gradient, released.noise_variance
-        gradients = {"raw": gradient} if self._raw_too or self._denoiser is None else {}
-        if self._denoiser is not None:
-            gradients["denoised"] = self._denoise(self._denoiser, gradient, variance)
+        candidates = [Candidate("raw", released.gradient)]
+        for processor in self._processors:
+            candidates = processor(candidates, released.noise_variance)
         moves = {
-            _named(name, rate): partial(self._optimizer.step, slope, lr=rate * lr)
-            for name, slope in gradients.items()
-            for rate in self._rates
+            one.name: partial(self._optimizer.step, one.gradient, lr=one.rate * lr)
+            for one in candidates
         }
-        if self._gate is None:
-            (move,) = moves.values()
-            return move()
-        return self._best(self._gate, moves, number, released.units)
-
-    def _denoise(
-        self, denoiser: Denoiser, gradient: Privatised[Vector], variance: float
-    ) -> Privatised[Vector]:
-        found = denoiser(gradient, variance**0.5)
-        self.denoised = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
-        return post_process(lambda denoised: denoised.vector, found)
+        if self._gate is not None:
+            return self._best(self._gate, moves, number, released.units)
+        if len(moves) > 1:
+            raise ValueError(f"Expected a gate that chooses among {', '.join(moves)}.")
+        (move,) = moves.values()
+        return move()
 
     def _best(
         self,
         gate: Gate,
-        moves: Mapping[str, Callable[[], Privatised[Vector]]],
+        moves: dict[str, partial[Privatised[Vector]]],
         number: int,
         units: float,
     ) -> Privatised[Vector]:
@@ -163,7 +140,3 @@ class Update:
             RawValueError: the state is raw.
         """
         self._optimizer.restore(state)
-
-
-def _named(name: str, rate: float) -> str:
-    return name if rate == 1 else f"{name} × {rate!r}"

@@ -12,7 +12,7 @@ from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import ConfigError
-from fedpriv.methods import registry
+from fedpriv.methods.registry import find_method
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
@@ -150,7 +150,7 @@ def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:
         case "lora" | "lora-clipped":
             used = warm
         case method:
-            used = warm or registry.projects(method)
+            used = warm or find_method(method).needs_set
     return job.synthetic if used else None
 
 

@@ -13,7 +13,8 @@ import torch
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.training.pool import make_worker
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained
 from fedpriv_comparison.runner import threads_of
@@ -48,7 +49,7 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
 def seconds_of_a_run(config: JobConfig) -> float:
     """Of one run with these settings on this machine, roughly."""
     started = time.monotonic()
-    worker = Worker(ModelRecipe.of(config))
+    worker = make_worker(ModelRecipe.of(config))
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]

@@ -17,13 +17,16 @@ from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource
-from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.privacy.usual import MAX_CLIP
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.schedule import learning_rate
-from fedpriv.training.worker import ModelRecipe, Worker, WorkerPool
+from fedpriv.training.warm_start import warm_start
+from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
 from fedpriv_server.synthetic import evolution_of
 
@@ -65,14 +68,23 @@ def train(
     evolution = _evolution(config, optimizer, pool)
     if method == "synthetic":
         assert evolution is not None
-        slope: Slope = partial(_of_the_set, evolution, optimizer)
+        slope: Slope = partial(_of_the_set, config, evolution, optimizer, pool)
     else:
         slope = _of_the_records(config, optimizer, pool, populations, seed, method)
     steps = 0 if method == "base" else config.steps
     every = config.evaluation.every * config.job.sync
     look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
-        optimizer.start_at(evolution.warm_start(optimizer.vector))
+        settings = evolution.settings
+        with pool.borrow(ModelRecipe.of(config)) as worker:
+            begun = warm_start(
+                worker,
+                evolution.examples,
+                optimizer.vector,
+                steps=settings.warm_start,
+                lr=settings.warm_start_lr,
+            )
+        optimizer.start_at(begun)
     started = time.monotonic()
     for number in range(1, steps + 1):
         rate = learning_rate(config.optimizer, number, config.steps)
@@ -106,10 +118,15 @@ def _of_the_records(
 
 
 def _of_the_set(
-    evolution: Evolution, optimizer: VectorOptimizer, number: int
+    config: JobConfig,
+    evolution: Evolution,
+    optimizer: VectorOptimizer,
+    pool: WorkerPool,
+    number: int,
 ) -> Privatised[Vector]:
     """The mean gradient of the synthetic set as it is before the first round."""
-    return evolution.mean_gradient(optimizer.vector)
+    with pool.borrow(ModelRecipe.of(config)) as worker:
+        return post_process(partial(mean_gradient, worker, evolution.examples), optimizer.vector)
 
 
 def _evolution(config: JobConfig, optimizer: VectorOptimizer, pool: WorkerPool) -> Evolution | None:

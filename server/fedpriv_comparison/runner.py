@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedpriv.process import only_process
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison.trial import Result, Trial, kept, run, told
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself

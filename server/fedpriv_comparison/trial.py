@@ -15,7 +15,8 @@ from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, write_json
-from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.errors import ConfigError
-from fedpriv.methods import registry
+from fedpriv.methods.registry import method_names
 
 Place = Literal["federated", "pooled", "local"]
 PUBLIC = {  # methods without noise, for public records alone
@@ -181,4 +181,4 @@ def _long(setting: str) -> str:
 
 
 def _known() -> list[str]:
-    return [*PUBLIC, *registry.names(registry.STRATEGIES)]
+    return [*PUBLIC, *method_names()]

@@ -8,13 +8,17 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, KitError
+from fedpriv.models.base import Base
+from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON, check_certificate, load_certificate
+from fedpriv.training.pool import load_model, with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import ServerTls
@@ -149,20 +153,23 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     """How many parameters are trained, 0 if the model can't be, and what was found."""
-    loaded: list[Worker] = []
+    recipe = ModelRecipe.of(config)
+    loaded: list[tuple[Base, Any]] = []
+    workers: list[Worker] = []
 
     def load() -> str:
-        worker = Worker(ModelRecipe.of(config))
-        loaded.append(worker)
-        return f"{config.model.name}, {worker.base.digest}"
+        base, model = load_model(recipe)
+        loaded.append((base, model))
+        return f"{config.model.name}, {base.digest}"
 
     def private() -> str:
-        _ = loaded[0].gradients
-        return f"{loaded[0].vector.size:,} trained; each record's gradient is its own"
+        worker = with_gradients(recipe, *loaded[0])
+        workers.append(worker)
+        return f"{worker.vector.size:,} trained; each record's gradient is its own"
 
     def records() -> str:
         with tempfile.TemporaryDirectory() as cache:
-            reported, tuning = evaluation_records(config, loaded[0].base.tokenizer, Path(cache))
+            reported, tuning = evaluation_records(config, loaded[0][0].tokenizer, Path(cache))
         apart = f", {len(tuning)} to choose settings by" if tuning else ""
         return f"{len(reported)} records{apart}"
 
@@ -170,6 +177,6 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     if not loaded:
         return 0, findings
     findings += [look("privacy", private), look("evaluation", records)]
-    if config.job.engine != "network":
-        findings.append(look("step", lambda: memory.step(loaded[0])))
-    return loaded[0].vector.size, findings
+    if config.job.engine != "network" and workers:
+        findings.append(look("step", lambda: memory.step(workers[0])))
+    return TrainableVector(loaded[0][1]).size, findings

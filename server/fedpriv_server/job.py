@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedpriv.base_model import EMBEDDED
@@ -19,15 +18,19 @@ from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection
 from fedpriv.data import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods import registry
+from fedpriv.methods.proposal import method_settings, propose
+from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
-from fedpriv.protocol import Proposal
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.gate import Gate
+from fedpriv.training.method import ServerContext
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.post_processing import post_processors
 from fedpriv.training.update import Update
-from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv.training.warm_start import warm_start
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
@@ -39,8 +42,8 @@ from fedpriv_server.evaluation import (
     scores,
 )
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_server.synthetic import check_use, evolution_of
-from fedpriv_strategies.messages import as_arrays
+from fedpriv_server.synthetic import evolution_of
+from fedpriv_strategies.rounds import Rounds
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -77,10 +80,8 @@ class Job:
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = ModelRecipe.of(config)
-        strategy_class = registry.strategy(config.job.method)
-        check_use(config)
+        method_settings(config)  # refuses what the method has no use for
         with pool.borrow(self.recipe) as worker:
-            _ = worker.gradients  # refuses what can't be trained privately
             initial, shapes = public(worker.initial), worker.vector.shapes
             self.model_facts = {
                 "name": config.model.name,
@@ -88,7 +89,7 @@ class Job:
                 "digest": worker.base.digest,
                 "trainable": worker.vector.size,
             }
-            self.proposal = Proposal.of(
+            self.proposal = propose(
                 config,
                 job_id=run.info["job_id"],
                 base=worker.base.digest,
@@ -98,16 +99,18 @@ class Job:
                 tokenizer = worker.base.tokenizer
                 self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
                 public_records = gate_records(config, tokenizer, Path(cache))
-        if self.proposal.projection is not None:
-            self.proposal.projection.check_fits(initial.value.size)
+        half = find_method(config.job.method).at_site(self.proposal)
+        half.held_bytes(initial.value.size)  # refuses a set that is of no use for this model
         gate = None
         if config.gate is not None:
             gate = Gate(config.gate, public_records, self._loss, config.job.seed)
         if config.job.sync == 1:
-            update = Update(config.optimizer, config.denoise, initial, shapes, gate)
+            processors = post_processors(config.denoise, shapes, config.gate)
+            update = Update(config.optimizer, initial, processors, gate)
         else:
             mover = config.server_optimizer or ServerOptimizerSection()
-            update = Update(mover, DenoiseSection(), initial, shapes, gate)
+            processors = post_processors(DenoiseSection(), shapes, config.gate)
+            update = Update(mover, initial, processors, gate)
         self.update = update
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
@@ -127,15 +130,22 @@ class Job:
             )
         if evolution is not None and checkpoint is None:
             self._begin(evolution)
-        self.strategy = strategy_class(
+        context = ServerContext(
+            proposal=self.proposal,
+            trained=update.size,
+            parameters=lambda: update.vector,
+            lend=lambda: pool.borrow(self.recipe),
+            public_set=evolution,
+        )
+        self.strategy = Rounds(
             self.proposal,
             update,
+            find_method(config.job.method).at_server(context),
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),
             site_of=site_of,
             heads=checkpoint.heads if checkpoint else None,
-            **({"evolution": evolution} if registry.projects(config.job.method) else {}),
         )
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
@@ -146,8 +156,17 @@ class Job:
 
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
-        if evolution.settings.warm_start:
-            self.update.start_at(evolution.warm_start(self.update.vector))
+        settings = evolution.settings
+        if settings.warm_start:
+            with self._pool.borrow(self.recipe) as worker:
+                begun = warm_start(
+                    worker,
+                    evolution.examples,
+                    self.update.vector,
+                    steps=settings.warm_start,
+                    lr=settings.warm_start_lr,
+                )
+            self.update.start_at(begun)
         self.run.begin(self._checkpoint(0, {}))
 
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:
@@ -211,15 +230,9 @@ class Job:
     def _round(self, number: int, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
         """One round, asked until enough sites have answered it."""
         gather(None)
-        strategy, timeout = self.strategy, seconds(self.config.job.round_timeout)
         while True:
             try:
-                strategy.propose(grid)  # to who came since
-                arrays = as_arrays(self.update.vector)
-                asked = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-                replies = grid.send_and_receive(asked, timeout=timeout)
-                del arrays, asked  # a vector's worth of memory, while replies are added up
-                strategy.aggregate_train(number, replies)
+                self.strategy.run(number, grid)
                 return
             except RoundError as error:
                 gather(error)

@@ -19,7 +19,7 @@ from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.process import Status
 from fedpriv.report import write_report
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
 from fedpriv_server.link import Link

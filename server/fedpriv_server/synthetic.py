@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import DenoiseSection, JobConfig, ModelSection
+from fedpriv.config.job import JobConfig, ModelSection
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data import read_records
 from fedpriv.errors import ConfigError
-from fedpriv.methods import registry
 from fedpriv.models.base import load_base
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
@@ -23,38 +22,12 @@ from fedpriv.synthetic.generator import Generator
 from fedpriv.synthetic.instructed import InstructedGenerator
 from fedpriv.synthetic.language_model import LanguageModelGenerator, Model
 from fedpriv.synthetic.records import MAX_SET, MAX_TEXT, Record, SyntheticSet, characters
-from fedpriv.training.worker import ModelRecipe, WorkerPool, device_of
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe, device_of
 from fedpriv_server.evaluation import evaluation_spec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-def check_use(config: JobConfig) -> None:
-    """Check that a method has the set that it needs, and none that it has no use for.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    method, settings = config.job.method, config.synthetic
-    projects = registry.projects(method)
-    if settings is None and projects:
-        fix = f"Method {method!r} needs such a set."
-        raise ConfigError("is missing", key="synthetic", fix=fix)
-    if settings is not None and not projects and not settings.warm_start:
-        fix = f"With method {method!r}, such a set is for a warm_start."
-        raise ConfigError("has nothing to do", key="synthetic", fix=fix)
-    if settings is None or not projects:
-        return
-    # What is lifted from coefficients has noise of another size in every direction.
-    problem = "needs noise of one known size, which a gradient made of coefficients does not have"
-    if config.denoise != DenoiseSection():
-        raise ConfigError(problem, key="denoise", fix="Leave it out.")
-    if config.job.sync > 1:
-        try:
-            settings.check_local_steps(config.optimizer.weight_decay)
-        except ValueError as error:
-            raise ConfigError(str(error), key="job.sync", value=config.job.sync) from None
 
 
 def evolution_of(
@@ -96,7 +69,7 @@ def evolution_of(
         given = synthetic_records(config, cache_dir)
         first = public(first_set(settings, given, generator, config.job.seed))
     spec = evaluation_spec(config)
-    return Evolution(settings, first, spec, tokenizer, pool, recipe, generator, config.job.seed)
+    return Evolution(settings, first, spec, tokenizer, generator, config.job.seed)
 
 
 def generator_of(

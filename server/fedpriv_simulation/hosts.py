@@ -20,7 +20,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, PausedError
 from fedpriv.protocol import Proposal
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import RUN, set_identity

@@ -10,7 +10,7 @@ from fedpriv.data.identity import whole_record
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
-from fedpriv_client.site import cache_folder
+from fedpriv_client.site_settings import cache_folder
 from fedpriv_server.run_directory import private_site_folder
 
 

@@ -15,7 +15,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site

@@ -11,9 +11,10 @@ from fedpriv.errors import LedgerInUseError
 from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_client.limits import Limits
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
 
 PAUSE = 0.05  # seconds between two looks at a ledger that another process has

@@ -49,6 +49,16 @@ class SiteSum:
         """Of the value, in the sum of all sites that is divided by the sum of their weights."""
         return 1 / self.noise_multiplier**2
 
+    @property
+    def variance(self) -> float:
+        """Of the noise in a coordinate of factor × value."""
+        return (self.clip_norm / self.noise_multiplier) ** 2  # (σ C)² / σ⁴
+
+    @property
+    def units(self) -> float:
+        """That the site was expected to train on in the round."""
+        return self.expected_units
+
     def largest_norm(self, size: int) -> float:
         """L2 norm of the value that an honest site exceeds less than once in 10⁸ rounds.
 
@@ -65,7 +75,7 @@ class SiteMove(SiteSum):
     """The move that a site made in the private steps of a round, instead of a sum.
 
     Attributes:
-        value: (P,), new values less old ones.
+        value: (P,), old values less new ones.
         start: L2 norm of the old ones.
         steps: that made it.
         optimizer: with which.
@@ -79,6 +89,16 @@ class SiteMove(SiteSum):
     def factor(self) -> float:
         """A move is a mean already."""
         return self.weight
+
+    @property
+    def variance(self) -> float:
+        """Not known: the noise of several steps, as an optimiser took it. It counts as none."""
+        return 0.0
+
+    @property
+    def units(self) -> float:
+        """Those of all steps."""
+        return self.expected_units * self.steps
 
     def largest_norm(self, size: int) -> float:
         """As for a sum, over as many steps at the settings' rate, all in one direction."""
@@ -159,13 +179,13 @@ class WeightedMean:
 
         self._total = (post_process(plus, site.value, *self._total),)
         self._expected += site.weight
-        self.units += site.expected_units
-        self._noise += (site.clip_norm / site.noise_multiplier) ** 2  # aᵢ² (σᵢ C)²
+        self.units += site.units
+        self._noise += site.variance
         self.sites += 1
 
     @property
     def noise_variance(self) -> float:
-        """Of a coordinate of the mean of sums, from the noise of the sites that were added."""
+        """Of a coordinate of the mean, from the noise of the sites that were added; 0 for moves."""
         return self._noise / self._expected**2
 
     def take(self) -> Privatised[Vector]:

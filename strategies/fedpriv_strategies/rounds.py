@@ -1,4 +1,4 @@
-"""The server's half of DP-LoRA: private steps at every site, one or several a round."""
+"""Rounds over a Flower grid: every site is asked for what its private steps release."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord
+from flwr.app import Message, Metadata
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from fedpriv.errors import (
     PausedError,
@@ -21,13 +20,15 @@ from fedpriv.errors import (
 )
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.privacy.mechanism.privatised import post_process
-from fedpriv.protocol import VECTOR, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.synthetic.evolution import Evolved
-from fedpriv.synthetic.records import SetChange
 from fedpriv.training.gate import Choice
+from fedpriv.training.method import ServerMethod
+from fedpriv.training.post_processing import Found
 from fedpriv.training.schedule import learning_rate
-from fedpriv.training.update import Aggregate, Found, Update
+from fedpriv.training.update import Aggregate, Update
+from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 from fedpriv_strategies.messages import (
     QUERY,
@@ -76,15 +77,19 @@ class RoundOutcome:
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
-class DpLoraStrategy(Strategy):
-    """Asks every site for one privatised vector a round and holds the update.
-
-    That is a gradient sum, or where the proposal has local steps, the move they made.
+class Rounds:
+    """Asks every site for one privatised vector a round, and moves by their weighted mean.
 
     The arrays that go round are one flat vector, the trained parameters. Sites are asked for
-    their terms once, when they are first there; those that refuse are left out.
+    their terms once, when they are first there; those that refuse are left out. A site is sent
+    the public records of a method once, and what changed after that. What a site holds is what it
+    answered for last; one that holds another says so before it spends anything, and is sent all.
+
+    It is no `flwr.serverapp.strategy.Strategy`, which Flower would drive in rounds that are lost
+    when too few answer: here a round that failed is asked again under the same slots.
 
     Args:
+        method: the server's half.
         sites: how many there may be.
         site_of: the name under which a node is known; None if that is for it to say.
 
@@ -99,6 +104,7 @@ class DpLoraStrategy(Strategy):
         self,
         proposal: Proposal,
         update: Update,
+        method: ServerMethod,
         *,
         min_sites: int,
         timeout: float,
@@ -108,6 +114,7 @@ class DpLoraStrategy(Strategy):
     ) -> None:
         self.proposal = proposal
         self.update = update
+        self.method = method
         self.offers: dict[int, Offer] = {}
         self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
@@ -116,6 +123,8 @@ class DpLoraStrategy(Strategy):
         self._timeout = timeout
         self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
         self._sent: list[Metadata] = []
+        self._held: dict[int, str] = {}  # node → digest of its public records
+        self._asked_for: str | None = None  # digest of those that the last requests were about
 
     def propose(self, grid: Grid) -> None:
         """Collect the terms of the sites that are there and were not asked yet.
@@ -212,36 +221,45 @@ class DpLoraStrategy(Strategy):
                 f" {offer.ledger_rows} rows. Its administrator has to restore the newest one."
             )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def run(self, number: int, grid: Grid) -> None:
+        """One round: ask, wait, and move.
+
+        Raises:
+            RoundError: fewer than `min_sites` accept, or answered; nothing was changed, and the
+                round can be asked again.
+        """
+        self.propose(grid)  # to who came since
+        asked = self.requests(number, grid)
+        replies = grid.send_and_receive(asked, timeout=self._timeout)
+        del asked  # a vector's worth of memory, while replies are added up
+        self.take(number, replies)
+
+    def requests(self, number: int, grid: Grid) -> list[Message]:
         """One request for the slots of a round to every site that accepted and is there."""
-        if not self.offers:
-            self.propose(grid)
-        messages = []
+        arrays, messages = as_arrays(self.update.vector), []
         there = set(grid.get_node_ids())
+        self._asked_for = None
         for node, offer in self.offers.items():
             if node not in there:
                 continue
             seen = self.heads.get(offer.site, Head(0, "0" * 64))
-            change = self._change(node)
+            change = self.method.change(self._held.get(node))
+            self._asked_for = None if change is None else change.digest
             request = StepRequest(
                 job_id=self.proposal.job_id,
-                slot=self._slot(server_round),
-                set_digest=None if change is None else change.digest,
+                slot=self._slot(number),
+                set_digest=self._asked_for,
                 witness_rows=seen.rows,
                 witness_head=seen.hash,
             )
             made_up = None if change is None else as_text(change.model_dump_json())
-            messages.append(message(request, node, TRAIN, str(server_round), arrays, made_up))
+            messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
         self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
         self._sent = [item.metadata for item in messages]  # not their arrays
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """One optimiser step along the weighted mean of the sites' sums.
+    def take(self, number: int, replies: Iterable[Message]) -> None:
+        """One optimiser step along the weighted mean of what the sites released.
 
         Replies are used as they come and not kept: memory does not grow with their number.
 
@@ -249,7 +267,7 @@ class DpLoraStrategy(Strategy):
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        outcome, mean = self.outcome, WeightedMean(self._values)
+        outcome, mean = self.outcome, WeightedMean(self.method.values)
         asked, hopeless = set(nodes.values()), len(self.refused)
         for node, offer in self.offers.items():
             status = "no reply" if node in asked else "absent"
@@ -257,7 +275,7 @@ class DpLoraStrategy(Strategy):
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             offer = self.offers[node]
-            self._answered(node, usable=False)
+            self._held.pop(node, None)  # until its answer is used
             outcome.bytes_up += body_bytes(reply)
             try:
                 answer = answer_of(reply, StepReply)
@@ -266,13 +284,14 @@ class DpLoraStrategy(Strategy):
                     outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
                     hopeless += answer.refused not in HEALING
                     continue
-                self._add(mean, offer, answer, reply, server_round)
+                self._add(mean, offer, answer, reply, number)
             except ProtocolError as error:
                 log.warning("Site %s: reply not used: %s", offer.site, error)
                 outcome.sites[offer.site] = SiteRound("unusable", offer.noise_multiplier)
                 hopeless += 1
                 continue
-            self._answered(node, usable=True)
+            if self._asked_for is not None:
+                self._held[node] = self._asked_for
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             outcome.sites[offer.site] = SiteRound(
                 "ok", offer.noise_multiplier, answer.epsilon_spent, answer.epsilon_committed
@@ -280,22 +299,18 @@ class DpLoraStrategy(Strategy):
         if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
             raise RoundError(
-                f"Round {server_round}: {mean.sites} usable replies, {self._min_sites} are needed"
+                f"Round {number}: {mean.sites} usable replies, {self._min_sites} are needed"
                 f" (job.min_sites). {states}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        metrics = MetricRecord({"sites": mean.sites})
-        noise, units = mean.noise_variance, mean.units
-        rate = learning_rate(self.update.optimizer, server_round, self.proposal.rounds)
-        taken = Aggregate(mean.take(), noise, units)
-        released = self._lifted(taken)
-        if self.proposal.local is not None:  # an optimiser goes against a gradient
-            units *= self.proposal.round_steps
-            released = Aggregate(post_process(np.negative, released.gradient), 0.0, units)
-        moved = self.update.step(released, number=server_round, lr=rate)
-        outcome.denoised, outcome.choice = self.update.denoised, self.update.choice
-        self._moved(taken, server_round)
-        return as_arrays(moved), metrics
+        self._move(number, Aggregate(mean.take(), mean.noise_variance, mean.units))
+
+    def _move(self, number: int, released: Aggregate) -> None:
+        outcome, update = self.outcome, self.update
+        rate = learning_rate(update.optimizer, number, self.proposal.rounds)
+        update.step(self.method.gradient(released), number=number, lr=rate)
+        outcome.denoised, outcome.choice = update.denoised, update.choice
+        outcome.evolved = self.method.advance(number)
 
     def _add(
         self,
@@ -303,75 +318,42 @@ class DpLoraStrategy(Strategy):
         offer: Offer,
         answer: StepReply,
         reply: Message,
-        server_round: int,
+        number: int,
     ) -> None:
-        slot = self._slot(server_round)
+        slot = self._slot(number)
         if answer.slot != slot:
             raise ProtocolError(f"Expected slot {slot}, got {answer.slot}.")
         arrays = reply.content.array_records.get(VECTOR)
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
-        blocks = as_blocks(arrays, self._values, self.proposal.wire)
-        privacy, local = self.proposal.privacy, self.proposal.local
-        units = privacy.sample_rate * offer.declared_size
-        value = SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm)
-        if local is not None:
-            start = self._start
-            value = SiteMove(
-                **vars(value), start=start, steps=local.count, optimizer=local.optimizer
-            )
+        blocks = as_blocks(arrays, self.method.values, self.proposal.wire)
         try:
-            mean.add(value)
+            mean.add(self._released(answer.kind, blocks, offer))
         finally:
             self.outcome.bytes_up += blocks.value.bytes_read
 
-    @property
-    def _values(self) -> int:
-        """How many a site releases."""
-        return self.update.size
+    def _released(self, kind: Kind, blocks: Privatised[Blocks], offer: Offer) -> SiteSum:
+        """What a site says that it released, with the public figures that weight it.
 
-    @property
-    def _start(self) -> float:
-        """L2 norm of what the sites' local steps begin with."""
-        return float(np.linalg.norm(self.update.vector.value))
-
-    def _change(self, node: int) -> SetChange | None:
-        """What a request says about the synthetic set; nothing without one."""
-        return None
-
-    def _answered(self, node: int, *, usable: bool) -> None:
-        """Called when a node's answer came, and again if it is used."""
-
-    def _moved(self, released: Aggregate, number: int) -> None:
-        """Called after the update, with the mean of the releases that it was made of."""
-
-    def _lifted(self, released: Aggregate) -> Aggregate:
-        """A mean of releases as a gradient, (P,)."""
-        return released
-
-    def _slot(self, server_round: int) -> int:
-        """The first of a round."""
-        return (server_round - 1) * self.proposal.round_steps
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """None: a loss on private records would have to be paid for."""
-        return []
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """None, as nothing was asked."""
-        return None
-
-    def summary(self) -> None:
-        """Log the proposal."""
-        privacy = self.proposal.privacy
-        log.info(
-            "%s: %d steps at rate %g, proposed epsilon %g",
-            self.proposal.method,
-            self.proposal.steps,
-            privacy.sample_rate,
-            privacy.epsilon,
+        Raises:
+            ProtocolError: the job asked for something else.
+        """
+        proposal, privacy = self.proposal, self.proposal.privacy
+        if kind != proposal.released:
+            raise ProtocolError(f"Expected a {proposal.released}, got a {kind}.")
+        units = privacy.sample_rate * offer.declared_size
+        figures = (blocks, offer.noise_multiplier, units, privacy.clip_norm)
+        local = proposal.local
+        if kind == "gradient-sum" or local is None:
+            return SiteSum(*figures)
+        start = self.method.start(self.update.vector.value)
+        return SiteMove(
+            *figures,
+            start=float(np.linalg.norm(start)),
+            steps=local.count,
+            optimizer=local.optimizer,
         )
+
+    def _slot(self, number: int) -> int:
+        """The first of a round."""
+        return (number - 1) * self.proposal.round_steps

@@ -10,9 +10,11 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, Privac
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal, StepRequest
-from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.limits import Limits
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
 
 TERMS = Terms("0" * 32, 24, "record", 1, 1e-3, 6.0, simulated=True)
 

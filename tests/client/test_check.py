@@ -15,10 +15,12 @@ from fedpriv.errors import ConfigError, FedprivError, LedgerError, ProtocolError
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal
-from fedpriv.training.worker import ModelRecipe, WorkerPool
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.limits import Limits
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
 
 Make = Callable[..., Any]
 

@@ -28,7 +28,7 @@ from fedpriv.report.budget import load_or_create_key
 from fedpriv_client import doctor
 from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers
-from fedpriv_client.site import SIGNING_KEY, cache_folder
+from fedpriv_client.site_settings import SIGNING_KEY, cache_folder
 
 Found = dict[str, dict[str, Any]]
 

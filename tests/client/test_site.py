@@ -55,7 +55,8 @@ from fedpriv.training.worker import ModelRecipe
 from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
-from fedpriv_client.site import Site, SiteSettings
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
 

@@ -24,7 +24,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
 from fedpriv.models.base import digest_of
 from fedpriv.training import private_step, unit_sum
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare, tuning_loss
 from fedpriv_comparison.figures import figures

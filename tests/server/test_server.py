@@ -23,7 +23,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import area_under_curve, evaluate

@@ -37,7 +37,7 @@ from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.report.budget import read, verify
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory

@@ -1,1 +1,37 @@
 """DP-LoRA: clipped per-record gradients of an adapter, added up and noised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+    from fedpriv.protocol import Proposal
+    from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
+
+
+class DpLoraMethod:
+    """As `fedpriv.training.method.Method`. It has no settings of its own."""
+
+    needs_set = False
+
+    def settings(self, config: JobConfig) -> Mapping[str, Any]:
+        """None."""
+        return {}
+
+    def at_site(self, proposal: Proposal) -> SiteMethod:
+        """See `site`."""
+        from fedpriv.methods.dp_lora.site import DpLora
+
+        if proposal.settings or proposal.public_records:
+            raise ProtocolError("settings: dp-lora has none, and no use for public records.")
+        return DpLora()
+
+    def at_server(self, context: ServerContext) -> ServerMethod:
+        """See `server`."""
+        from fedpriv.methods.dp_lora.server import DpLoraServer
+
+        return DpLoraServer(context.trained)

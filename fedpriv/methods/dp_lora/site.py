@@ -1,30 +1,34 @@
-"""DP-LoRA: the clipped sum of the units' gradients by the adapter's parameters."""
+"""DP-LoRA at a site: the clipped sum of the units' gradients by the adapter's parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from fedpriv.gradients.engine import gathered
+from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
+from fedpriv.gradients.engine import gradients_of
+from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.training.record_loss import record_losses
-from fedpriv.training.unit_sum import sum_of_units
-
-if TYPE_CHECKING:
-    from fedpriv.data.batch import Batch
-    from fedpriv.models.vector import Vector
-    from fedpriv.training.private_step import Unit
-    from fedpriv.training.worker import Worker
+from fedpriv.training.unit_sum import Unit, sum_of_units
+from fedpriv.training.worker import Worker
 
 
 class DpLora:
-    """A unit's vector is the mean of its records' gradients, clipped once."""
+    """A unit's vector is the mean of its records' gradients, clipped once. As `SiteMethod`."""
 
-    projects: ClassVar[bool] = False
+    public_records = 0
+
+    def held_bytes(self, trained: int) -> int:
+        """Nothing is held."""
+        return 0
+
+    def take(self, records: Sequence[Example | None]) -> None:
+        """There are none to take."""
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Nothing is computed beforehand."""
@@ -48,10 +52,16 @@ class DpLora:
     ) -> ClippedSum:
         """Σ over units of clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
         worker.vector.write(parameters)
-        gradients = worker.gradients
+        return sum_of_units(
+            worker,
+            units,
+            clip_norm,
+            numerics,
+            size=worker.gradients.size,
+            values=partial(gradients, worker),
+        )
 
-        def rows(batch: Batch) -> Tensor:
-            return gathered(gradients, partial(record_losses, batch=batch), len(batch))
 
-        total = sum_of_units(worker, units, clip_norm, numerics, size=gradients.size, rows=rows)
-        return ClippedSum(gradients.natural(total.value), clip_norm, total.grid)
+def gradients(worker: Worker, batch: Batch) -> Tensor:
+    """Of each record's own loss, (B, P)."""
+    return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))

@@ -8,14 +8,12 @@ held there then is one block, and never a row of P values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 
 from fedpriv.gradients.engine import GradientEngine, Losses
+from fedpriv.gradients.weighted import Batches
 
-Batches = Iterable[tuple[Losses, list[int]]]
 SHARE = 4  # a basis larger than one in so many of the device's free bytes stays off it
 
 
@@ -79,27 +77,24 @@ class Basis:
         engine.stream(losses, batch_size, take)
         return total
 
-    def products_of(self, rows: Tensor) -> Tensor:
-        """c = H Gᵀ (B, N) of gradients H (B, P) in the order of `GradientEngine.rows`."""
-        total = rows.new_zeros(len(rows), self.size)
+    def products_of(self, gradients: Tensor) -> Tensor:
+        """c = H Gᵀ (B, N) of gradients H (B, P)."""
+        total = gradients.new_zeros(len(gradients), self.size)
         for start, block in self._blocks.items():
-            total += rows[:, start : start + block.shape[1]] @ block.to(rows).T
+            part = gradients[:, start : start + block.shape[1]]
+            total += part @ block.to(gradients).T
         return total
 
     def combinations(self, coefficients: Tensor) -> Tensor:
-        """Z G (B, P) of coefficients Z (B, N), in the same order."""
+        """Z G (B, P) of coefficients Z (B, N)."""
         found = coefficients.new_empty(len(coefficients), self._engine.size)
         for start, block in self._blocks.items():
             found[:, start : start + block.shape[1]] = coefficients @ block.to(coefficients)
         return found
 
-    def of(self, gradient: Tensor) -> Tensor:
-        """c = G h (N,) of one gradient h (P,), in the order of `TrainableVector`, in float64."""
-        return self.products_of(self._engine.ordered(gradient.double())[None])[0]
-
     def combine(self, coefficients: Tensor) -> Tensor:
-        """Gᵀ z (P,) of z (N,), in the order of `TrainableVector`, in float64."""
-        return self._engine.natural(self.combinations(coefficients.double().cpu()[None])[0])
+        """Gᵀ z (P,) of z (N,), in float64."""
+        return self.combinations(coefficients.double().cpu()[None])[0]
 
     def _gram(self) -> Tensor:
         device = self._engine.device
@@ -108,27 +103,6 @@ class Basis:
             block = block.to(device)
             gram += (block @ block.T).double()
         return gram
-
-
-def weighted_gradient(engine: GradientEngine, batches: Batches, weights: Tensor) -> Tensor:
-    """Σᵢ wᵢ ∇ℓᵢ = Gᵀ w (P,), in the order of `TrainableVector`, in float64, and G never held.
-
-    Args:
-        batches: as of `Basis`.
-        weights: (N,).
-
-    Privacy:
-        Post-processing, where the weights were released and the records are public.
-    """
-    flat = torch.zeros(engine.size, dtype=torch.float64, device=engine.device)
-    for losses, members in batches:
-        chosen = weights.double()[members].to(engine.device)
-
-        def take(start: int, part: Tensor, chosen: Tensor = chosen) -> None:
-            flat[start : start + part.shape[1]] += chosen @ part.double()
-
-        engine.stream(losses, len(members), take)
-    return engine.natural(flat)
 
 
 def _home(engine: GradientEngine, size: int) -> torch.device:

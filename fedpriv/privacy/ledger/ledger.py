@@ -20,7 +20,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Never
@@ -33,7 +33,7 @@ from fedpriv.privacy.ledger.history import History, Slot, Terms
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.witness import Sighting, Witness
 
-__all__ = ["Head", "Ledger", "Plan", "Reservation", "Terms"]
+__all__ = ["Head", "Ledger", "OpenSlots", "Plan", "Reservation", "StoredReply", "Terms"]
 KEPT_REPLIES = 2  # of the newest job
 
 
@@ -76,6 +76,36 @@ class Reservation:
             raise SlotError(f"Slot {self.slot} of job {self.plan.job!r} has bought its release.")
         self._used = True
         return self.plan
+
+
+@dataclass(frozen=True)
+class StoredReply:
+    """The answer to a request that was answered before; it costs nothing."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class OpenSlots:
+    """The slots of a request that is still to be answered; nothing is paid yet."""
+
+    ledger: Ledger
+    plan: Plan
+    slots: range
+    request_digest: str
+
+    def pay(self) -> list[Reservation]:
+        """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
+
+        Raises:
+            BudgetError: as `Ledger.commit`. Nothing was written.
+            SlotError: as `Ledger.reserve_all`; or the request was answered meanwhile.
+        """
+        self.ledger.commit(self.plan)
+        paid = self.ledger.reserve_all(self.plan.job, self.slots, self.request_digest)
+        if isinstance(paid, bytes):
+            raise SlotError(f"{_named(self.slots)} of job {self.plan.job!r}: answered meanwhile.")
+        return paid
 
 
 class Ledger:
@@ -250,11 +280,15 @@ class Ledger:
                     self._append("plan", asdict(plan))
             return epsilon
 
-    def answer(self, plan: Plan, slots: range, request_digest: str) -> bytes | None:
-        """The stored reply of slots, or None where they are still to be answered; writes nothing.
+    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
+        """What is to be done for a request: send a stored reply, or pay for slots. Writes nothing.
 
-        For a look before anything is computed: whatever `commit` and `reserve_all` would refuse,
-        they refuse later all the same.
+        Whatever would be refused when the slots are paid for is refused here already, as far as it
+        is known.
+
+        Args:
+            slots: consecutive, at least one, that make one reply.
+            request_digest: of everything that decides what is computed.
 
         Raises:
             SlotError, BudgetError: as by `reserve_all` and `commit`.
@@ -263,10 +297,11 @@ class Ledger:
             self._settle()
             if plan.job not in self._history.accounts:
                 self.check(plan)
-                return None
-            self._known(plan.job, slots, request_digest)
-            released = (plan.job, slots[0]) in self._history.releases
-            return self._stored((plan.job, slots[0])) if released else None
+            else:
+                self._known(plan.job, slots, request_digest)
+                if (plan.job, slots[0]) in self._history.releases:
+                    return StoredReply(self._stored((plan.job, slots[0])))
+        return OpenSlots(self, plan, slots, request_digest)
 
     def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
         """As `reserve_all`, for one slot."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedpriv_strategies.pe_sgd import PeSgdStrategy
 
 from fedpriv.config.job import (
     DenoiseSection,
@@ -21,7 +22,6 @@ from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Proposal
 from fedpriv.synthetic.records import SyntheticSet
 from fedpriv.training.update import Aggregate, Update
-from fedpriv_strategies.pe_sgd import PeSgdStrategy
 
 SIZE = 6
 PROPOSAL = Proposal(

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fedpriv.privacy.mechanism.release import check_release, release_gaussian
 from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError, LedgerError, SlotError
@@ -15,7 +16,6 @@ from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import TrustModel
-from fedpriv.privacy.mechanism.release import check_release, release_gaussian
 
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
 STRICT = replace(PLAN, numerics="strict")

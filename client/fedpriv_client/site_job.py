@@ -1,0 +1,135 @@
+"""A job that a site has made an offer for, and what is checked before it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedpriv.data import DataSpec, Population
+from fedpriv.errors import ProtocolError
+from fedpriv.methods.registry import find_method
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.protocol import Proposal, StepRequest
+from fedpriv.synthetic.records import SetChange, SyntheticSet
+from fedpriv.training.method import SiteHalf, SiteMethod
+from fedpriv.training.microbatch import private_microbatch
+from fedpriv.training.team import start_team
+from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_client.limits import Limits
+from fedpriv_client.site_settings import SiteSettings
+
+
+@dataclass
+class SiteJob:
+    """A job that a site has made an offer for.
+
+    Attributes:
+        half: what the site's half of the job's method is made of.
+        method: that half.
+        synthetic: the public records that it holds for the job.
+    """
+
+    proposal: Proposal
+    plan: Plan
+    recipe: ModelRecipe
+    half: SiteHalf
+    method: SiteMethod
+    population: Population
+    spec: DataSpec
+    tokenizer: Any
+    synthetic: SyntheticSet | None = None
+
+    def take_set(self, request: StepRequest, change: SetChange | None) -> None:
+        """Bring the public records up to a request; they are known by their digest.
+
+        Raises:
+            SyntheticSetError: the request changes a set that is not here.
+            ProtocolError: the set is missing, too many, or not of the job's records.
+        """
+        expected = self.proposal.public_records
+        announced = None if change is None else change.digest
+        if (change is None) != (expected == 0) or announced != request.set_digest:
+            raise ProtocolError("The request and the job disagree about a synthetic set.")
+        if change is None:
+            return
+        if change.size != expected:
+            raise ProtocolError(f"Expected {expected} synthetic records, got {change.size}.")
+        made = change.apply(self.synthetic)
+        if made is not self.synthetic:
+            records = made.examples(self.spec, self.tokenizer)
+            self.method.take(records)
+            self.half, self.synthetic = replace(self.half, records=records), made
+
+
+def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
+    """How a proposal has the site's records prepared."""
+    return DataSpec.of(
+        settings.columns,
+        proposal.model,
+        unit=proposal.privacy.unit,
+        max_records_per_unit=proposal.privacy.max_records_per_unit,
+    )
+
+
+def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
+    """The model of a proposal, found where the site says: a server names no file or hub here."""
+    model = proposal.model
+    if settings.model is not None:
+        model = model.model_copy(update={"name": settings.model})
+    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
+
+
+def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
+    """Check that the records have what a job needs, and that it needs all of it.
+
+    Raises:
+        ProtocolError: they don't, or it does not.
+    """
+    if set(proposal.fields) != set(settings.columns):
+        raise ProtocolError(
+            f"data.columns: the job needs {', '.join(sorted(proposal.fields))}; this site has"
+            f" {', '.join(sorted(settings.columns))}."
+        )
+
+
+def half_of(proposal: Proposal) -> tuple[SiteHalf, SiteMethod]:
+    """The site's half of the method of a proposal, and what it is made of.
+
+    Raises:
+        ConfigError: no such method is installed here.
+        ProtocolError: the proposal can't be meant for it.
+    """
+    half = SiteHalf(find_method(proposal.method), proposal)
+    method = half.make()
+    if method.public_records != proposal.public_records:
+        raise ProtocolError(
+            f"public_records: {proposal.public_records} would be sent, and {proposal.method} has a"
+            f" use for {method.public_records}."
+        )
+    return half, method
+
+
+def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) -> None:
+    """Check the model that was loaded for a proposal, before anything is paid for it.
+
+    What can fail for want of memory or devices is tried here, too, on random tokens.
+
+    Raises:
+        ProtocolError: it is not the one that was proposed, or trains what is not allowed.
+        AccountingError: its noise can't be drawn; see `PlanExecution`.
+        ConfigError: there are fewer devices than the site's file says.
+    """
+    if worker.base.digest != proposal.base_digest:
+        raise ProtocolError(
+            f"model.name: this site's {worker.recipe.model.name!r} is {worker.base.digest}, the"
+            f" server's {proposal.base_digest}."
+        )
+    limits.check_trained(worker.vector)
+    if worker.vector.digest != proposal.vector_digest:
+        raise ProtocolError("lora: this site would train other shapes than the server.")
+    _, method = half_of(proposal)
+    limits.check_held(proposal.public_records, method.held_bytes(worker.vector.size))
+    PlanExecution(plan, worker.vector.size)
+    private_microbatch(worker)
+    start_team(worker)

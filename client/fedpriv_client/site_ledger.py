@@ -1,0 +1,111 @@
+"""A site's ledger, opened only if it is the one that the site's file states."""
+
+from __future__ import annotations
+
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.privacy.ledger.ledger import Head, Ledger, Terms
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
+from fedpriv.report import budget
+from fedpriv_client.site_settings import SiteSettings, last_report
+
+_FIXED = ("declared_size", "unit", "max_records_per_unit", "delta", "simulated", "private")
+_GROWS = ("declared_size", "delta")
+_IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
+    "declared_size": "data.size",
+    "unit": "data.unit",
+    "max_records_per_unit": "data.max_records_per_unit",
+    "delta": "budget.delta",
+    "dataset_id": "data.dataset_id",
+    "budget": "budget.epsilon",
+    "rule": "budget.rule",
+}
+
+
+def open_or_create_ledger(settings: SiteSettings) -> Ledger:
+    """The ledger of a site that starts; one that does not outlive its job is made here.
+
+    Raises:
+        LedgerError: there is none although it was to be made beforehand; or as `open_ledger`.
+        LedgerCorruptError: there is none although the site has reported from it.
+        ConfigError: it was made with other terms.
+    """
+    path, report = settings.ledger, settings.report
+    if path.exists() and path.stat().st_size:
+        return open_ledger(settings)
+    if report.exists():
+        raise LedgerCorruptError(
+            f"{path}: is missing, although {report} was written from it. Restore the"
+            " newest ledger; a new one would be a fresh budget for the same people."
+        )
+    if settings.lasting:
+        raise LedgerError(
+            f"{path}: no such ledger. A ledger that outlives a job is made once, with the"
+            f" budget that its people have for life: {_making(settings)}"
+        )
+    return Ledger.create(path, settings.terms, settings.witness)
+
+
+def open_ledger(settings: SiteSettings, *, reading: bool = False) -> Ledger:
+    """The ledger of a site, compared with its terms and with all that was seen of it elsewhere.
+
+    Args:
+        reading: to look at it only.
+
+    Raises:
+        LedgerError: it can't be used; see `Ledger.open`.
+        LedgerCorruptError: the witness, or the site's own last report, has seen more of it.
+        ConfigError: it was made with other terms.
+    """
+    ledger = Ledger.open(settings.ledger, settings.witness, reading=reading)
+    try:
+        report = last_report(settings, ledger.terms.dataset_id)
+        if report.exists():
+            seen = budget.read(report)
+            ledger.check_witness(Head(seen.ledger_rows, seen.ledger_head))
+        check_terms(settings.terms, ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _making(settings: SiteSettings) -> str:
+    """The command that makes a ledger with the terms that are stated."""
+    terms = settings.terms
+    if not terms.simulated:
+        return "fedpriv-client init"
+    return (
+        f"fedpriv ledger init {settings.ledger} --size {terms.declared_size} --unit {terms.unit}"
+        f" --max-records-per-unit {terms.max_records_per_unit}"
+        f" --delta {terms.delta:g} --epsilon BUDGET --simulated"
+    )
+
+
+def check_terms(stated: Terms, ledger: Ledger) -> None:
+    """Check that a ledger was made with what is stated now.
+
+    Raises:
+        ConfigError: it was not, or one of the two is of a simulation.
+    """
+    names = {} if stated.simulated else _IN_THE_SITES_FILE
+    for key in dict.fromkeys((*_FIXED, *names)):
+        now, fixed = getattr(stated, key), getattr(ledger.terms, key)
+        if ledger.grown and isinstance(fixed, RdpRule | SumRule):  # derived from the first δ
+            now, fixed = now.name, fixed.name
+        if now != fixed and key == "simulated":
+            raise ConfigError(
+                "was made for simulations (simulated), and pays for nothing over the network"
+                if fixed
+                else "was made for the network (not simulated), and no simulation spends from it",
+                file=ledger.path,
+                fix="Name another ledger.",
+            )
+        if now != fixed:
+            raise ConfigError(
+                f"was fixed as {fixed!r} when the ledger was made",
+                file=ledger.path,
+                key=names.get(key, key),
+                value=now,
+                fix="State the same again. Another population needs another ledger."
+                + (" If this one grew: fedpriv ledger grow." if key in _GROWS else ""),
+            )

@@ -1,0 +1,70 @@
+"""What the administrator of a site has set, and where the site keeps what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.privacy.ledger.history import Terms
+from fedpriv_client.limits import Limits
+
+SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What the administrator of a site has set.
+
+    Attributes:
+        data: file, folder or dataset name of the records.
+        columns: field → column of the records.
+        state_dir: private to the site; holds its key and the data cache, and by default all else.
+        ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
+            two of them.
+        terms: what the ledger is about. In a simulation its dataset id, budget and rule are those
+            of a new one.
+        lasting: the ledger outlives the job, so it was made beforehand, with a budget for life;
+            else it is made at first use.
+        witness: file on another disk that is told of every row of the ledger.
+        model: what is loaded, however the server calls it; None, in a simulation, is what the
+            proposal names.
+        report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
+    """
+
+    name: str
+    data: Path | str
+    columns: Mapping[str, str]
+    state_dir: Path
+    ledger: Path
+    terms: Terms
+    limits: Limits
+    compute: ComputeSection
+    lasting: bool = False
+    witness: Path | None = None
+    model: str | None = None
+    report_folder: Path | None = None
+
+    @property
+    def report(self) -> Path:
+        """The newest report, of whatever ledger."""
+        return (self.report_folder or self.state_dir) / REPORT
+
+
+def cache_folder(state_dir: Path) -> Path:
+    """Where clear text of records is while a site is open; emptied whenever one is opened."""
+    return state_dir / "cache"
+
+
+def last_report(settings: SiteSettings, dataset_id: str) -> Path:
+    """Where the newest report from a ledger is kept, to compare the ledger with.
+
+    Of the ledgers of one folder each has its own: the reports of one say nothing of another. A
+    ledger that is used by many runs has it beside itself, where the next run finds it.
+    """
+    if not settings.terms.simulated:
+        return settings.state_dir / "reports" / f"{dataset_id}.json"
+    if settings.lasting:
+        return settings.ledger.resolve().parent / "reports" / f"{dataset_id}.json"
+    return settings.report

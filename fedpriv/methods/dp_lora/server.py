@@ -1,0 +1,35 @@
+"""DP-LoRA at the server: the mean of the releases is the gradient."""
+
+from __future__ import annotations
+
+from fedpriv.models.vector import Vector
+from fedpriv.synthetic.evolution import Evolved
+from fedpriv.synthetic.records import SetChange
+from fedpriv.training.update import Aggregate
+
+
+class DpLoraServer:
+    """As `ServerMethod`.
+
+    Args:
+        trained: P, how many parameters are trained.
+    """
+
+    def __init__(self, trained: int) -> None:
+        self.values = trained
+
+    def start(self, parameters: Vector) -> Vector:
+        """The parameters themselves."""
+        return parameters
+
+    def change(self, held: str | None) -> SetChange | None:
+        """Sites hold no public records."""
+        return None
+
+    def gradient(self, mean: Aggregate) -> Aggregate:
+        """The mean itself."""
+        return mean
+
+    def advance(self, number: int) -> Evolved | None:
+        """There is nothing to change."""
+        return None

@@ -1,0 +1,82 @@
+"""PE-SGD at the server: coefficients come in, a gradient of the synthetic set goes on."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedpriv.errors import FedprivError
+from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.methods.pe_sgd.span import as_vector
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.synthetic.evolution import Evolution, Evolved
+from fedpriv.synthetic.records import SetChange
+from fedpriv.training.method import ServerContext
+from fedpriv.training.public_records import batches
+from fedpriv.training.update import Aggregate
+from fedpriv.training.worker import Worker
+
+log = logging.getLogger(__name__)
+Lifted = tuple[Vector, Vector]  # a gradient (P,), and its coefficients (N,)
+
+
+class PeSgdServer:
+    """Holds the set that sites write in, and lets it evolve. As `ServerMethod`."""
+
+    def __init__(self, context: ServerContext) -> None:
+        assert context.public_set is not None  # the job has seen to it
+        self.context = context
+        self.public_set: Evolution = context.public_set
+        self.values = self.public_set.settings.size
+        self._coefficients: Privatised[Vector] | None = None  # of the last mean
+        self._units = 0.0
+
+    def start(self, parameters: Vector) -> Vector:
+        """No move in the span, (N,)."""
+        return np.zeros(self.values, dtype=np.float32)
+
+    def change(self, held: str | None) -> SetChange | None:
+        """What makes the set of now of the one that a site has."""
+        return self.public_set.change(held)
+
+    def gradient(self, mean: Aggregate) -> Aggregate:
+        """What a mean of coefficients stands for.
+
+        Privacy:
+            Post-processing: the set is public, the values and the mean were released.
+        """
+        with self.context.lend() as worker:
+            found = post_process(
+                partial(self.lifted, worker), self.context.parameters(), mean.gradient
+            )
+        self._coefficients = post_process(lambda pair: pair[1], found)
+        self._units = mean.units
+        gradient = post_process(lambda pair: pair[0], found)
+        return Aggregate(gradient, 0.0, mean.units)
+
+    def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Lifted:
+        """The gradient (P,) of coefficients (N,) at these values, and they themselves."""
+        worker.vector.write(parameters)
+        of_set = batches(worker, self.public_set.examples)
+        weights = torch.from_numpy(mean).double()
+        return as_vector(weighted_gradient(worker.gradients, of_set, weights)), mean
+
+    def advance(self, number: int) -> Evolved | None:
+        """Let the set evolve by the coefficients of the round."""
+        assert self._coefficients is not None  # they were lifted before
+        try:
+            return self.public_set.advance(self._coefficients, self._scale(), number)
+        except Exception as error:  # the model has moved, and must not do so again
+            why = str(error) if isinstance(error, FedprivError) else type(error).__name__
+            log.warning("Round %d: the synthetic set stays as it is. %s", number, why)
+            return None
+
+    def _scale(self) -> float:
+        """From the mean to the sum of a step: of local ones, to what they were made of at SGD."""
+        proposal, local = self.context.proposal, self.context.proposal.local
+        units = self._units / proposal.round_steps
+        return units if local is None else units / (local.optimizer.lr * local.count)

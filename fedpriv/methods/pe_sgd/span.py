@@ -1,0 +1,53 @@
+"""The gradients of a synthetic set at some values, and how other gradients are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
+from fedpriv.methods.pe_sgd.basis import Basis
+from fedpriv.methods.pe_sgd.projection import Projection
+from fedpriv.models.vector import Vector
+from fedpriv.training.public_records import batches
+from fedpriv.training.record_loss import record_losses
+from fedpriv.training.worker import Worker
+
+
+class Span:
+    """What the gradients of some public records span, at the values that it was made with.
+
+    Args:
+        records: None for one without a token to predict, whose gradient is 0.
+        ridge: see `Projection`.
+
+    Attributes:
+        basis: G (N, P).
+        projection: onto it.
+    """
+
+    def __init__(
+        self, worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
+    ) -> None:
+        worker.vector.write(parameters)
+        self.basis = Basis(worker.gradients, batches(worker, records), len(records))
+        self.projection = Projection(self.basis.gram, ridge)
+
+    def products(self, batch: Batch) -> Tensor:
+        """Of the gradients of a batch with those of the set, (B, N) float64."""
+        losses = partial(record_losses, batch=batch)
+        return self.basis.products(losses, len(batch)).double()
+
+    def combine(self, coefficients: Tensor) -> Vector:
+        """The gradient (P,) of coefficients (N,)."""
+        return as_vector(self.basis.combine(coefficients))
+
+
+def as_vector(value: Tensor) -> Vector:
+    """As it is sent and optimised."""
+    found: Vector = value.to(torch.float32).cpu().numpy()
+    return found

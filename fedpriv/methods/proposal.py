@@ -1,0 +1,45 @@
+"""The proposal that a federation file leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
+from fedpriv.methods.registry import find_method
+from fedpriv.protocol import Proposal
+
+
+def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
+    """What a job's method tells its sites, and how many public records they have to hold.
+
+    Raises:
+        ConfigError: no such method is installed, or it can't be used with the file's settings.
+    """
+    method, name, made_up = find_method(config.job.method), config.job.method, config.synthetic
+    if made_up is None and method.needs_set:
+        fix = f"Method {name!r} needs such a set."
+        raise ConfigError("is missing", key="synthetic", fix=fix)
+    if made_up is not None and not method.needs_set and not made_up.warm_start:
+        fix = f"With method {name!r}, such a set is for a warm_start."
+        raise ConfigError("has nothing to do", key="synthetic", fix=fix)
+    records = made_up.size if made_up is not None and method.needs_set else 0
+    return method.settings(config), records
+
+
+def propose(config: JobConfig, *, job_id: str, base: str, vector: str) -> Proposal:
+    """What a job proposes to sites, for a base and a trainable vector of these digests.
+
+    Raises:
+        ConfigError: no such method is installed, or it can't be used with the file's settings.
+    """
+    settings, public_records = method_settings(config)
+    return Proposal.of(
+        config,
+        job_id=job_id,
+        base=base,
+        vector=vector,
+        settings=settings,
+        public_records=public_records,
+    )

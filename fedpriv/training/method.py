@@ -1,0 +1,186 @@
+"""What a private training method is: a half at each site, a half at the server, and its settings.
+
+A method is one folder, such as `fedpriv.methods.dp_lora`, and one entry point of the group
+``fedpriv.methods`` that names its `Method`; `fedpriv.methods.registry` finds it. Any package may
+bring one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedpriv.config.job import JobConfig
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.privacy.usual import Numerics
+from fedpriv.protocol import Proposal
+from fedpriv.synthetic.evolution import Evolution, Evolved
+from fedpriv.synthetic.records import SetChange
+from fedpriv.training.unit_sum import Unit
+from fedpriv.training.update import Aggregate
+from fedpriv.training.worker import Worker
+
+
+class SiteMethod(Protocol):
+    """What a method computes at a site, for one job.
+
+    Attributes:
+        public_records: how many a site holds besides the vector; 0 for a method that needs none.
+    """
+
+    public_records: int
+
+    def held_bytes(self, trained: int) -> int:
+        """What a site has to hold of these records, of a model with so many trained parameters.
+
+        Raises:
+            ProtocolError: such records are of no use for that model.
+        """
+        ...
+
+    def take(self, records: Sequence[Example | None]) -> None:
+        """The public records from now on; None for one without a token to predict."""
+        ...
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Compute what needs no private records, before anything is paid.
+
+        Returns:
+            How many values a release has.
+
+        Raises:
+            FedprivError: it can't be computed; the site refuses, and has spent nothing.
+        """
+        ...
+
+    def start(self, parameters: Vector) -> Vector:
+        """What the optimiser of local steps moves, as a round begins; as long as a release."""
+        ...
+
+    def at(self, parameters: Vector, moved: Vector) -> Vector:
+        """The trained vector that a moved start stands for."""
+        ...
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
+        a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
+        """
+        ...
+
+
+class ServerMethod(Protocol):
+    """What a method makes of the sites' releases. It sees privatised and public values only.
+
+    Attributes:
+        values: how many a release has.
+    """
+
+    values: int
+
+    def start(self, parameters: Vector) -> Vector:
+        """As `SiteMethod.start`."""
+        ...
+
+    def change(self, held: str | None) -> SetChange | None:
+        """What a request says about the public records; None without any.
+
+        Args:
+            held: digest of those that the site has, if that is known.
+        """
+        ...
+
+    def gradient(self, mean: Aggregate) -> Aggregate:
+        """The gradient (P,) that a mean of releases stands for."""
+        ...
+
+    def advance(self, number: int) -> Evolved | None:
+        """Called after the update of a round, which must not fail any more.
+
+        Returns:
+            What became of the public records; None where they stay.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server's half of a method may use.
+
+    Attributes:
+        trained: P, how many parameters are trained.
+        parameters: their values now.
+        lend: a worker for the time of a `with` block.
+        public_set: the job's synthetic set, if it has one.
+    """
+
+    proposal: Proposal
+    trained: int
+    parameters: Callable[[], Privatised[Vector]]
+    lend: Callable[[], AbstractContextManager[Worker]]
+    public_set: Evolution | None
+
+
+class Method(Protocol):
+    """A method, as its package names it. It holds nothing, so that it can be sent to a process."""
+
+    @property
+    def needs_set(self) -> bool:
+        """Whether sites need the records of the job's synthetic set."""
+        ...
+
+    def settings(self, config: JobConfig) -> Mapping[str, Any]:
+        """What a site has to know of a job's settings, as JSON has it.
+
+        Raises:
+            ConfigError: the method can't be used with these settings.
+        """
+        ...
+
+    def at_site(self, proposal: Proposal) -> SiteMethod:
+        """The site's half, for a job that a server proposed.
+
+        Raises:
+            ProtocolError: the proposal can't be meant for this method.
+        """
+        ...
+
+    def at_server(self, context: ServerContext) -> ServerMethod:
+        """The server's half."""
+        ...
+
+
+@dataclass(frozen=True)
+class SiteHalf:
+    """What the site's half of a job's method is made of, in whatever process.
+
+    Attributes:
+        records: the public records that it holds.
+    """
+
+    method: Method
+    proposal: Proposal
+    records: tuple[Example | None, ...] = ()
+
+    def make(self) -> SiteMethod:
+        """The half.
+
+        Raises:
+            ProtocolError: see `Method.at_site`.
+        """
+        half = self.method.at_site(self.proposal)
+        half.take(self.records)
+        return half

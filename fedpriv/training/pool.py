@@ -1,0 +1,117 @@
+"""Makes workers, and lends them.
+
+A model is loaded once and serves every step. On one machine a few workers serve all sites of a
+simulation.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fedpriv.gradients.engine import GradientEngine
+from fedpriv.gradients.opacus import OpacusGradients
+from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.heap import keep_freed_memory, share_heap
+from fedpriv.models.base import Base, load_base
+from fedpriv.models.checkpointing import checkpoint_layers
+from fedpriv.models.lora import attach_lora
+from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.training.probe import probe_independence
+from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
+
+_ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
+    "fedpriv": PerSampleGradients,
+    "opacus": OpacusGradients,
+}
+
+
+def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
+    """The base of a recipe, and the model with its adapter, on its device."""
+    compute = recipe.compute
+    base = load_base(recipe.model, dtype=compute.dtype, seed=recipe.seed)
+    model: Any = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
+    device = device_of(compute.device)
+    if compute.gradient_checkpointing:
+        checkpoint_layers(model)
+    if compute.dtype == "mixed":
+        halve_frozen_products(model)
+    model.to(device)
+    return base, model
+
+
+def make_worker(recipe: ModelRecipe) -> Worker:
+    """A worker whose gradients were tried on random tokens.
+
+    Raises:
+        NotPrivateError: this model's per-record gradients can't be computed exactly.
+        ConfigError: there is no such device.
+        ModelError: the model can't be loaded.
+    """
+    return with_gradients(recipe, *load_model(recipe))
+
+
+def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
+    """A worker of a model that was loaded already.
+
+    Raises:
+        NotPrivateError: this model's per-record gradients can't be computed exactly.
+    """
+    share_heap()
+    keep_freed_memory()
+    worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+    probe_independence(worker)
+    return worker
+
+
+class WorkerPool:
+    """At most `size` workers per recipe, made when first asked for; idle ones of others go.
+
+    A thread that finds none free waits for one.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._made: dict[ModelRecipe, int] = {}
+        self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
+        self._invariant: dict[ModelRecipe, InvariantSizes] = {}
+
+    @contextmanager
+    def borrow(self, recipe: ModelRecipe) -> Iterator[Worker]:
+        """A worker for the time of a `with` block."""
+        with self._lock:
+            free = self._free.setdefault(recipe, queue.LifoQueue())
+            make = free.empty() and self._made.get(recipe, 0) < self.size
+            if make:
+                self._drop_idle(recipe)
+                self._made[recipe] = self._made.get(recipe, 0) + 1
+                try:
+                    worker = make_worker(recipe)
+                    worker.invariant_sizes = self._invariant.setdefault(recipe, {})
+                except BaseException:
+                    self._made[recipe] -= 1
+                    raise
+        if not make:
+            worker = free.get()
+        try:
+            yield worker
+        finally:
+            free.put(worker)
+
+    def close(self) -> None:
+        """Let go of what belongs to idle workers; whoever borrows one again begins it anew."""
+        with self._lock:
+            for free in self._free.values():
+                for worker in list(free.queue):
+                    worker.close()
+
+    def _drop_idle(self, keep: ModelRecipe) -> None:
+        """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
+        for recipe, free in self._free.items():
+            while recipe != keep and not free.empty():
+                free.get_nowait().close()
+                self._made[recipe] -= 1

@@ -1,0 +1,89 @@
+"""What the papers compare PE-SGD with, as methods for `fedpriv compare`. None of them is advised.
+
+    pe-sgd-products   noise on the inner products with the set's gradients, not the coefficients
+    pe-sgd-gradient   noise on the whole gradient, which is projected after the release
+    pe-sgd-residual   noise on the part in the span and on the rest of the gradient, both released
+
+They are methods of another package than the library's, found as any third party's would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.errors import ConfigError
+from fedpriv.methods.pe_sgd import PeSgdMethod
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+    from fedpriv.protocol import Proposal
+    from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
+
+
+class _Control:
+    """What the three have in common: settings as of PE-SGD, and no local steps."""
+
+    needs_set = True
+
+    def settings(self, config: JobConfig) -> Mapping[str, Any]:
+        """As of PE-SGD."""
+        if config.job.sync > 1:
+            raise ConfigError(
+                "is 1 for a method whose releases are projected at the server",
+                key="job.sync",
+                value=config.job.sync,
+                fix="Use pe-sgd, or one step a round.",
+            )
+        return PeSgdMethod().settings(config)
+
+
+class NoiseOnTheProducts(_Control):
+    """As `fedpriv.training.method.Method`."""
+
+    def at_site(self, proposal: Proposal) -> SiteMethod:
+        """See `products`."""
+        from fedpriv.methods.pe_sgd.site import projection_of
+        from fedpriv_comparison.controls.products import Products
+
+        return Products(projection_of(proposal))
+
+    def at_server(self, context: ServerContext) -> ServerMethod:
+        """See `products`."""
+        from fedpriv_comparison.controls.products import ProductsServer
+
+        return ProductsServer(context)
+
+
+class NoiseOnTheGradient(_Control):
+    """As `fedpriv.training.method.Method`."""
+
+    def at_site(self, proposal: Proposal) -> SiteMethod:
+        """See `gradient`."""
+        from fedpriv.methods.pe_sgd.site import projection_of
+        from fedpriv_comparison.controls.gradient import Gradient
+
+        return Gradient(projection_of(proposal))
+
+    def at_server(self, context: ServerContext) -> ServerMethod:
+        """See `gradient`."""
+        from fedpriv_comparison.controls.gradient import GradientServer
+
+        return GradientServer(context)
+
+
+class NoiseOnTheResidual(_Control):
+    """As `fedpriv.training.method.Method`."""
+
+    def at_site(self, proposal: Proposal) -> SiteMethod:
+        """See `residual`."""
+        from fedpriv.methods.pe_sgd.site import projection_of
+        from fedpriv_comparison.controls.residual import Residual
+
+        return Residual(projection_of(proposal))
+
+    def at_server(self, context: ServerContext) -> ServerMethod:
+        """See `residual`."""
+        from fedpriv_comparison.controls.residual import ResidualServer
+
+        return ResidualServer(context)
