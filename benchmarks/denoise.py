@@ -28,6 +28,7 @@ from torch import Tensor
 from fedpriv.config.job import DenoiseSection
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.edge import noise_edge
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.gradients.product import linear
 from fedpriv.models.vector import TrainableVector
@@ -68,7 +69,7 @@ def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[]
     def run() -> Tensor:
         total = torch.zeros(gradients.size, dtype=torch.float64)
         for _ in range(records // MICROBATCH):
-            total += clip_and_sum(gradients.rows(losses, MICROBATCH), 1.0)
+            total += clip_and_sum(gradients_of(gradients, losses, MICROBATCH), 1.0)
         return total + torch.from_numpy(gaussian(gradients.size, SystemCsprng()))
 
     return run

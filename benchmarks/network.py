@@ -93,7 +93,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     def train(message: Message, context: Context) -> Message:
         request = StepRequest.parse(message.content.config_records["fedpriv"]["body"])
         reply = StepReply(
-            slot=request.slot, epsilon_spent=1.0, epsilon_committed=1.0,
+            kind="gradient-sum", slot=request.slot, epsilon_spent=1.0, epsilon_committed=1.0,
             ledger_rows=request.slot + 1, ledger_head="0" * 64,
         )  # fmt: skip
         noise[request.slot % size] += 1  # or the server would have it already
@@ -114,20 +114,19 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
 def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
     """The server's process: sends its port and keys, then what it measured."""
     import numpy as np
-    from flwr.app import ConfigRecord
 
     from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
     from fedpriv.heap import share_heap
+    from fedpriv.methods.dp_lora.server import DpLoraServer
     from fedpriv.pki.keys import new_key, private_pem, public_pem
     from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal
-    from fedpriv.training.optimizer import VectorOptimizer
+    from fedpriv.training.update import Update
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.link import Link
     from fedpriv_server.listen import ServerTls, serving
-    from fedpriv_strategies.messages import as_arrays
-    from fedpriv_strategies.rounds import DpLoraStrategy
+    from fedpriv_strategies.rounds import Rounds
 
     share_heap()
     ca, certificate, key = certificates(folder)
@@ -142,10 +141,17 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         base_digest=ZEROS, vector_digest=ZEROS, wire=wire,
     )  # fmt: skip
     vector = public(np.zeros(size, dtype=np.float32))
-    optimizer = VectorOptimizer(OptimizerSection(name="sgd", lr=1e-3), vector)
+    optimizer = OptimizerSection(name="sgd", lr=1e-3)
+    update = Update(optimizer, vector)
     del vector
-    strategy = DpLoraStrategy(
-        proposal, optimizer, min_sites=sites, timeout=120, sites=sites, site_of=link.names.get
+    rounds_of = Rounds(
+        proposal,
+        update,
+        DpLoraServer(size),
+        min_sites=sites,
+        timeout=120,
+        sites=sites,
+        site_of=link.names.get,
     )
     with serving(link.app(), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
         pipe.send((port, str(ca), [private_pem(private) for private in keys]))
@@ -157,13 +163,8 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         seconds = []
         for number in range(1, rounds + 1):
             started = time.perf_counter()
-            strategy.propose(grid)
-            arrays = as_arrays(optimizer.vector)
-            asked = strategy.configure_train(number, arrays, ConfigRecord(), grid)
-            replies = grid.send_and_receive(asked, timeout=120)
-            del arrays, asked
-            strategy.aggregate_train(number, replies)
-            Checkpoint(JOB, number, optimizer.state(), {}).write(folder / "c" / "c.safetensors")
+            rounds_of.run(number, grid)
+            Checkpoint(JOB, number, update.state(), {}).write(folder / "c" / "c.safetensors")
             seconds.append(time.perf_counter() - started)
         pipe.send((seconds, peak.stop() - before, before))
         link.close()

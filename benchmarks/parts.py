@@ -34,10 +34,11 @@ from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.privacy.mechanism.release import release_gaussian
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.checkpoint import Checkpoint
 
@@ -46,11 +47,11 @@ RATE = BATCH / RECORDS
 SLOTS = 1000
 
 
-def make_worker(folder: Path) -> Worker:
+def small_worker(folder: Path) -> Worker:
     save_small_llama(folder, width=384, layers=6, heads=6, tokens=TOKENS)
     model = ModelSection(name=str(folder), max_length=TOKENS)
     lora = LoraSection(r=8, alpha=16, target_modules=("q_proj", "v_proj"))
-    return Worker(ModelRecipe(model, lora, 0, ComputeSection(device="cpu")))
+    return make_worker(ModelRecipe(model, lora, 0, ComputeSection(device="cpu")))
 
 
 def make_units(folder: Path) -> StoredUnits:
@@ -93,7 +94,7 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Ca
         "sampling, reading": draw,
         "collation": lambda: worker.batch(examples, TOKENS),
         "clipping": lambda: clip_and_sum(rows, 1.0),
-        "noise": lambda: release_gaussian(
+        "noise": lambda: PlanExecution(plan, size).release(
             total, Reservation._of(terms, plan, next(noised), "0" * 64), csprng
         ),
         "ledger": pay_and_keep,
@@ -117,7 +118,7 @@ def main() -> None:
     repeats = 2 if arguments.quick else arguments.repeats
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        parts = make_parts(make_worker(folder / "model"), make_units(folder), folder)
+        parts = make_parts(small_worker(folder / "model"), make_units(folder), folder)
         turns = interleaved(parts, repeats)
     table = Table("part", "ms", "share of the step")
     rows = []

@@ -38,9 +38,9 @@ METHODS = (
     "dp-lora:privacy.clip_norm=0.1:synthetic.warm_start=10",
     "pe-sgd",
     "pe-sgd:synthetic.every=1000",
-    "pe-sgd:synthetic.noise=products",
-    "pe-sgd:synthetic.noise=gradient:privacy.clip_norm=0.1",
-    "pe-sgd:synthetic.noise=residual:synthetic.bound=clipped:privacy.clip_norm=0.1",
+    "pe-sgd-products",
+    "pe-sgd-gradient:privacy.clip_norm=0.1",
+    "pe-sgd-residual:privacy.clip_norm=0.1",
 )
 FEDERATION = """
 [job]

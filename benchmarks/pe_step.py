@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
-from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.pe_sgd.site import PeSgd, Span
+from fedpriv.methods.pe_sgd.config import ProjectionSection
+from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker
 
 TOKENS = 128
@@ -42,7 +43,8 @@ def measure(worker: Worker, batch: int, size: int, repeats: int) -> dict[str, An
     made_up = records(size, seed=1)
 
     def pe_sgd() -> torch.Tensor:
-        method = PeSgd(Span(ProjectionSection(size=size), made_up))
+        method = PeSgd(ProjectionSection(size=size))
+        method.take(made_up)
         method.prepare(worker, vector)
         return method.clipped_sum(worker, units, vector, 1.0).value
 
@@ -73,7 +75,7 @@ def main() -> None:
     recipe = ModelRecipe(
         ModelSection(max_length=TOKENS), LoraSection(r=4, alpha=8), 0, ComputeSection()
     )
-    found = measure(Worker(recipe), arguments.batch, arguments.size, arguments.repeats)
+    found = measure(make_worker(recipe), arguments.batch, arguments.size, arguments.repeats)
     table = Table("step", "values sent", "seconds", "of DP-LoRA")
     for name, seconds in found["seconds"].items():
         table.add_row(

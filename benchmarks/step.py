@@ -38,7 +38,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedpriv.data.batch import Batch
-from fedpriv.gradients.engine import gathered
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.models.attention import RECORDWISE, register_attention
 from fedpriv.models.mixed import halve_frozen_products
@@ -217,9 +217,8 @@ class Fedpriv(Way):
     def step(self) -> None:
         total = torch.zeros(self.engine.size, dtype=torch.float64, device=self.engine.device)
         for part in self.parts:
-            rows = gathered(self.engine, partial(record_losses, batch=part), len(part))
+            rows = gradients_of(self.engine, partial(record_losses, batch=part), len(part))
             total += clip_and_sum(rows, CLIP)
-        total = self.engine.natural(total)
         self.take([total])
         noise = torch.from_numpy(gaussian(self.engine.size, self.csprng)) * (SIGMA * CLIP)
         slope = ((total.cpu() + noise) / len(self.batch)).float().to(total.device)

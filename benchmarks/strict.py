@@ -26,10 +26,12 @@ from fedpriv.data import DataSpec, load_population
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
+from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.grid import deviation, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
+from fedpriv.training.pool import make_worker
 from fedpriv.training.private_step import private_step
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.training.worker import ModelRecipe
 
 NOISE_MULTIPLIER = 1.0
 
@@ -38,7 +40,7 @@ def measure_steps(repeats: int) -> dict[str, float]:
     """Seconds of a step in either numerics, and strict over default on the same sample."""
     config = load_job(None)
     privacy = config.privacy
-    worker = Worker(ModelRecipe(config.model, config.lora, config.job.seed, config.compute))
+    worker = make_worker(ModelRecipe(config.model, config.lora, config.job.seed, config.compute))
     spec = DataSpec.of(
         config.data.columns, config.model, max_records_per_unit=privacy.max_records_per_unit
     )
@@ -67,7 +69,13 @@ def measure_steps(repeats: int) -> dict[str, float]:
         csprng = InsecureRandomness(0, index)  # of public notes: both take the same sample
         return seconds(
             lambda: private_step(
-                DpLora(), worker, population, parameters, paid, csprng, worker.vector.size
+                PlanExecution(plan, worker.vector.size),
+                DpLora(),
+                worker,
+                population,
+                parameters,
+                paid,
+                csprng,
             )
         )
 

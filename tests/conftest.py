@@ -85,7 +85,8 @@ def make_worker(model_folder: Make) -> Make:
         **changes: Any,
     ) -> Any:
         from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
-        from fedpriv.training.worker import ModelRecipe, Worker
+        from fedpriv.training.pool import make_worker
+        from fedpriv.training.worker import ModelRecipe
 
         labels = ("no", "yes", "maybe") if task == "classification" else ()
         recipe = ModelRecipe(
@@ -112,7 +113,7 @@ def make_worker(model_folder: Make) -> Make:
                 devices=devices,
             ),
         )
-        return Worker(recipe)
+        return make_worker(recipe)
 
     return make
 

@@ -303,7 +303,8 @@ class Rounds:
                 f" (job.min_sites). {states}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        self._move(number, Aggregate(mean.take(), mean.noise_variance, mean.units))
+        noise, units = mean.noise_variance, mean.units  # of what is taken next
+        self._move(number, Aggregate(mean.take(), noise, units))
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update

@@ -28,14 +28,10 @@ from client_setting import TERMS, Setting, request
 from scipy.special import logsumexp
 from scipy.stats import beta, binom
 
-import fedpriv.privacy.mechanism.release
-import fedpriv.training.private_step
 from fedpriv.config.job import DenoiseSection, OptimizerSection
-from fedpriv.config.synthetic import ProjectionSection
-from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.mechanism import execution
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv_client.site import Site
@@ -52,7 +48,7 @@ LOCAL = LocalSteps(
 CASES: dict[str, dict[str, Any]] = {
     "dp-lora": {},
     "strict": {"numerics": "strict"},
-    "pe-sgd": {"method": "pe-sgd", "projection": ProjectionSection(size=3)},
+    "pe-sgd": {"method": "pe-sgd", "settings": {"size": 3}, "public_records": 3},
     "sync=2": {"local": LOCAL},
 }
 
@@ -85,12 +81,12 @@ class World:
         """Everything that a whole job releases."""
         proposal = self._proposal.model_copy(update={"job_id": f"job-{number}"})
         self.site.consider(proposal)
-        change = None if proposal.projection is None else SetChange.between(None, SET)
+        change = None if not proposal.public_records else SetChange.between(None, SET)
         digest = None if change is None else change.digest
         released = []
         for slot in range(0, STEPS, proposal.round_steps):
             asked = request(slot, set_digest=digest).model_copy(update={"job_id": proposal.job_id})
-            released.append(self.site.step(asked, self.setting.vector, change)[1])
+            released.append(self.site.step(asked, self.setting.vector, change)[1].values)
         return proposal, released
 
     def canary(self) -> Scores:
@@ -99,9 +95,9 @@ class World:
         assert job is not None
         unit, privacy = job.population.units[0], job.proposal.privacy
         with self.setting.pool.borrow(job.recipe) as worker:
-            method: Any = DpLora() if job.span is None else PeSgd(job.span)
-            method.prepare(worker, self.setting.vector)
-            found = method.clipped_sum(worker, [unit], self.setting.vector, CLIP, privacy.numerics)
+            job.method.prepare(worker, self.setting.vector)
+            made: Any = job.method
+            found = made.clipped_sum(worker, [unit], self.setting.vector, CLIP, privacy.numerics)
         step = 1.0 if found.grid is None else found.grid.step
         vector: Scores = found.value.double().numpy() * step
         return vector
@@ -116,7 +112,7 @@ def scores(world: World, canary: Scores, jobs: int) -> Scores:
         assert plan is not None
         steps, spread = proposal.round_steps, plan.noise_multiplier * CLIP
         if proposal.local is not None:  # back from the move to the sum of its steps
-            released = [-RATE * UNITS * move for move in released]
+            released = [RATE * UNITS * move for move in released]
         times = np.arange(steps + 1)  # that the canary was sampled in a round
         chance = binom.logpmf(times, steps, RATE)
         ratio = 0.0
@@ -188,14 +184,10 @@ def test_it_catches_a_site_that_does_less(
     what: str, audited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "half of the noise":
-        whole = fedpriv.privacy.mechanism.release.deviation
-        monkeypatch.setattr(
-            fedpriv.privacy.mechanism.release, "deviation", lambda *a: whole(*a) / 2
-        )
+        whole = execution.deviation
+        monkeypatch.setattr(execution, "deviation", lambda *a: whole(*a) / 2)
     else:
-        monkeypatch.setattr(
-            fedpriv.training.private_step, "poisson_sample", lambda size, *_: np.arange(size)
-        )
+        monkeypatch.setattr(execution, "poisson_sample", lambda size, *_: np.arange(size))
     found, *_ = audited("dp-lora", 2000)
     print(f"{what}: ε ≥ {found:.2f}, claimed {EPSILON}")
     assert found > EPSILON

@@ -18,6 +18,7 @@ from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Wire
 from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.training.released import GradientSum
 from fedpriv.wire import encode
 from fedpriv_client.app import client_app
 from fedpriv_simulation.inline import InlineGrid
@@ -90,7 +91,12 @@ def body(answer: Message) -> dict[str, Any]:
 
 
 STEP = StepReply(
-    slot=0, epsilon_spent=1.0, epsilon_committed=2.0, ledger_rows=1, ledger_head="0" * 64
+    kind="gradient-sum",
+    slot=0,
+    epsilon_spent=1.0,
+    epsilon_committed=2.0,
+    ledger_rows=1,
+    ledger_head="0" * 64,
 )
 
 
@@ -106,7 +112,7 @@ def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
     def step(request: StepRequest, vector: Any, change: Any) -> Any:
         assert change is None
         seen.append(request.digest(vector))
-        return STEP, released
+        return STEP, GradientSum(released)
 
     site = SimpleNamespace(step=step, wire=wire)
     answer = reply(site, TRAIN, as_arrays(public(asked)))

@@ -48,9 +48,9 @@ from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, LocalSteps
 from fedpriv.report import budget
 from fedpriv.report.ledger_export import verify_ledger
-from fedpriv.training import batch_invariance as steady
-from fedpriv.training import local_steps
+from fedpriv.training import batch_invariance, local_steps
 from fedpriv.training.optimizer import VectorOptimizer
+from fedpriv.training.released import GradientSum
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
@@ -134,7 +134,7 @@ def test_a_server_does_not_choose_what_a_site_loads(
         site = setting.site(model=ours)
         assert site.consider(setting.change(model=elsewhere)).declared_size == 24
         assert site._job is not None and site._job.recipe.model.name == ours
-        _, vector = site.step(request(), setting.vector)
+        vector = site.step(request(), setting.vector)[1].values
         assert vector.shape == setting.vector.shape
         site.close()
         shutil.rmtree(setting.folder / "state")
@@ -161,9 +161,10 @@ def test_considering_commits_nothing(setting: Setting) -> None:
 def test_the_first_step_commits_the_whole_plan(setting: Setting) -> None:
     site = setting.site()
     offer = site.consider(setting.proposal)
-    reply, vector = site.step(request(), setting.vector)
+    reply, released = site.step(request(), setting.vector)
     assert reply.epsilon_committed == offer.epsilon > reply.epsilon_spent > 0
-    assert vector.shape == setting.vector.shape
+    assert (reply.kind, released.kind) == ("gradient-sum", "gradient-sum")
+    assert released.values.shape == setting.vector.shape
     assert [row.kind for row in site.ledger.rows()] == ["terms", "plan", "reserve", "release"]
     site.close()
 
@@ -174,12 +175,12 @@ def test_a_repeat_is_answered_from_the_outbox_also_after_a_restart(setting: Sett
     first = site.step(request(), setting.vector)
     again = site.step(request(), setting.vector)
     assert first[0] == again[0]
-    assert np.array_equal(first[1], again[1])
+    assert np.array_equal(first[1].values, again[1].values)
     site.close()
     site = setting.site()
     site.consider(setting.proposal)
     restarted = site.step(request(), setting.vector)
-    assert np.array_equal(first[1], restarted[1])
+    assert np.array_equal(first[1].values, restarted[1].values)
     assert site.ledger.slots("job-1") == [(0, True)]
     site.close()
 
@@ -189,7 +190,7 @@ def test_plan_and_report_say_which_numerics_were_used(setting: Setting, numerics
     privacy = setting.proposal.privacy.model_copy(update={"numerics": numerics})
     site = setting.site()
     site.consider(setting.change(privacy=privacy))
-    _, vector = site.step(request(), setting.vector)
+    vector = site.step(request(), setting.vector)[1].values
     assert np.isfinite(vector).all()
     plan = site.ledger.plan("job-1")
     assert plan is not None
@@ -256,14 +257,14 @@ def test_what_is_sent_is_what_was_released_and_stored(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(0).normal(size=setting.vector.size).astype(np.float32)
-    monkeypatch.setattr("fedpriv_client.site.private_step", lambda *_: public(values))
+    monkeypatch.setattr("fedpriv_client.site.private_step", lambda *_: public(GradientSum(values)))
     site = setting.site()
     site.consider(setting.proposal)
     for _ in ("computed", "from the outbox"):
-        _, vector = site.step(request(), setting.vector)
+        vector = site.step(request(), setting.vector)[1].values
         assert np.array_equal(vector, values)
     stored = site.ledger.reserve("job-1", 0, request().digest(setting.vector))
-    assert stored == values.tobytes()
+    assert stored == b"S" + values.tobytes()
     site.close()
 
 
@@ -384,7 +385,7 @@ def test_a_malformed_message_is_refused(setting: Setting) -> None:
     site.close()
 
 
-@pytest.mark.parametrize("where", ["private_step", "Ledger.release_all", "Site._reply"])
+@pytest.mark.parametrize("where", ["site.private_step", "site.Site._reply", "ledger"])
 def test_after_sampling_it_is_always_the_same_bytes(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -396,7 +397,10 @@ def test_after_sampling_it_is_always_the_same_bytes(
 
     site = setting.site()
     site.consider(setting.change(steps=len(kinds)))
-    monkeypatch.setattr(f"fedpriv_client.site.{where}", explode)
+    if where == "ledger":
+        monkeypatch.setattr(Ledger, "release_all", explode)
+    else:
+        monkeypatch.setattr(f"fedpriv_client.{where}", explode)
     seen = set()
     with InlineGrid({2: client_app(site)}, 1) as grid:
         for slot in range(len(kinds)):
@@ -438,7 +442,7 @@ def test_what_was_paid_for_leaves_without_its_report(
         raise error
 
     monkeypatch.setattr("fedpriv_client.app.write_budget_report", fails)
-    assert ask(site, request(), TRAIN, setting.vector)["kind"] == "step"
+    assert ask(site, request(), TRAIN, setting.vector)["kind"] == "gradient-sum"
     site.close()
 
 
@@ -481,7 +485,7 @@ def test_two_requests_for_one_slot_are_computed_once(
     with ThreadPoolExecutor(3) as threads:
         answers = list(threads.map(lambda _: site.step(request(), setting.vector), range(3)))
     assert len(computed) == 1
-    assert all(np.array_equal(vector, answers[0][1]) for _, vector in answers)
+    assert all(np.array_equal(made.values, answers[0][1].values) for _, made in answers)
     site.close()
 
 
@@ -506,15 +510,16 @@ def test_the_steps_of_a_round_are_paid_together_and_leave_as_one_move(setting: S
     first = site.step(request(2), setting.vector)
     assert site.ledger.slots("job-1") == [(2, True), (3, True)]
     again = site.step(request(2), setting.vector)
-    assert again[0] == first[0] and np.array_equal(again[1], first[1])
+    assert again[0] == first[0] and np.array_equal(again[1].values, first[1].values)
     site.close()
     site = setting.site()
     site.consider(proposal)
     site.ledger.check_outbox()
     restarted = site.step(request(2), setting.vector)
-    assert np.array_equal(restarted[1], first[1])
+    assert np.array_equal(restarted[1].values, first[1].values)
     # AdamW's first two steps are lr each, but for where the noise turned.
-    assert 0 < np.abs(first[1]).max() <= 0.021
+    assert first[1].kind == "move"
+    assert 0 < np.abs(first[1].values).max() <= 0.021
     site.close()
 
 
@@ -547,10 +552,10 @@ def test_steps_that_cannot_be_used_are_a_move_of_nothing(
 
     monkeypatch.setattr(VectorOptimizer, "step", failing)
     _, move = site.step(request(), setting.vector)
-    assert calls and not move.any()
+    assert calls and move.kind == "move" and not move.values.any()
     assert site.ledger.slots("job-1") == [(0, True), (1, True)]
     monkeypatch.setattr(VectorOptimizer, "step", real)
-    assert not site.step(request(), setting.vector)[1].any()  # it stays so
+    assert not site.step(request(), setting.vector)[1].values.any()  # it stays so
     site.close()
 
 
@@ -621,10 +626,10 @@ def test_no_step_is_the_first_to_see_a_length(
     site.consider(setting.proposal)
     assert site._job is not None
     with setting.pool.borrow(site._job.recipe) as worker:
-        tried = {length for _, length, _ in worker.steady}
+        tried = {length for _, length, _ in worker.invariant_sizes}
         units = site._job.population.units
         assert tried == {padded_length(len(e.input_ids), 32) for unit in units for e in unit}
-    monkeypatch.setattr(steady, "steady_sizes", None)  # a step that tried would fail
+    monkeypatch.setattr(batch_invariance, "invariant_sizes", None)  # a step that tried would fail
     site.step(request(), setting.vector)
     assert not worker.failures
     site.close()
@@ -720,7 +725,7 @@ def test_a_job_whose_examples_were_replaced_is_no_offer_any_more(
     def failing(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("fedpriv_client.site.settle", failing)
+    monkeypatch.setattr("fedpriv_client.site.try_lengths", failing)
     with pytest.raises(MemoryError):
         site.consider(setting.change(job_id="job-2"))
     with pytest.raises(ProtocolError, match="has made no offer"):
@@ -1057,7 +1062,7 @@ def test_a_step_that_fails_whole_releases_noise(
     monkeypatch.setattr(DpLora, "clipped_sum", explode)
     site = setting.site()
     noise = site.consider(setting.proposal).noise_multiplier
-    _, vector = site.step(request(), setting.vector)
+    vector = site.step(request(), setting.vector)[1].values
     assert 0.7 * noise < vector.std() < 1.3 * noise
     site.close()
 

@@ -15,8 +15,8 @@ from flwr.app.metadata import Metadata
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedpriv.config.job import DenoiseSection, OptimizerSection
-from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
+from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
@@ -36,9 +36,10 @@ def setting(tmp_path: Path, model_folder: Callable[..., Any]) -> Setting:
     return Setting(tmp_path, model_folder("llama"))
 
 
-def proposal(setting: Setting, **changes: Any) -> Proposal:
-    projection = ProjectionSection(size=3)
-    return setting.change(**{"method": "pe-sgd", "projection": projection, **changes})
+def proposal(setting: Setting, size: int = 3, **changes: Any) -> Proposal:
+    settings = ProjectionSection(size=size).model_dump(mode="json")
+    of_set = {"method": "pe-sgd", "settings": settings, "public_records": size}
+    return setting.change(**{**of_set, **changes})
 
 
 def ready(setting: Setting) -> Site:
@@ -56,7 +57,7 @@ def test_as_many_values_leave_as_there_are_records(setting: Setting) -> None:
     site = ready(setting)
     _, first = ask(site, setting, 0, WHOLE)
     _, second = ask(site, setting, 1, SetChange.between(FIRST, SECOND))
-    assert first.shape == second.shape == (3,)
+    assert first.values.shape == second.values.shape == (3,)
     assert site.ledger.slots("job-1") == [(0, True), (1, True)]
     site.close()
 
@@ -117,7 +118,7 @@ def test_a_repeat_is_answered_without_computing_and_after_a_restart(
     monkeypatch.setattr(PeSgd, "prepare", lambda *_: pytest.fail("computed again"))
     site = ready(setting)
     _, again = ask(site, setting, 0, WHOLE)
-    assert np.array_equal(first, again)
+    assert np.array_equal(first.values, again.values)
     site.close()
 
 
@@ -126,8 +127,10 @@ def test_a_repeat_is_answered_without_computing_and_after_a_restart(
     [
         ({}, {"methods": ("pe-sgd",), "max_synthetic": 2}, "3 is more than this site allows, 2"),
         ({}, {"methods": ("dp-lora",)}, "'pe-sgd' is not allowed here"),
-        ({"projection": None}, {"methods": ("pe-sgd",)}, "needs such a set"),
-        ({"method": "dp-lora"}, {}, "has no use for such a set"),
+        ({"public_records": 0}, {"methods": ("pe-sgd",)}, "3 records of the 0 that would be sent"),
+        ({"settings": {"size": "x"}}, {"methods": ("pe-sgd",)}, r"settings\.size: .* integer"),
+        ({"settings": {"key": 1}}, {"methods": ("pe-sgd",)}, r"settings\.key: Extra"),
+        ({"method": "dp-lora"}, {}, "no use for public records"),
     ],
 )
 def test_the_site_decides(
@@ -159,9 +162,8 @@ def test_gradients_that_do_not_fit_are_refused_with_the_proposal(
     setting: Setting, settings: Any, limits: Any, words: str
 ) -> None:
     site = setting.site(methods=("pe-sgd",), **limits)
-    projection = ProjectionSection(**{"size": 3, **settings})
     with pytest.raises(ProtocolError, match=words):
-        site.consider(proposal(setting, projection=projection))
+        site.consider(proposal(setting, **settings))
     site.close()
 
 
@@ -196,8 +198,25 @@ def test_local_steps_that_can_not_go_on_are_a_move_of_nothing(
     local = LocalSteps(count=2, optimizer=OptimizerSection(name="sgd"), denoise=DenoiseSection())
     site.consider(proposal(setting, local=local))
     _, move = ask(site, setting, 0, WHOLE)
-    assert move.shape == (3,) and not move.any()
+    assert move.kind == "move"
+    assert move.values.shape == (3,) and not move.values.any()
     assert site.ledger.slots("job-1") == [(0, True), (1, True)]
+    site.close()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "denoise", "words"),
+    [({"weight_decay": 0.1}, {}, "no weights"), ({}, {"where": "site"}, "no matrices")],
+)
+def test_local_steps_that_leave_the_span_are_refused(
+    setting: Setting, optimizer: Any, denoise: Any, words: str
+) -> None:
+    site = setting.site(methods=("pe-sgd",))
+    local = LocalSteps(
+        count=2, optimizer=OptimizerSection(**optimizer), denoise=DenoiseSection(**denoise)
+    )
+    with pytest.raises(ProtocolError, match=words):
+        site.consider(proposal(setting, local=local))
     site.close()
 
 

@@ -11,6 +11,7 @@ from fuzz_target import Target, refuses
 from fedpriv.config.job import JobConfig, seconds
 from fedpriv.config.load import EMBEDDED, allowed_model, digest, load_job, load_site
 from fedpriv.config.site import SiteFile
+from fedpriv.methods.proposal import propose
 from fedpriv.protocol import Proposal
 from fedpriv_client.settings import site_settings, terms_of
 
@@ -144,7 +145,7 @@ def check_job(job: JobConfig) -> None:
     written = job.model_dump(exclude_unset=True, exclude_none=True)
     refuses(JobConfig.model_validate(written) == job, "another job when it is read again")
     refuses(0 < seconds(job.job.round_timeout) < math.inf, "no time to wait")
-    proposal = Proposal.of(job, job_id="j", base=HASH, vector=HASH)
+    proposal = propose(job, job_id="j", base=HASH, vector=HASH)
     refuses(Proposal.parse(proposal.model_dump_json()) == proposal, "another proposal")
     proposal.digest()
 

@@ -20,7 +20,6 @@ from fedpriv.config.job import (
     PrivacySection,
     Wire,
 )
-from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.protocol import (
     FAILED,
@@ -52,7 +51,8 @@ PROPOSAL = Proposal(
     vector_digest=HASH,
     wire="int8",
     local=LocalSteps(count=2, optimizer=OptimizerSection(), denoise=DenoiseSection()),
-    projection=ProjectionSection(size=20),
+    settings={"size": 20, "ridge": 1e-3, "bound": "normalised"},
+    public_records=20,
 )
 OFFER = Offer(
     site="cardiology",
@@ -69,7 +69,12 @@ REQUEST = StepRequest(
     job_id="job-1", slot=3, set_digest=HASH, witness_rows=5, witness_head="c" * 64
 )
 REPLY = StepReply(
-    slot=3, epsilon_spent=1.0, epsilon_committed=2.0, ledger_rows=7, ledger_head="d" * 64
+    kind="gradient-sum",
+    slot=3,
+    epsilon_spent=1.0,
+    epsilon_committed=2.0,
+    ledger_rows=7,
+    ledger_head="d" * 64,
 )
 BODIES = (PROPOSAL, OFFER, REQUEST, REPLY, FAILED, ReportRequest(job_id="job-1"))
 VECTOR = np.linspace(-2, 2, 300, dtype=np.float32)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from fedpriv.data.batch import Batch
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.record_loss import record_losses
 
 
@@ -31,17 +34,38 @@ def disturb(worker: Any) -> None:
     worker.vector.write(worker.vector.read() + noise.numpy())
 
 
-def rows_of(worker: Any, batch: Batch) -> torch.Tensor:
-    rows = worker.gradients.rows(lambda model: record_losses(model, batch), len(batch))
-    return torch.stack([worker.gradients.natural(row) for row in rows])
+def per_record(worker: Any, batch: Batch) -> torch.Tensor:
+    return gradients_of(worker.gradients, lambda model: record_losses(model, batch), len(batch))
 
 
 def loop(worker: Any, batch: Batch) -> torch.Tensor:
     """One record at a time, by plain autograd on the untouched model."""
-    gradients = worker._gradients
-    if gradients is not None:
-        gradients.detach()
-        worker._gradients = None
+    with untouched(worker):
+        return _loop(worker, batch)
+
+
+@contextmanager
+def untouched(worker: Any) -> Iterator[None]:
+    """The model as it was before an engine was attached to it."""
+    worker.gradients.detach()
+    yield
+    worker.gradients = Again(worker, type(worker.gradients))
+
+
+class Again:
+    """Attaches an engine at first use."""
+
+    def __init__(self, worker: Any, kind: Any) -> None:
+        self._worker, self._kind = worker, kind
+
+    def detach(self) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        self._worker.gradients = self._kind(self._worker.model)
+        return getattr(self._worker.gradients, name)
+
+
+def _loop(worker: Any, batch: Batch) -> torch.Tensor:
     trained = [p for p in worker.model.parameters() if p.requires_grad]
     found = []
     for i in range(len(batch)):

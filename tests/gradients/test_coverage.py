@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gradients_checks import disturb, loop, random_batch, rows_of
+from gradients_checks import disturb, loop, per_record, random_batch
 from small_models import ENCODERS, TARGETS
 
 KINDS = sorted(set(TARGETS))
@@ -25,7 +25,7 @@ def test_rows_equal_a_loop_over_single_records(
     worker = make_worker(kind, task=task, targets=wanted)
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13, 2])
-    rows = rows_of(worker, batch)
+    rows = per_record(worker, batch)
     expected = loop(worker, batch)
     assert rows.shape == (4, worker.vector.size)
     assert expected.norm(dim=1).min() > 1e-3
@@ -51,7 +51,7 @@ def test_checkpointed_layers_give_the_same_rows(make_worker: Callable[..., Any],
     layers = [m for m in twice.model.modules() if type(m).__name__.endswith("MLP")]
     layers = layers or [m for m in twice.model.modules() if type(m).__name__.endswith("SelfOutput")]
     layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    assert torch.equal(rows_of(plain, batch), rows_of(twice, batch))
+    assert torch.equal(per_record(plain, batch), per_record(twice, batch))
     with torch.no_grad():
         made = len(calls)
         twice.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
@@ -79,7 +79,7 @@ def test_frozen_products_in_bfloat16_keep_the_rows_float32_and_close(
     for worker in (plain, mixed):
         disturb(worker)
     batch = random_batch(plain, [20, 7, 13, 2])
-    expected, found = rows_of(plain, batch), rows_of(mixed, batch)
+    expected, found = per_record(plain, batch), per_record(mixed, batch)
     assert found.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(found, expected).min() > 0.999
     assert not torch.equal(found, expected)
@@ -95,7 +95,7 @@ def test_a_whole_output_layer_is_trained_though_it_is_tied(
     assert any("lm_head.modules_to_save" in name for name in worker.vector.names)
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13, 2])
-    rows = rows_of(worker, batch)
+    rows = per_record(worker, batch)
     expected = loop(worker, batch)
     assert (rows - expected).norm() / expected.norm() < 1e-10
 
@@ -103,6 +103,7 @@ def test_a_whole_output_layer_is_trained_though_it_is_tied(
 def test_two_adapters_at_once(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig
 
+    from fedpriv.gradients.per_sample import PerSampleGradients
     from fedpriv.models.vector import TrainableVector
 
     worker = make_worker("llama")
@@ -110,11 +111,13 @@ def test_two_adapters_at_once(make_worker: Callable[..., Any]) -> None:
     worker.model.add_adapter("second", config)
     worker.model.base_model.set_adapter(["default", "second"])
     worker.model.double()
+    worker.gradients.detach()
+    worker.gradients = PerSampleGradients(worker.model)
     worker.vector = TrainableVector(worker.model)
     assert any("second" in name for name in worker.vector.names)
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13, 2])
-    rows = rows_of(worker, batch)
+    rows = per_record(worker, batch)
     expected = loop(worker, batch)
     assert rows.shape == expected.shape
     assert (rows - expected).norm() / expected.norm() < 1e-10

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from gradients_checks import disturb, loop, random_batch, rows_of
+from gradients_checks import disturb, loop, per_record, random_batch
 from torch import nn
 
 from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.training.record_loss import record_losses
 
@@ -32,7 +33,7 @@ def test_rows_equal_a_loop_over_single_records(
     worker = make_worker(kind, task=task, modules_to_save=whole, engine="opacus")
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13, 2])
-    rows = rows_of(worker, batch)
+    rows = per_record(worker, batch)
     expected = loop(worker, batch)
     assert rows.shape == (4, worker.vector.size)
     assert (rows - expected).norm() / expected.norm() < 1e-10
@@ -44,24 +45,21 @@ def test_rows_equal_a_loop_over_single_records(
 def test_what_only_opacus_computes_is_refused_with_the_way_out(
     make_worker: Callable[..., Any], whole: str
 ) -> None:
-    worker = make_worker("gpt2", modules_to_save=(whole,))
     with pytest.raises(NotPrivateError, match=rf'{whole}.*compute\.engine = "opacus"'):
-        _ = worker.gradients
+        make_worker("gpt2", modules_to_save=(whole,))
 
 
-def test_blocks_are_handed_over_as_the_rows_are(make_worker: Callable[..., Any]) -> None:
+def test_blocks_are_handed_over_in_their_order(make_worker: Callable[..., Any]) -> None:
     worker = make_worker("llama", engine="opacus")
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13])
-    losses = partial(record_losses, batch=batch)
-    rows = worker.gradients.rows(losses, 3)
-    found = torch.zeros_like(rows)
+    handed: list[tuple[int, int]] = []
 
     def take(start: int, part: torch.Tensor) -> None:
-        found[:, start : start + part.shape[1]] += part
+        handed.append((start, part.shape[1]))
 
-    worker.gradients.stream(losses, 3, take)
-    assert torch.equal(found, rows)
+    worker.gradients.stream(partial(record_losses, batch=batch), 3, take)
+    assert handed == worker.gradients.blocks
     assert sum(width for _, width in worker.gradients.blocks) == worker.gradients.size
 
 
@@ -69,7 +67,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(make_worker: Callable[..., Any
     worker = make_worker("llama", engine="opacus")
     disturb(worker)
     batch = random_batch(worker, [20, 7, 13])
-    before = rows_of(worker, batch)
+    before = per_record(worker, batch)
 
     def fails(model: Any) -> torch.Tensor:
         record_losses(model, batch)
@@ -84,9 +82,9 @@ def test_a_batch_that_fails_leaves_nothing_behind(make_worker: Callable[..., Any
 
     for failing in (fails, fails_backward):
         with pytest.raises((torch.OutOfMemoryError, ZeroDivisionError)):
-            worker.gradients.rows(failing, 3)
+            worker.gradients.stream(failing, 3, lambda start, part: None)
         worker.model.get_base_model().model.layers[0].mlp._backward_hooks.clear()
-        assert torch.equal(rows_of(worker, batch), before)
+        assert torch.equal(per_record(worker, batch), before)
 
 
 def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
@@ -114,7 +112,7 @@ def test_rows_that_do_not_add_up_are_refused() -> None:
     gradients = OpacusGradients(model)
     x = torch.randn(3, 4)
     with pytest.raises(NotPrivateError, match="don't add up"):
-        gradients.rows(lambda m: m(x).square().sum(1), 3)
+        gradients_of(gradients, lambda m: m(x).square().sum(1), 3)
 
 
 def test_without_opacus_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,20 +41,19 @@ def given(tmp_path: Path) -> str:
     return f"synthetic.data={path}"
 
 
-@pytest.mark.parametrize("noise", ["coefficients", "products", "gradient", "residual"])
+@pytest.mark.parametrize("noise", ["", "-products", "-gradient", "-residual"])
 def test_a_set_of_public_records_stays_as_it_is(
     federation: Make, tmp_path: Path, given: str, noise: str
 ) -> None:
     out = tmp_path / "run"
-    bound = "clipped" if noise == "residual" else "normalised"
-    settings = (given, f"synthetic.noise={noise}", f"synthetic.bound={bound}")
-    found = run(federation(rounds=3), out, *settings, insecure_seed=1)
+    method = f"job.method=pe-sgd{noise}"
+    found = run(federation(rounds=3), out, given, method, insecure_seed=1)
     assert found.run.info["status"] == "finished"
     lines = metrics(out)
     assert [line["synthetic"] for line in lines] == [None] * 3
     assert {site["status"] for line in lines for site in line["sites"].values()} == {"ok"}
     assert lines[-1]["eval_loss"] != found.run.info["baseline"]["eval_loss"]
-    if noise in ("coefficients", "products"):  # six floats a site, and the body of a reply
+    if noise in ("", "-products"):  # six floats a site, and the body of a reply
         assert lines[-1]["bytes_up"] < 2 * (6 * 4 + 400)
     assert lines[1]["bytes_down"] < lines[0]["bytes_down"]  # the set was sent once
     kept = (out / "synthetic.jsonl").read_text().splitlines()
@@ -118,7 +117,7 @@ def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning
 ) -> None:
     """Another beginning would be another request for a slot that is paid."""
     from fedpriv.synthetic.language_model import LanguageModelGenerator
-    from fedpriv_strategies.pe_sgd import PeSgdStrategy
+    from fedpriv_strategies.rounds import Rounds
 
     def stop(self: Any, server_round: int, replies: Any) -> None:
         list(replies)
@@ -127,7 +126,7 @@ def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning
     file, out = federation(rounds=1), tmp_path / "run"
     evolving = ("synthetic.generator.kind=model", "synthetic.warm_start=2")
     with monkeypatch.context() as patch:
-        patch.setattr(PeSgdStrategy, "aggregate_train", stop)
+        patch.setattr(Rounds, "take", stop)
         with pytest.raises(KeyboardInterrupt):
             run(file, out, *evolving, insecure_seed=1)
     monkeypatch.setattr(LanguageModelGenerator, "random", lambda *_: pytest.fail("made again"))
@@ -166,14 +165,13 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("synthetic.noise=residual",), "is 'clipped' with noise 'residual'"),
         (("job.method=dp-lora",), "has nothing to do"),
         (("synthetic.size=6", "synthetic.fold=2"), "is missing"),
         (("synthetic.generator.kind=model", "synthetic.size=7"), "expected a multiple of fold"),
         (("synthetic.generator.kind=model", "denoise.where=server"), "noise of one known size"),
         (
-            ("synthetic.generator.kind=model", "job.sync=2", "synthetic.noise=products"),
-            "'products' is projected at the server",
+            ("synthetic.generator.kind=model", "job.sync=2", "job.method=pe-sgd-products"),
+            "releases are projected at the server",
         ),
         (
             ("synthetic.generator.kind=model", "job.sync=2", "optimizer.weight_decay=0.1"),

@@ -44,7 +44,6 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from fedpriv_simulation.sites import Sites
-from fedpriv_strategies.messages import as_arrays
 
 Make = Callable[..., Any]
 
@@ -657,8 +656,7 @@ def test_what_leaves_a_site_does_not_depend_on_its_records_but_for_the_vector(
             [offer] = job.strategy.offers.values()
             answers = [offer.model_dump()]
             for number in (1, 2):
-                arrays = as_arrays(public(np.zeros(job.update.size, dtype=np.float32)))
-                messages = job.strategy.configure_train(number, arrays, {}, grid)
+                messages = job.strategy.requests(number, grid)
                 [reply] = grid.send_and_receive(messages, timeout=60)
                 content = reply.content
                 assert set(content) == {"fedpriv", "arrays"}

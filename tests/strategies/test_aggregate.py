@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
-from fedpriv.config.job import DenoiseSection, OptimizerSection
+from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
@@ -273,13 +273,13 @@ def test_an_honest_move_is_within_what_a_site_can_make(
         name=name, lr=0.1, momentum=momentum, weight_decay=decay, betas=betas
     )
     start = np.full(size, 1.0, dtype=np.float32)
-    update = Update(settings, DenoiseSection(), public(start), [(size,)])
+    update = Update(settings, public(start))
     generator = np.random.default_rng(0)
     for number in range(1, steps + 1):
         total = np.full(size, units / math.sqrt(size)) + noise * generator.standard_normal(size)
         gradient = received((total / units).astype(np.float32))
         update.step(Aggregate(gradient, (noise / units) ** 2, units), number=number, lr=0.1)
-    move = update.vector.value - start
+    move = start - update.vector.value
     norm = float(np.linalg.norm(start))
     made = SiteMove(received(arrived(move)), noise, units, 1.0, norm, steps, settings)
     longest = made.largest_norm(size)

@@ -12,18 +12,18 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.config.job import (
-    DenoiseSection,
     LoraSection,
     ModelSection,
     OptimizerSection,
     PrivacySection,
 )
 from fedpriv.errors import BudgetError, FedprivError, JobRefusedError, PausedError, RoundError
+from fedpriv.methods.dp_lora.server import DpLoraServer
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
 from fedpriv.training.update import Update
 from fedpriv_strategies.messages import as_arrays
-from fedpriv_strategies.rounds import DpLoraStrategy
+from fedpriv_strategies.rounds import Rounds
 
 SIZE, STEPS = 6, 10
 ZEROS = "sha256:" + "0" * 64
@@ -45,7 +45,12 @@ def offer(site: str, **changes: Any) -> Offer:
 
 def step(slot: int) -> StepReply:
     return StepReply(
-        slot=slot, epsilon_spent=1.0, epsilon_committed=4.0, ledger_rows=2, ledger_head="1" * 64
+        kind="gradient-sum",
+        slot=slot,
+        epsilon_spent=1.0,
+        epsilon_committed=4.0,
+        ledger_rows=2,
+        ledger_head="1" * 64,
     )
 
 
@@ -99,14 +104,14 @@ class Silent:
     """No answer at all."""
 
 
-def strategy(**options: Any) -> DpLoraStrategy:
+def strategy(**options: Any) -> Rounds:
     settings: dict[str, Any] = {"min_sites": 1, "timeout": 60.0, "sites": 2}
-    return DpLoraStrategy(PROPOSAL, update(OptimizerSection()), **(settings | options))
+    return Rounds(PROPOSAL, update(OptimizerSection()), DpLoraServer(SIZE), **(settings | options))
 
 
 def update(settings: OptimizerSection) -> Update:
     start = public(np.zeros(SIZE, dtype=np.float32))
-    return Update(settings, DenoiseSection(), start, [(SIZE,)])
+    return Update(settings, start)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +205,21 @@ def test_a_round_may_heal_while_enough_could_still_answer(answer: Any, heals: bo
     made.propose(grid)
     before = made.update.vector.value.copy()
     grid.answers = {7: step(0), 8: answer}
-    asked = made.configure_train(1, as_arrays(made.update.vector), ConfigRecord(), grid)
+    asked = made.requests(1, grid)
     with pytest.raises(RoundError) as caught:
-        made.aggregate_train(1, grid.send_and_receive(asked))
+        made.take(1, grid.send_and_receive(asked))
     assert caught.value.may_heal is heals
     assert np.array_equal(made.update.vector.value, before)
+
+
+def test_what_a_site_says_that_it_released_is_what_was_asked_for() -> None:
+    made = strategy()
+    grid = Answering({7: offer("a")})
+    made.propose(grid)
+    grid.answers = {7: step(0).model_copy(update={"kind": "move"})}
+    with pytest.raises(RoundError, match="a: unusable"):
+        made.run(1, grid)
+    assert not made.update.vector.value.any()
 
 
 def test_a_site_that_is_away_is_not_asked() -> None:
@@ -212,9 +227,9 @@ def test_a_site_that_is_away_is_not_asked() -> None:
     grid = Answering({7: offer("a"), 8: offer("b")})
     made.propose(grid)
     grid.answers = {7: step(0)}
-    asked = list(made.configure_train(1, as_arrays(made.update.vector), ConfigRecord(), grid))
+    asked = made.requests(1, grid)
     assert [message.metadata.dst_node_id for message in asked] == [7]
-    made.aggregate_train(1, grid.send_and_receive(asked))
+    made.take(1, grid.send_and_receive(asked))
     states = {name: site.status for name, site in made.outcome.sites.items()}
     assert states == {"a": "ok", "b": "absent"}
 
@@ -224,11 +239,11 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
 ) -> None:
     settings = OptimizerSection(lr=0.5, schedule="linear")
     own = update(settings)
-    made = DpLoraStrategy(PROPOSAL, own, min_sites=1, timeout=60.0, sites=2)
+    made = Rounds(PROPOSAL, own, DpLoraServer(SIZE), min_sites=1, timeout=60.0, sites=2)
     grid = Answering({7: offer("a"), 8: offer("b")})
     made.propose(grid)
     grid.answers = {7: step(0)}
-    asked = made.configure_train(1, as_arrays(own.vector), ConfigRecord(), grid)
+    asked = made.requests(1, grid)
     seen: dict[str, float] = {}
     real = own.step
 
@@ -237,7 +252,7 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
         return real(released, **options)
 
     monkeypatch.setattr(own, "step", watched)
-    made.aggregate_train(1, grid.send_and_receive(asked))
+    made.take(1, grid.send_and_receive(asked))
     assert seen["lr"] == 0.5  # the first of a falling line
     terms, privacy = made.offers[7], PROPOSAL.privacy
     noise = terms.noise_multiplier * privacy.clip_norm

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
-from fedpriv.gradients.engine import gathered
-from fedpriv.training import batch_invariance as steady
-from fedpriv.training.batch_invariance import SteadyRows, steady_sizes
+from fedpriv.gradients.engine import gradients_of
+from fedpriv.training import batch_invariance
+from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
 from fedpriv.training.microbatch import TRIED
 from fedpriv.training.record_loss import record_losses
 
@@ -30,14 +30,14 @@ def records(count: int, label: int | None = None) -> list[Example]:
     return [Example(ids, [-100, *ids[1:]] if label is None else label) for ids in drawn]
 
 
-def rows_of(worker: Any, sizes: list[int]) -> SteadyRows:
+def values_of(worker: Any, sizes: list[int]) -> BatchInvariant:
     """Of gradients; notes how many places each batch had."""
 
     def rows(batch: Batch) -> Tensor:
         sizes.append(len(batch))
-        return gathered(worker.gradients, partial(record_losses, batch=batch), len(batch))
+        return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))
 
-    return SteadyRows(worker, rows)
+    return BatchInvariant(worker, rows)
 
 
 def spoil(worker: Any, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
@@ -71,14 +71,14 @@ def one_is_infinite(part: Tensor) -> Tensor:
 def test_a_row_has_the_same_bits_in_any_company(make_worker: Make, dtype: str) -> None:
     worker = make_worker("llama", dtype=dtype, microbatch=MOST)
     sizes: list[int] = []
-    rows, every = rows_of(worker, sizes), records(2 * MOST + 1)
+    rows, every = values_of(worker, sizes), records(2 * MOST + 1)
     whole = rows(every, LENGTH)
     assert whole.abs().amax(1).min() > 0
     chosen = np.random.default_rng(1)
     for count in range(1, len(every) + 1):
         members = chosen.permutation(len(every))[:count].tolist()
         assert torch.equal(rows([every[i] for i in members], LENGTH), whole[members])
-    (found,) = worker.steady.values()
+    (found,) = worker.invariant_sizes.values()
     assert set(sizes) <= set(found)
     assert found[0] in (MOST, 1)
 
@@ -92,7 +92,7 @@ def test_where_it_is_not_certain_records_are_computed_alone(
     worker = make_worker("llama", dtype="float32")
     spoil(worker, monkeypatch, change)
     sizes: list[int] = []
-    rows_of(worker, sizes)(records(3), LENGTH)
+    values_of(worker, sizes)(records(3), LENGTH)
     assert sizes == [1, 1, 1]
 
 
@@ -109,7 +109,7 @@ def test_where_memory_runs_out_records_are_computed_alone(
 
     monkeypatch.setattr(worker.gradients, "stream", scarce)
     sizes: list[int] = []
-    rows_of(worker, sizes)(records(2), LENGTH)
+    values_of(worker, sizes)(records(2), LENGTH)
     assert sizes == [1, 1]
 
 
@@ -129,7 +129,7 @@ def test_what_a_server_sends_has_no_part_in_the_trial(
     answers = []
     for values in (worker.initial, worker.initial * np.float32(1e30), worker.initial * 0):
         worker.vector.write(values)
-        answers.append(tuple(steady_sizes(worker, MOST, LENGTH)))
+        answers.append(tuple(invariant_sizes(worker, MOST, LENGTH)))
         assert np.array_equal(worker.vector.read(), values)
     assert len(set(seen)) == len(set(answers)) == 1
 
@@ -145,8 +145,8 @@ def test_padded_and_unpadded_neighbours_are_tried(
         padded.append((batch.attention_mask == 0).any(1).tolist())
         return record_losses(model, batch)
 
-    monkeypatch.setattr(steady, "record_losses", losses)
-    assert steady_sizes(worker, 3, LENGTH) == (3, 1)
+    monkeypatch.setattr(batch_invariance, "record_losses", losses)
+    assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
     a, b = False, True
     assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]
 
@@ -155,15 +155,15 @@ def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
     worker = make_worker("llama", dtype="float32")
     longest = worker.recipe.model.max_length
     long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
-    steady.settle(worker, [(long,), (empty, *records(1)), ()])
-    assert [length for _, length, _ in worker.steady] == [LENGTH]
+    batch_invariance.try_lengths(worker, [(long,), (empty, *records(1)), ()])
+    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
 
 
 def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = make_worker("llama", dtype="float32")
-    rows_of(worker, [])(records(1), LENGTH)
-    monkeypatch.setattr(steady, "steady_sizes", None)  # another trial would call it
-    rows_of(worker, [])(records(1), LENGTH)
+    values_of(worker, [])(records(1), LENGTH)
+    monkeypatch.setattr(batch_invariance, "invariant_sizes", None)  # another trial would call it
+    values_of(worker, [])(records(1), LENGTH)
 
 
 def one_alone_differs(part: Tensor) -> Tensor:
@@ -196,12 +196,12 @@ def test_batches_are_of_sizes_that_agree(
     if change is not None:
         spoil(worker, monkeypatch, change)
     sizes: list[int] = []
-    assert len(rows_of(worker, sizes)(records(count), LENGTH)) == count
+    assert len(values_of(worker, sizes)(records(count), LENGTH)) == count
     assert sizes == expected
 
 
 def test_a_classifier_is_tried_too(make_worker: Make) -> None:
     worker = make_worker("bert", dtype="float32", task="classification")
     every = records(3, label=1)
-    rows = rows_of(worker, [])
+    rows = values_of(worker, [])
     assert torch.equal(rows(every, LENGTH)[1:2], rows(every[1:2], LENGTH))

@@ -13,11 +13,17 @@ import pytest
 import torch
 
 from fedpriv import memory
-from fedpriv.config.synthetic import ProjectionSection
 from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.pe_sgd.site import PeSgd, Span
-from fedpriv.training.microbatch import ON_A_CPU, TRIED, is_out_of_memory, records_that_fit
+from fedpriv.methods.pe_sgd.config import ProjectionSection
+from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.training.microbatch import (
+    ON_A_CPU,
+    TRIED,
+    is_out_of_memory,
+    private_microbatch,
+    public_microbatch,
+)
 
 Make = Callable[..., Any]
 
@@ -32,23 +38,25 @@ def test_rows_take_a_share_of_the_memory(
         device="cpu",
         vector=SimpleNamespace(size=1000),
         gradients=SimpleNamespace(dtype=torch.float32),
+        microbatches={},
+        recipe=SimpleNamespace(compute=SimpleNamespace(microbatch=None)),
     )
     names = {"SC_PHYS_PAGES": size, "SC_PAGE_SIZE": 1}
     monkeypatch.setattr(memory.os, "sysconf", names.__getitem__)
     monkeypatch.setattr(memory, "limit", lambda: None)
-    assert records_that_fit(worker) == expected
+    assert public_microbatch(worker) == expected
 
 
 def test_what_is_given_is_taken(make_worker: Make) -> None:
     worker = make_worker(microbatch=5)
-    assert (worker.fits, worker.at_once) == (5, 5)
+    assert (public_microbatch(worker), private_microbatch(worker)) == (5, 5)
     worker = make_worker(microbatch=None)
-    assert (worker.fits, worker.at_once) == (ON_A_CPU, TRIED["cpu"])
+    assert (public_microbatch(worker), private_microbatch(worker)) == (ON_A_CPU, TRIED["cpu"])
 
 
 def spare(worker: Any, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
     """Leave memory for so many at once."""
-    stream, rows = worker.gradients.stream, worker.gradients.rows
+    stream = worker.gradients.stream
 
     def limited(plain: Callable[..., Any], losses: Any, batch_size: int, *more: Any) -> Any:
         if batch_size > records:
@@ -56,7 +64,6 @@ def spare(worker: Any, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
         return plain(losses, batch_size, *more)
 
     monkeypatch.setattr(worker.gradients, "stream", partial(limited, stream))
-    monkeypatch.setattr(worker.gradients, "rows", partial(limited, rows))
 
 
 def units_of(count: int) -> list[tuple[Example, ...]]:
@@ -74,7 +81,7 @@ def test_memory_is_tried_before_there_is_a_record(
     worker = make_worker(microbatch=8)
     spare(worker, monkeypatch, 2)
     with caplog.at_level(logging.WARNING):
-        assert worker.at_once == 2
+        assert private_microbatch(worker) == 2
     said = [record.message for record in caplog.records]
     assert said == [f"Out of memory with {n} records at once; {n // 2} instead." for n in (8, 4)]
     found = DpLora().clipped_sum(worker, units, worker.initial, 1.0).value
@@ -88,7 +95,8 @@ def test_memory_that_runs_out_in_a_step_changes_no_other_step(
     """Which record is long enough for that is not for the others to show."""
     units, worker = units_of(3), make_worker(microbatch=4)
     section = ProjectionSection(size=4)
-    method = PeSgd(Span(section, tuple(one for (one,) in units_of(4))))
+    method = PeSgd(section)
+    method.take([one for (one,) in units_of(4)])
     method.prepare(worker, worker.initial)
     parameters = worker.initial + np.float32(0.01)
     before = DpLora().clipped_sum(worker, units, parameters, 1.0).value
@@ -98,7 +106,7 @@ def test_memory_that_runs_out_in_a_step_changes_no_other_step(
         for way in (DpLora(), method):
             assert not way.clipped_sum(worker, units, parameters, 1.0).value.any()
     assert worker.failures == {"OutOfMemoryError": 6}
-    assert (worker.at_once, worker.fits) == (4, 4)
+    assert (private_microbatch(worker), public_microbatch(worker)) == (4, 4)
     assert torch.equal(DpLora().clipped_sum(worker, units, parameters, 1.0).value, before)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ import torch
 from fedpriv.privacy.ledger.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
+from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.grid import grid_of
-from fedpriv.privacy.mechanism.release import release_gaussian
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.training.private_step import private_step
 
@@ -26,14 +25,9 @@ Pay = Callable[..., Reservation]
 class Method:
     """Asks `work` for the sum, and keeps what it was called with."""
 
-    projects = False
-
     def __init__(self, work: Callable[..., ClippedSum]) -> None:
         self.work = work
         self.units: Sequence[Any] = ()
-
-    def prepare(self, worker: Any, parameters: Any) -> int:
-        return SIZE
 
     def clipped_sum(
         self, worker: Any, units: Any, parameters: Any, clip_norm: float, numerics: Any
@@ -58,10 +52,12 @@ def plan(numerics: Any = "default", rate: float = 0.5) -> Plan:
 
 
 def release(method: Method, population: int, reservation: Reservation, csprng: RandomSource) -> Any:
-    worker: Any = SimpleNamespace(failures=Counter())
+    worker: Any = SimpleNamespace(went_on_after=lambda error, what: None)
     units: Any = Population(population)
     parameters = np.zeros(SIZE, dtype=np.float32)
-    return private_step(method, worker, units, parameters, reservation, csprng, SIZE).value
+    execution, half = PlanExecution(reservation.plan, SIZE), cast(Any, method)
+    found = private_step(execution, half, worker, units, parameters, reservation, csprng)
+    return found.value.values
 
 
 def is_the_plans_noise(value: np.ndarray) -> bool:
@@ -97,7 +93,9 @@ def test_what_leaves_is_the_mechanism_on_the_methods_sum_and_nothing_else(pay: P
     found = release(method, 40, pay(plan()), InsecureRandomness(1))
     csprng = InsecureRandomness(1)
     assert list(method.units) == poisson_sample(40, 0.5, csprng).tolist()
-    assert np.array_equal(found, release_gaussian(total, pay(plan()), csprng).value)
+    assert np.array_equal(
+        found, PlanExecution(plan(), SIZE).release(total, pay(plan()), csprng).value
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.methods.registry import site_method
-from fedpriv.training.team import Shared, dealt, devices_after, method_of
+from fedpriv.methods.dp_lora import DpLoraMethod
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.protocol import Proposal
+from fedpriv.training.method import SiteHalf
+from fedpriv.training.team import Shared, Team, dealt, devices_after, start_team, with_team
 
 CLIP = 0.4
+ZEROS = "sha256:" + "0" * 64
+PROPOSAL = Proposal(
+    job_id="job",
+    method="dp-lora",
+    steps=4,
+    seed=0,
+    fields=("text",),
+    model=ModelSection(),
+    lora=LoraSection(),
+    privacy=PrivacySection(),
+    base_digest=ZEROS,
+    vector_digest=ZEROS,
+)
+HALF = SiteHalf(DpLoraMethod(), PROPOSAL)
 Make = Callable[..., Any]
 
 
@@ -29,6 +47,12 @@ def units(count: int) -> list[tuple[Example, ...]]:
         ids = drawn.integers(3, 250, size=3 + number % 20).tolist()
         found.append((Example(ids, [-100, *ids[1:]]),))
     return found
+
+
+def team_of(worker: Any) -> Team:
+    team = start_team(worker)
+    assert team is not None
+    return team
 
 
 @pytest.fixture
@@ -51,7 +75,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
     found = []
     noise = np.random.default_rng(1).normal(size=alone.vector.size).astype(np.float32) / 10
     for worker in (alone, leader):
-        method = method_of(worker, "dp-lora")
+        method = with_team(worker, DpLora(), HALF)
         values = worker.initial + noise
         assert method.prepare(worker, values) == worker.vector.size
         found.append(method.clipped_sum(worker, units(count), values, CLIP, numerics))
@@ -59,7 +83,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
 
 
 def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
-    assert workers[0].team is None
+    assert start_team(workers[0]) is None
     for count in (9, 1, 0):
         one, two = sums(workers, count)
         assert two.sensitivity == one.sensitivity == CLIP
@@ -71,48 +95,47 @@ def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
 
     # An answer that nobody waited for is not taken for another.
     leader = workers[1]
-    [member] = leader.team.members
+    [member] = team_of(leader).members
     member.ask("sum", units(3), leader.initial, CLIP, "default")
     one, two = sums(workers, 9)
     assert (one.value - two.value).abs().max() <= 1e-6
-    method = Shared(site_method("dp-lora"), leader.team, "dp-lora", None)
+    method = Shared(DpLora(), team_of(leader), HALF)
     with pytest.raises(FedprivError, match="Expected a float32 vector"):
         method.clipped_sum(leader, units(4), leader.initial[:-1], CLIP, "default")
     one, two = sums(workers, 9)
     assert (one.value - two.value).abs().max() <= 1e-6
-    with pytest.raises(FedprivError, match="no such method"):
-        Shared(site_method("dp-lora"), leader.team, "dp-nothing", None).prepare(
-            leader, leader.initial
-        )
+    strange = SiteHalf(DpLoraMethod(), PROPOSAL.model_copy(update={"settings": {"x": 1}}))
+    with pytest.raises(FedprivError, match="dp-lora has none"):
+        Shared(DpLora(), team_of(leader), strange).prepare(leader, leader.initial)
 
     # One that is gone is not missed.
     os.kill(member._process.pid, signal.SIGKILL)
     one, two = sums(workers, 9)
     assert (one.value - two.value).abs().max() <= 1e-6
-    assert leader.team.members == []
+    assert team_of(leader).members == []
     one, two = sums(workers, 9)
     assert (one.value - two.value).abs().max() <= 1e-6
 
 
 def test_a_process_that_is_gone_amid_a_step_is_not_missed(workers: tuple[Any, Any]) -> None:
     alone, leader = workers
-    method = Shared(site_method("dp-lora"), leader.team, "dp-lora", None)
+    method = Shared(DpLora(), team_of(leader), HALF)
     method.prepare(leader, leader.initial)
-    [member] = leader.team.members
-    plain = method._method.clipped_sum
+    [member] = team_of(leader).members
+    plain = method._own.clipped_sum
 
     def killing(*arguments: Any) -> Any:
-        if member in leader.team.members:
+        if member in team_of(leader).members:
             os.kill(member._process.pid, signal.SIGKILL)
             member._process.join()
         return plain(*arguments)
 
     os.kill(member._process.pid, signal.SIGSTOP)
-    method._method.clipped_sum = killing  # type: ignore[method-assign]
+    method._own.clipped_sum = killing  # type: ignore[method-assign]
     found = method.clipped_sum(leader, units(8), leader.initial, CLIP, "default")
-    expected = site_method("dp-lora").clipped_sum(alone, units(8), alone.initial, CLIP, "default")
+    expected = DpLora().clipped_sum(alone, units(8), alone.initial, CLIP, "default")
     assert (found.value - expected.value).abs().max() <= 1e-6
-    assert leader.team.members == []
+    assert team_of(leader).members == []
 
 
 @given(st.integers(0, 40), st.integers(1, 8))

@@ -15,7 +15,8 @@ from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
 from fedpriv.training.gate import Gate
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.update import Aggregate, Found, Update
+from fedpriv.training.post_processing import Found, post_processors
+from fedpriv.training.update import Aggregate, Update
 
 SHAPES = [(4, 50), (50, 4), (3,)]
 SIZE = 403
@@ -26,7 +27,9 @@ def start() -> Privatised[Any]:
 
 
 def make(name: Any = "adamw", gate: Gate | None = None, **denoise: Any) -> Update:
-    return Update(OptimizerSection(name=name), DenoiseSection(**denoise), start(), SHAPES, gate)
+    rates = None if gate is None else GateSection(data=Path("x"), rates=gate.rates)
+    processors = post_processors(DenoiseSection(**denoise), SHAPES, rates)
+    return Update(OptimizerSection(name=name), start(), processors, gate)
 
 
 def step(made: Update, gradient: Privatised[Any], number: int = 1) -> Privatised[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradients_checks import untouched
 
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
@@ -43,9 +44,11 @@ def units(sizes: list[int]) -> list[tuple[Example, ...]]:
 
 def by_hand(worker: Any, members: list[tuple[Example, ...]], parameters: np.ndarray) -> np.ndarray:
     """One record at a time with plain autograd, averaged by unit, clipped, added up."""
-    if worker._gradients is not None:
-        worker._gradients.detach()
-        worker._gradients = None
+    with untouched(worker):
+        return _by_hand(worker, members, parameters)
+
+
+def _by_hand(worker: Any, members: list[tuple[Example, ...]], parameters: np.ndarray) -> np.ndarray:
     worker.vector.write(parameters)
     trained = [p for p in worker.model.parameters() if p.requires_grad]
     total = np.zeros(worker.vector.size)
@@ -299,7 +302,6 @@ def test_strict_numerics_compute_every_record_alone(
         shapes.append(length == padded_length(len(record.input_ids), 64))
         return plain(examples, length)
 
-    _ = worker.gradients
     monkeypatch.setattr(worker, "batch", batch)
     found = DpLora().clipped_sum(worker, members, parameters, CLIP, "strict")
     monkeypatch.undo()

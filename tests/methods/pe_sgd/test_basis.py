@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from gradients_checks import loop
 
 from fedpriv.data.batch import Batch
-from fedpriv.methods.pe_sgd.basis import Basis, weighted_gradient
+from fedpriv.gradients.engine import gradients_of
+from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.methods.pe_sgd.basis import Basis
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.training.record_loss import record_losses
 
@@ -64,12 +67,11 @@ def private() -> Batch:
 
 
 def rows(worker: Any, batch: Batch) -> torch.Tensor:
-    found = worker.gradients.rows(losses(batch), len(batch))
-    return torch.stack([worker.gradients.natural(row) for row in found]).clone()
+    return gradients_of(worker.gradients, losses(batch), len(batch))
 
 
 @pytest.mark.parametrize(("kind", "task"), [("llama", "causal-lm"), ("bert", "classification")])
-def test_what_is_streamed_is_what_rows_hold(
+def test_what_is_streamed_is_what_autograd_makes(
     kind: str, task: str, make_worker: Callable[..., Any]
 ) -> None:
     worker = make_worker(kind, task=task)
@@ -78,15 +80,9 @@ def test_what_is_streamed_is_what_rows_hold(
     if task == "classification":
         batch = Batch(batch.input_ids, batch.attention_mask, torch.tensor([0, 2, 1]))
     engine = worker.gradients
-    whole = engine.rows(losses(batch), 3).clone()
-    found = torch.zeros_like(whole)
-
-    def take(start: int, part: torch.Tensor) -> None:
-        found[:, start : start + part.shape[1]] += part
-
-    engine.stream(losses(batch), 3, take)
-    assert torch.allclose(found, whole, atol=1e-14, rtol=1e-14)
+    found = gradients_of(engine, losses(batch), 3)
     assert sum(columns for _, columns in engine.blocks) == engine.size
+    assert torch.allclose(found, loop(worker, batch), atol=1e-14, rtol=1e-12)
 
 
 def test_a_layer_that_is_used_twice_is_added_up() -> None:
@@ -105,20 +101,21 @@ def test_a_layer_that_is_used_twice_is_added_up() -> None:
             return result
 
     torch.manual_seed(0)
-    engine, x = PerSampleGradients(Twice()), torch.randn(4, 2, 3, dtype=torch.float64)
+    model = Twice()
+    engine, x = PerSampleGradients(model), torch.randn(4, 2, 3, dtype=torch.float64)
 
     def square(model: nn.Module) -> torch.Tensor:
         result: torch.Tensor = model(x).square().sum((1, 2))
         return result
 
-    whole = engine.rows(square, 4).clone()
-    found = torch.zeros_like(whole)
-
-    def take(start: int, part: torch.Tensor) -> None:
-        found[:, start : start + part.shape[1]] += part
-
-    engine.stream(square, 4, take)
-    assert torch.allclose(found, whole, atol=1e-14, rtol=0)
+    found = gradients_of(engine, square, 4)
+    engine.detach()
+    whole = []
+    for i in range(4):
+        alone = model(x[i : i + 1]).square().sum()
+        made = torch.autograd.grad(alone, list(model.parameters()))
+        whole.append(torch.cat([g.reshape(-1) for g in made]))
+    assert torch.allclose(found, torch.stack(whole), atol=1e-14, rtol=0)
 
 
 def test_it_holds_the_rows_whatever_the_batches_are(worker: Any, public: Batch) -> None:
@@ -135,7 +132,7 @@ def test_products_are_those_of_the_whole_gradients(
     g, h = rows(worker, public), rows(worker, private)
     found = Basis(worker.gradients, batches(public), N)
     assert (found.products(losses(private), 3) - h @ g.T).abs().max() < 1e-12
-    assert (found.of(h[1]) - g @ h[1]).abs().max() < 1e-12
+    assert (found.products_of(h[1:2])[0] - g @ h[1]).abs().max() < 1e-12
 
 
 def test_a_weighted_backward_pass_is_the_combination(worker: Any, public: Batch) -> None:
@@ -147,7 +144,6 @@ def test_a_weighted_backward_pass_is_the_combination(worker: Any, public: Batch)
     combined = Basis(worker.gradients, batches(public), N).combine(z)
     weighted = weighted_gradient(worker.gradients, batches(public), z)
     worker.gradients.detach()
-    worker._gradients = None
     trained = [p for p in worker.model.parameters() if p.requires_grad]
     loss = (z * record_losses(worker.model, public)).sum()
     plain = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, trained)])
@@ -171,7 +167,7 @@ def test_the_whole_space_leaves_a_gradient_as_it_is() -> None:
 
     found = Basis(engine, [(distance, list(range(6)))], 6)
     noisy = torch.randn(6, dtype=torch.float64)
-    z = Projection(found.gram, 1e-13).coefficients(found.of(noisy))
+    z = Projection(found.gram, 1e-13).coefficients(found.products_of(noisy[None])[0])
     assert (found.combine(z) - noisy).abs().max() < 1e-6
 
 

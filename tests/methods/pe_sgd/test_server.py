@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from fedpriv_strategies.pe_sgd import PeSgdStrategy
 
 from fedpriv.config.job import (
     DenoiseSection,
@@ -16,12 +16,15 @@ from fedpriv.config.job import (
     OptimizerSection,
     PrivacySection,
 )
-from fedpriv.config.synthetic import ProjectionSection
+from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import RawValueError, RoundError
+from fedpriv.methods.pe_sgd.server import PeSgdServer
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import LocalSteps, Proposal
+from fedpriv.synthetic.evolution import Evolution
 from fedpriv.synthetic.records import SyntheticSet
-from fedpriv.training.update import Aggregate, Update
+from fedpriv.training.method import ServerContext
+from fedpriv.training.update import Aggregate
 
 SIZE = 6
 PROPOSAL = Proposal(
@@ -35,7 +38,8 @@ PROPOSAL = Proposal(
     privacy=PrivacySection(),
     base_digest="sha256:" + "0" * 64,
     vector_digest="sha256:" + "1" * 64,
-    projection=ProjectionSection(size=2),
+    settings={"size": 2},
+    public_records=2,
 )
 
 
@@ -43,65 +47,70 @@ def made(*texts: str) -> Any:
     return public(SyntheticSet({"text": text} for text in texts))
 
 
-class Evolving:
-    """Stands where an `Evolution` would; no model."""
+class Evolving(Evolution):
+    """An `Evolution` whose records nobody reads, and that becomes what it is told to."""
 
     def __init__(self, advance: Any = None) -> None:
         self.current, self.previous = made("a", "b"), None
-        self.span = SimpleNamespace(values=lambda trained: 2)
-        self.settings = ProjectionSection(size=2)
+        self.settings = SyntheticSection(size=2, data="public.jsonl")
+        self.examples = (None, None)
+        self.scales: list[float] = []
         self._advance = advance
 
     def advance(self, mean: Any, scale: float, number: int) -> Any:
+        self.scales.append(scale)
         return self._advance()
-
-    def lift(self, mean: Any, parameters: Any) -> Any:
-        return public(np.zeros(SIZE, dtype=np.float32)), mean
 
     def become(self, *texts: str) -> None:
         self.previous, self.current = self.current, made(*texts)
 
 
-def strategy(evolution: Any) -> PeSgdStrategy:
+class Lifting(PeSgdServer):
+    """Needs no model."""
+
+    def lifted(self, worker: Any, parameters: Any, mean: Any) -> Any:
+        return np.zeros(SIZE, dtype=np.float32), mean
+
+
+@contextmanager
+def nobody() -> Iterator[Any]:
+    yield None
+
+
+def server(evolution: Evolution, proposal: Proposal = PROPOSAL) -> PeSgdServer:
     start = public(np.zeros(SIZE, dtype=np.float32))
-    update = Update(OptimizerSection(), DenoiseSection(), start, [(SIZE,)])
-    return PeSgdStrategy(PROPOSAL, update, min_sites=1, timeout=60.0, sites=2, evolution=evolution)
+    return Lifting(ServerContext(proposal, SIZE, lambda: start, nobody, evolution))
 
 
 def test_a_node_is_sent_the_set_once_and_what_changed_after_that() -> None:
     evolution = Evolving()
-    found = strategy(evolution)
-    first = found._change(7)
+    found = server(evolution)
+    first = found.change(None)
     assert first is not None and first.base is None and len(first.records) == 2
-    found._answered(7, usable=True)
+    held = evolution.current.value.digest
     evolution.become("a", "c")
-    second = found._change(7)
+    second = found.change(held)
     assert second is not None and second.records == {1: {"text": "c"}}
     assert second.apply(first.apply(None)).digest == evolution.current.value.digest
-    found._answered(7, usable=True)
-    same = found._change(7)
+    same = found.change(second.digest)
     assert same is not None and same.records == {} and same.base == same.digest
 
 
 def test_a_node_that_missed_a_change_or_held_another_set_gets_all_of_it() -> None:
     evolution = Evolving()
-    found = strategy(evolution)
-    found._answered(7, usable=True)
-    found._answered(8, usable=True)
+    found = server(evolution)
+    held = evolution.current.value.digest
     evolution.become("a", "c")
-    found._answered(8, usable=False)  # it refused
     evolution.become("d", "c")
-    for node in (7, 8):
-        change = found._change(node)
+    for known in (held, None, "sha256:" + "9" * 64):
+        change = found.change(known)
         assert change is not None and change.base is None and len(change.records) == 2
 
 
 def test_as_many_values_come_as_the_set_has_records() -> None:
-    evolution = Evolving()
-    found = strategy(evolution)
-    assert found._values == 2
-    evolution.span.values = lambda trained: trained
-    assert found._values == SIZE
+    found = server(Evolving())
+    assert found.values == 2
+    assert found.start(np.ones(SIZE, dtype=np.float32)).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -119,16 +128,34 @@ def test_a_generator_that_fails_leaves_the_set_and_the_round(
     def fail() -> None:
         raise error
 
-    found = strategy(Evolving(fail))
+    found = server(Evolving(fail))
     mean = public(np.ones(2, dtype=np.float32))
-    found._moved(found._lifted(Aggregate(mean, 0.0, 3.0)), 1)
-    assert found.outcome.evolved is None
+    lifted = found.gradient(Aggregate(mean, 0.5, 3.0))
+    assert lifted.gradient.value.shape == (SIZE,)
+    assert (lifted.noise_variance, lifted.units) == (0.0, 3.0)
+    assert found.advance(1) is None
     assert f"stays as it is. {shown}" in caplog.text
     assert "secret" not in caplog.text
 
 
+def test_the_set_is_chosen_by_the_sum_that_the_mean_was_made_of() -> None:
+    """Of local steps by SGD, the mean of their coefficients."""
+    optimizer = OptimizerSection(name="sgd", lr=0.5)
+    local = LocalSteps(count=2, optimizer=optimizer, denoise=DenoiseSection())
+    mean = public(np.ones(2, dtype=np.float32))
+    for proposal, units, scale in (
+        (PROPOSAL, 30.0, 30.0),
+        (PROPOSAL.model_copy(update={"local": local}), 60.0, 30.0),
+    ):
+        evolution = Evolving(lambda: None)
+        found = server(evolution, proposal)
+        found.gradient(Aggregate(mean, 0.0, units))
+        found.advance(1)
+        assert evolution.scales == [scale]
+
+
 def test_a_raw_set_is_not_sent() -> None:
     evolution = Evolving()
-    evolution.current = SyntheticSet([{"text": "a"}])
-    with pytest.raises(RawValueError):
-        strategy(evolution)._change(7)
+    evolution.current = SyntheticSet([{"text": "a"}])  # type: ignore[assignment]
+    with pytest.raises((RawValueError, AttributeError)):
+        server(evolution).change(None)

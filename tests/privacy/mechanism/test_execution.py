@@ -2,17 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fedpriv.privacy.mechanism.release import check_release, release_gaussian
 from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError, LedgerError, SlotError
 from fedpriv.privacy.ledger.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
+from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import TrustModel
@@ -29,11 +30,16 @@ def accepts(noise: np.ndarray, sigma: float) -> bool:
     return bool(chi2.ppf(5e-7, noise.size) < statistic < chi2.isf(5e-7, noise.size))
 
 
+def release(total: ClippedSum, paid: Reservation, csprng: Any) -> Any:
+    """What leaves of a sum over a sample that was drawn already."""
+    return PlanExecution(paid.plan, total.value.numel()).release(total, paid, csprng)
+
+
 def released(pay: Pay, plan: Plan = PLAN) -> np.ndarray:
     grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
     one = 1 if grid is None else round(1 / grid.step)
     total = ClippedSum(zeros(SIZE, grid) + one, plan.clip_norm, grid)
-    value = release_gaussian(total, pay(plan), InsecureRandomness(1, "test")).value
+    value = release(total, pay(plan), InsecureRandomness(1, "test")).value
     assert value.dtype == np.float32
     return value.astype(np.float64) - 1
 
@@ -58,32 +64,32 @@ def test_another_noise_would_be_noticed(pay: Pay, plan: Plan, factor: float) -> 
 
 def test_noise_is_fresh_every_time(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(100, dtype=torch.float64), 2.0)
-    first, second = (release_gaussian(total, pay(PLAN), SystemCsprng()).value for _ in range(2))
+    first, second = (release(total, pay(PLAN), SystemCsprng()).value for _ in range(2))
     assert not np.array_equal(first, second)
 
 
 def test_an_empty_sum_releases_noise_all_the_same(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(SIZE, dtype=torch.float64), 2.0)
-    value = release_gaussian(total, pay(PLAN), InsecureRandomness(2, "empty")).value
+    value = release(total, pay(PLAN), InsecureRandomness(2, "empty")).value
     assert accepts(value.astype(np.float64), 3.0)
 
 
 def test_a_sum_clipped_to_a_larger_norm_is_refused(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.1)
     with pytest.raises(AccountingError, match="clip_norm"):
-        release_gaussian(total, pay(PLAN), SystemCsprng())
+        release(total, pay(PLAN), SystemCsprng())
 
 
 def test_it_rests_on_the_sites_own_word(pay: Pay) -> None:
     total = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
-    assert release_gaussian(total, pay(PLAN), SystemCsprng()).trust_model == TrustModel.LOCAL
+    assert release(total, pay(PLAN), SystemCsprng()).trust_model == TrustModel.LOCAL
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_sum_that_is_not_finite_is_refused(pay: Pay, bad: float) -> None:
     total = ClippedSum(torch.tensor([0.0, bad], dtype=torch.float64), 2.0)
     with pytest.raises(AccountingError, match="finite"):
-        release_gaussian(total, pay(PLAN), SystemCsprng())
+        release(total, pay(PLAN), SystemCsprng())
 
 
 @pytest.mark.parametrize("plan", [PLAN, STRICT])
@@ -95,7 +101,7 @@ def test_a_release_holds_whole_steps_and_nothing_finer(pay: Pay, plan: Plan) -> 
     grid = grid_of(plan.numerics, plan.clip_norm, SIZE)
     step = sum_step(plan.clip_norm, SIZE) if grid is None else grid.step
     total = zeros(SIZE, grid) if grid else torch.full((SIZE,), 1 / 3, dtype=torch.float64)
-    value = release_gaussian(ClippedSum(total, 2.0, grid), pay(plan), SystemCsprng()).value
+    value = release(ClippedSum(total, 2.0, grid), pay(plan), SystemCsprng()).value
     near = value[np.abs(value) < 2**24 * step].astype(np.float64) / step
     assert near.size > 100
     assert np.array_equal(near, np.rint(near))
@@ -104,7 +110,7 @@ def test_a_release_holds_whole_steps_and_nothing_finer(pay: Pay, plan: Plan) -> 
 def test_a_default_release_is_a_rounded_sum_with_integer_noise(pay: Pay) -> None:
     step = sum_step(PLAN.clip_norm, SIZE)
     exact = torch.randn(SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    value = release_gaussian(ClippedSum(exact, 2.0), pay(PLAN), InsecureRandomness(3)).value
+    value = release(ClippedSum(exact, 2.0), pay(PLAN), InsecureRandomness(3)).value
     spread = deviation(PLAN.noise_multiplier, PLAN.clip_norm, step)
     noise = rounded_gaussian(SIZE, spread, InsecureRandomness(3))
     whole = [round(x / step) for x in exact.tolist()]
@@ -112,11 +118,11 @@ def test_a_default_release_is_a_rounded_sum_with_integer_noise(pay: Pay) -> None
 
 
 def test_noise_that_cannot_be_drawn_is_refused_before_it_is_paid_for() -> None:
-    check_release(PLAN, 10**9)
+    PlanExecution(PLAN, 10**9)
     with pytest.raises(AccountingError, match="noise_multiplier"):
-        check_release(replace(PLAN, noise_multiplier=1e8), 10**6)
+        PlanExecution(replace(PLAN, noise_multiplier=1e8), 10**6)
     with pytest.raises(AccountingError, match="too fine for int64"):
-        check_release(STRICT, 10**9)
+        PlanExecution(STRICT, 10**9)
 
 
 def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None:
@@ -124,7 +130,7 @@ def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None
     spread = deviation(STRICT.noise_multiplier, STRICT.clip_norm, grid.step)
     steps = torch.randint(-(2**40), 2**40, (SIZE,), generator=torch.Generator().manual_seed(0))
     paid = pay(STRICT)
-    value = release_gaussian(ClippedSum(steps, 2.0, grid), paid, InsecureRandomness(3)).value
+    value = release(ClippedSum(steps, 2.0, grid), paid, InsecureRandomness(3)).value
     noise = rounded_gaussian(SIZE, spread, InsecureRandomness(3))
     assert np.array_equal(value, ((steps.numpy() + noise) * grid.step).astype(np.float32))
     assert spread * grid.step >= 3.0
@@ -137,28 +143,28 @@ def test_a_strict_release_is_an_integer_sum_with_integer_noise(pay: Pay) -> None
 def test_a_sum_off_the_plans_grid_is_refused(pay: Pay, plan: Plan, grid: Grid | None) -> None:
     total = ClippedSum(zeros(3, grid), 1.0, grid)
     with pytest.raises(AccountingError, match="of the plan"):
-        release_gaussian(total, pay(plan), SystemCsprng())
+        release(total, pay(plan), SystemCsprng())
 
 
 @pytest.mark.parametrize("sensitivity", [-1.0, float("nan")])
 def test_a_sensitivity_that_is_none_is_refused(pay: Pay, sensitivity: float) -> None:
     total = ClippedSum(torch.zeros(3, dtype=torch.float64), sensitivity)
     with pytest.raises(AccountingError, match="sensitivity"):
-        release_gaussian(total, pay(PLAN), SystemCsprng())
+        release(total, pay(PLAN), SystemCsprng())
 
 
 def test_a_reservation_buys_one_release(pay: Pay) -> None:
     total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN)
-    release_gaussian(total, paid, SystemCsprng())
+    release(total, paid, SystemCsprng())
     with pytest.raises(SlotError, match="has bought its release"):
-        release_gaussian(total, paid, SystemCsprng())
+        release(total, paid, SystemCsprng())
 
 
 def test_a_private_reservation_buys_secret_randomness_only(pay: Pay) -> None:
     total, paid = ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0), pay(PLAN, private=True)
     with pytest.raises(AccountingError, match="secret randomness only"):
-        release_gaussian(total, paid, InsecureRandomness(1))
-    release_gaussian(total, paid, SystemCsprng())
+        release(total, paid, InsecureRandomness(1))
+    release(total, paid, SystemCsprng())
 
 
 def test_a_reservation_is_made_by_a_ledger_alone() -> None:

@@ -39,7 +39,7 @@ USED_IN = {
         "server/fedpriv_server/synthetic.py",  # the set before any round
         "server/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
     },
-    "released": {"fedpriv/privacy/mechanism/release.py"},
+    "released": {"fedpriv/privacy/mechanism/execution.py"},
     "received": {
         "fedpriv/training/local_steps.py",
         "strategies/fedpriv_strategies/messages.py",

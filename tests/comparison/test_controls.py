@@ -1,0 +1,164 @@
+"""What PE-SGD is compared with: what each control releases, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pe_sgd_checks import (
+    CLIP,
+    RECORDS,
+    RIDGE,
+    N,
+    adds_up,
+    example,
+    gradients,
+    moved,
+    prepared,
+    units,
+)
+
+from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
+from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.data.encode import Example
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.pe_sgd.server import PeSgdServer
+from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.privacy.mechanism.clip import MARGIN
+from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.protocol import Proposal
+from fedpriv.synthetic.evolution import Evolution
+from fedpriv.training.method import ServerContext
+from fedpriv_comparison.controls.gradient import Gradient, GradientServer
+from fedpriv_comparison.controls.products import Products, ProductsServer
+from fedpriv_comparison.controls.residual import Residual, ResidualServer
+
+Make = Callable[..., Any]
+ZEROS = "sha256:" + "0" * 64
+
+
+class Set(Evolution):
+    """The records alone."""
+
+    def __init__(self) -> None:
+        self.settings = SyntheticSection(size=N, ridge=RIDGE, data="public.jsonl", fold=2)
+        self.examples = RECORDS
+
+
+def server(kind: Any, worker: Any) -> Any:
+    proposal = Proposal(
+        job_id="job", method="any", steps=4, seed=0, fields=("text",), model=ModelSection(),
+        lora=LoraSection(), privacy=PrivacySection(), base_digest=ZEROS, vector_digest=ZEROS,
+    )  # fmt: skip
+
+    @contextmanager
+    def lend() -> Iterator[Any]:
+        yield worker
+
+    start = public(worker.initial)
+    return kind(ServerContext(proposal, worker.vector.size, lambda: start, lend, Set()))
+
+
+@pytest.mark.parametrize("bound", ["normalised", "clipped"])
+def test_products_equal_the_loop(make_worker: Make, bound: Any) -> None:
+    worker = make_worker("qwen3", microbatch=2)
+    members, parameters = units([1, 3, 1, 0, 2]), moved(worker)
+    method = prepared(worker, parameters, kind=Products, bound=bound)
+    found = method.clipped_sum(worker, members, parameters, CLIP).value.numpy()
+    g, expected = gradients(worker, list(RECORDS), parameters), np.zeros(N)
+    for unit in members:
+        if unit:
+            c = g @ gradients(worker, list(unit), parameters).mean(0)
+            scale = CLIP * (1 - MARGIN) / np.linalg.norm(c)
+            expected += c * (scale if bound == "normalised" else min(1.0, scale))
+    assert np.abs(found - expected).max() < 1e-6 * CLIP
+
+
+def test_products_of_a_unit_are_the_same_whatever_else_is_sampled(make_worker: Make) -> None:
+    worker = make_worker("llama", dtype="float32", microbatch=16)
+    parameters = np.zeros_like(worker.initial)
+    parameters[:32] = 0.3  # one row of one lora_A
+    examples = tuple(example(20_000 + i, 30) for i in range(64))
+    method = prepared(worker, parameters, examples, kind=Products, ridge=1e-8)
+    adds_up(method, worker, units([1] * 8 + [3, 2, 1, 1]), parameters)
+
+
+def test_the_rest_of_a_gradient_is_the_same_whatever_else_is_sampled(make_worker: Make) -> None:
+    """Rows of 355 values begin anywhere in memory."""
+    worker = make_worker(
+        "bert", dtype="float32", task="classification", r=2, targets=("query",),
+        modules_to_save=("classifier",),
+    )  # fmt: skip
+    members = [tuple(Example(one.input_ids, 1) for one in unit) for unit in units([1] * 7 + [3])]
+    examples = tuple(Example(example(20_000 + i, 30).input_ids, i % 3) for i in range(50))
+    method = prepared(worker, worker.initial, examples, kind=Residual, ridge=1e-8)
+    adds_up(method, worker, members, worker.initial)
+
+
+def test_noise_on_the_gradient_is_dp_lora(make_worker: Make) -> None:
+    worker = make_worker("llama")
+    members, parameters = units([1, 2, 1]), moved(worker)
+    method = prepared(worker, parameters, kind=Gradient)
+    assert method.prepare(worker, parameters) == worker.vector.size
+    found = method.clipped_sum(worker, members, parameters, CLIP)
+    expected = DpLora().clipped_sum(worker, members, parameters, CLIP)
+    assert torch.equal(found.value, expected.value)
+    assert server(GradientServer, worker).values == worker.vector.size
+
+
+@pytest.mark.parametrize(
+    ("at_site", "at_server"),
+    [(PeSgd, PeSgdServer), (Products, ProductsServer), (Gradient, GradientServer)],
+)
+def test_what_a_release_stands_for_is_the_ridge_projection(
+    make_worker: Make, at_site: Any, at_server: Any
+) -> None:
+    """Without noise and bound, all three are the same gradient."""
+    worker = make_worker("llama")
+    parameters, record = moved(worker), example(77, 30)
+    method = prepared(worker, parameters, kind=at_site, bound="clipped")
+    value = method.clipped_sum(worker, [(record,)], parameters, 1e6).value
+    made = server(at_server, worker)
+    assert made.values == value.numel()
+    found, coefficients = made.lifted(worker, parameters, value.float().numpy())
+    g = gradients(worker, list(RECORDS), parameters)
+    h, gram = gradients(worker, [record], parameters)[0], g @ g.T
+    z = np.linalg.solve(gram + RIDGE * np.trace(gram) / N * np.eye(N), g @ h)
+    assert np.abs(found - z @ g).max() < 1e-5 * np.abs(z @ g).max()
+    assert np.abs(coefficients - z).max() < 1e-5 * np.abs(z).max()
+
+
+def test_the_span_and_the_residual_are_the_whole_gradient(make_worker: Make) -> None:
+    """Where nothing is clipped; as long as both together, and N + P values."""
+    worker = make_worker("llama", microbatch=2)
+    parameters, members = moved(worker), units([1, 2, 1])
+    method = prepared(worker, parameters, kind=Residual)
+    assert method.prepare(worker, parameters) == N + worker.vector.size
+    value = method.clipped_sum(worker, members, parameters, 1e6).value
+    made = server(ResidualServer, worker)
+    assert made.values == N + worker.vector.size
+    found, _ = made.lifted(worker, parameters, value.float().numpy())
+    expected = DpLora().clipped_sum(worker, members, parameters, 1e6).value.numpy()
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_each_part_of_a_gradient_has_its_share_of_the_bound(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr(Residual, "share", share)
+    worker = make_worker("llama")
+    parameters, members = moved(worker), units([1, 2, 1])
+    method = prepared(worker, parameters, kind=Residual, ridge=1e-6)
+    clip = 1e-4
+    whole = method.clipped_sum(worker, members, parameters, clip).value
+    for left_out in range(3):
+        rest = members[:left_out] + members[left_out + 1 :]
+        change = whole - method.clipped_sum(worker, rest, parameters, clip).value
+        assert change.norm() <= clip
+        assert float(change[:N].norm()) == pytest.approx(clip * (1 - share) ** 0.5, rel=1e-4)
+        assert float(change[N:].norm()) == pytest.approx(clip * share**0.5, rel=1e-4)
