@@ -72,7 +72,7 @@ class Change:
         else:
             assert self.replace is not None and self.by is not None
             count = _replace(changed, _parsed(self.replace).body, _parsed(self.by).body)
-            self._check_count(count, f"what is to be replaced,\n    {self.replace.strip()}\n")
+            self._check_count(count, f"what is to be replaced, `{self.replace.strip()}`")
         if ast.dump(changed) == ast.dump(node):
             raise ChangeError("The change changes nothing.")
         return changed

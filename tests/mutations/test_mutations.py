@@ -20,8 +20,6 @@ from mutations.table import FILE, Sabotage, read_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-
-
 TABLE = read_table(FILE.read_text(encoding="utf-8"))
 Result = tuple[int, str]  # exit code, and what pytest printed
 
