@@ -1,54 +1,26 @@
-"""Each sabotage of the table breaks a privacy law in a copy of the source, and a test goes red.
-
-A row of ``sabotages.toml`` puts `new` in the place of `old`, which its file holds exactly once:
-when that code moves, the row fails until somebody has looked whether it still says the same.
-"""
+"""Each sabotage of the table breaks a privacy law in a copy of the source, and a test goes red."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from mutations.definitions import ChangeError
+from mutations.table import FILE, Sabotage, read_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-
-
-@dataclass(frozen=True)
-class Sabotage:
-    """One row of the table; `caught_by` is the node id of the test that has to go red."""
-
-    law: str
-    what: str
-    file: str
-    old: str
-    new: str
-    caught_by: str
-
-    @property
-    def source(self) -> str:
-        """The file as it is."""
-        return (ROOT / self.file).read_text(encoding="utf-8")
-
-    @property
-    def sabotaged(self) -> str:
-        return self.source.replace(self.old, self.new)
-
-
-TABLE = [
-    Sabotage(**row)
-    for row in tomllib.loads((HERE / "sabotages.toml").read_text(encoding="utf-8"))["sabotage"]
-]
-
+TABLE = read_table(FILE.read_text(encoding="utf-8"))
 Result = tuple[int, str]  # exit code, and what pytest printed
 
 
@@ -61,10 +33,11 @@ def result_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sabotage | N
         if not isinstance(item, pytest.Function) or "result_of" not in item.fixturenames:
             continue
         row = item.callspec.params["sabotage"] if hasattr(item, "callspec") else None
-        asked.append(row)
-        files = {} if row is None else {row.file: row.sabotaged}
         node_ids = sorted({row.caught_by for row in ([row] if row else TABLE)})
-        orders.append(json.dumps({"files": files, "node_ids": node_ids}) + "\n")
+        with suppress(ChangeError):  # the row's own test says it
+            files = {} if row is None else row.files(ROOT)
+            orders.append(json.dumps({"files": files, "node_ids": node_ids}) + "\n")
+            asked.append(row)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     runner = subprocess.Popen(
         [sys.executable, str(HERE / "runner.py")],
@@ -103,7 +76,7 @@ def test_without_a_sabotage_the_same_tests_are_green(result_of: Callable[..., Re
 
 @pytest.mark.parametrize("sabotage", TABLE, ids=named)
 def test_a_sabotage_is_caught(sabotage: Sabotage, result_of: Callable[..., Result]) -> None:
-    assert sabotage.source.count(sabotage.old) == 1
+    sabotage.files(ROOT)
     code, text = result_of(sabotage)
     red = [line for line in text.splitlines() if line.startswith("FAILED ")]
     print(*red)
@@ -113,9 +86,22 @@ def test_a_sabotage_is_caught(sabotage: Sabotage, result_of: Callable[..., Resul
 
 @pytest.mark.parametrize("sabotage", TABLE, ids=named)
 def test_a_row_changes_the_code_that_is_there(sabotage: Sabotage) -> None:
-    assert sabotage.source.count(sabotage.old) == 1
-    compile(sabotage.sabotaged, sabotage.file, "exec")
-    assert sabotage.file.endswith(".py") and not sabotage.file.startswith("tests/")
+    [(path, text)] = sabotage.files(ROOT).items()
+    compile(text, path, "exec")
+    assert path.endswith(".py") and not path.startswith("tests/")
+
+
+@pytest.mark.parametrize("sabotage", TABLE, ids=named)
+def test_a_row_names_a_test_that_is_there(sabotage: Sabotage) -> None:
+    path, _, name = sabotage.caught_by.partition("[")[0].partition("::")
+    assert name in tests_in(ROOT / path), f"{sabotage.what}: {path} has no test {name}."
+
+
+@functools.cache
+def tests_in(path: Path) -> set[str]:
+    """The names of the tests of a file, as they are in node ids."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def test_every_law_has_its_sabotages() -> None:

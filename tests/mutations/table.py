@@ -1,0 +1,78 @@
+"""The rows of `sabotages.toml`, which says how they are written."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mutations.change import Change
+from mutations.definitions import ChangeError, find, mentions
+
+FILE = Path(__file__).with_name("sabotages.toml")
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """One row of the table; `caught_by` is the node id of the test that has to go red."""
+
+    law: str
+    what: str
+    caught_by: str
+    function: str
+    module: str | None
+    change: Change
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        law: str,
+        what: str,
+        caught_by: str,
+        function: str,
+        module: str | None = None,
+        **kind: Any,
+    ) -> Sabotage:
+        return cls(law, what, caught_by, function, module, Change(**kind))
+
+    def files(self, root: Path) -> dict[str, str]:
+        """What the sabotage makes of the project under `root`: a path in it, and the new text.
+
+        Raises:
+            ChangeError: the row does not apply. Names it, the function, what is there, and where
+                else the code may be.
+        """
+        try:
+            definition = find(root, self.function, self.module)
+            text = self.change.apply(definition)
+        except ChangeError as error:
+            raise ChangeError(
+                f"{FILE.name}, the row {self.what!r}, function {self.function}: {error}"
+                + self._hint(root)
+            ) from None
+        return {definition.path.relative_to(root).as_posix(): text}
+
+    def _hint(self, root: Path) -> str:
+        with suppress(ChangeError):
+            if begins := self.change.begins:
+                found = ", ".join(map(str, mentions(root, begins))) or "nowhere"
+                return f"\nWhere `{begins}` is: {found}."
+        return ""
+
+
+def read_table(text: str) -> list[Sabotage]:
+    """The rows of a table in TOML.
+
+    Raises:
+        ChangeError: a row has another key than it may have, or lacks one. Names the row.
+    """
+    rows = []
+    for row in tomllib.loads(text)["sabotage"]:
+        try:
+            rows.append(Sabotage.of(**row))
+        except TypeError as error:
+            raise ChangeError(f"{FILE.name}, the row {row.get('what')!r}: {error}") from None
+    return rows
