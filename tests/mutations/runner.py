@@ -27,7 +27,10 @@ from hypothesis import Phase, settings
 ROOT = Path(__file__).parents[2]
 PARTS = ("fedpriv", "client", "server", "strategies", "tests")
 ASSETS = Path("fedpriv", "assets")
-OURS = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_simulation", "fedpriv_strategies")
+OURS = (
+    *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server", "fedpriv_simulation"),
+    "fedpriv_strategies",
+)
 SLOW = (
     *("datasets", "dp_accounting.pld.privacy_loss_distribution", "flwr.app", "flwr.clientapp"),
     *("flwr.serverapp", "jinja2", "peft", "prv_accountant", "pydantic", "scipy.optimize"),

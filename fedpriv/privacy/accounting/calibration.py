@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
-from fedpriv.privacy.ledger.plan import MAX_STEPS
+from fedpriv.privacy.usual import MAX_STEPS
 
 
 def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int) -> float:

@@ -28,7 +28,7 @@ from fedpriv.privacy.accounting.calibration import (
     calibrate_rate,
     calibrate_steps,
 )
-from fedpriv.privacy.ledger.plan import MAX_STEPS
+from fedpriv.privacy.usual import MAX_STEPS
 
 DEFAULT_RECORDS = (2, 3, 5)
 MAX_RECORDS = 100  # of one person; the time grows with them

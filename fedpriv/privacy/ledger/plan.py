@@ -8,9 +8,7 @@ from typing import Literal, get_args
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.usual import Numerics
-
-MAX_STEPS, MAX_NOISE = 10**9, 1e9  # of what can be computed; a job may have fewer
+from fedpriv.privacy.usual import MAX_NOISE, MAX_STEPS, Numerics
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ import numpy as np
 from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
-from fedpriv.privacy.ledger.plan import MAX_STEPS, Plan
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.usual import MAX_STEPS
 
 Amounts = tuple[float, ...]
 MAX_PLANS = 10**6  # that share δ
