@@ -100,7 +100,7 @@ def new_dataset_id() -> str:
     return secrets.token_hex(16)
 
 
-class Mark(NamedTuple):
+class Snapshot(NamedTuple):
     """What plans had taken from a row on: all of them, and those that were open, in full.
 
     And what the declared size and δ were.
@@ -149,7 +149,7 @@ class History:
         self.rows = 1
         self._used = [Fraction(0)] * len(self.limit)  # exact, whatever is added and given back
         self._open = [Fraction(0)] * len(self.limit)
-        self._marks = [Mark(1, self.used, self.used, *self._sizes)]
+        self._snapshots = [Snapshot(1, self.used, self.used, *self._sizes)]
 
     def take(self, kind: str, body: dict[str, Any]) -> None:
         """Take in one more row."""
@@ -167,7 +167,7 @@ class History:
             readers[kind](**fields)
             if kind not in ("reserve", "release"):
                 taken = self.used, tuple(map(float, self._open))
-                self._marks.append(Mark(self.rows + 1, *taken, *self._sizes))
+                self._snapshots.append(Snapshot(self.rows + 1, *taken, *self._sizes))
         except (FedprivError, ArithmeticError, TypeError, KeyError, ValueError):
             job = fields.get("job", "")
             raise ValueError(f"a row {kind!r} of job {job!r} does not follow") from None
@@ -330,9 +330,9 @@ class History:
         """What plans have taken of it."""
         return tuple(map(float, self._used))
 
-    def mark(self, rows: int) -> Mark:
+    def snapshot(self, rows: int) -> Snapshot:
         """What plans had taken when there were so many rows."""
-        return self._marks[bisect_right(self._marks, rows, key=lambda mark: mark.rows) - 1]
+        return self._snapshots[bisect_right(self._snapshots, rows, key=lambda one: one.rows) - 1]
 
     @property
     def epsilon_committed(self) -> float:

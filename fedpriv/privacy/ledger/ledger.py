@@ -186,7 +186,7 @@ class Ledger:
             witness.hold()
             self._witness = witness
             self._compare(witness)
-            self._settle()
+            self._check_and_tell_witness()
 
     def _known_witness(self, path: Path | None) -> Witness | None:
         """The witness that the ledger was made with; None if it was made without one."""
@@ -273,7 +273,7 @@ class Ledger:
             BudgetError: as `check`. Nothing was written.
         """
         with self._chain.lock:
-            self._settle()
+            self._check_and_tell_witness()
             epsilon = self.check(plan)
             if plan.job not in self._history.accounts:
                 with self._transaction():
@@ -294,7 +294,7 @@ class Ledger:
             SlotError, BudgetError: as by `reserve_all` and `commit`.
         """
         with self._chain.lock:
-            self._settle()
+            self._check_and_tell_witness()
             if plan.job not in self._history.accounts:
                 self.check(plan)
             else:
@@ -324,7 +324,7 @@ class Ledger:
                 their reply is no longer kept, or the job is closed.
         """
         with self._chain.lock:
-            self._settle()
+            self._check_and_tell_witness()
             plan = self._known(job, slots, request_digest)
             if (job, slots[0]) in self._history.releases:
                 return self._stored((job, slots[0]))
@@ -452,7 +452,7 @@ class Ledger:
             and with it this call, is not.
         """
         with self._chain.lock:
-            self._settle()
+            self._check_and_tell_witness()
             self._history.check_grown(declared_size, delta)
             with self._transaction():
                 self._append("grown", {"declared_size": declared_size, "delta": delta})
@@ -539,16 +539,16 @@ class Ledger:
         What this accountant makes of the plans at the fork may differ from what the witness was
         told then; the dearer reading counts.
         """
-        newest, mark, lost = seen[-1], self._history.mark(fork.rows), []
+        newest, snapshot, lost = seen[-1], self._history.snapshot(fork.rows), []
         for index, after in enumerate(newest.used):
-            before = min(fork.used[index], mark.used[index])
-            again = max(fork.open[index], mark.open[index]) if forked else 0.0
+            before = min(fork.used[index], snapshot.used[index])
+            again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
             exact = Fraction(after) - Fraction(before) + Fraction(again)
             lost.append(_rounded_up(max(exact, Fraction(0))))
         if not all(map(math.isfinite, lost)):
             raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
-            if (newest.declared_size, newest.delta) != self._history.mark(fork.rows)[3:]:
+            if (newest.declared_size, newest.delta) != self._history.snapshot(fork.rows)[3:]:
                 grown = {"declared_size": newest.declared_size, "delta": newest.delta}
                 self._append("grown", grown)  # what the lost copy promised is promised still
             heads = [sighting.hash for sighting in seen[fork.rows :]]
@@ -660,7 +660,7 @@ class Ledger:
         except BaseException:
             self._read()
             raise
-        self._settle()
+        self._check_and_tell_witness()
 
     def _append(self, kind: str, body: dict[str, Any]) -> None:
         self._chain.append(kind, body, dated=kind not in ("reserve", "release"))
@@ -669,7 +669,7 @@ class Ledger:
         except ValueError as error:
             raise corrupt(self.path, str(error)) from None
 
-    def _settle(self) -> None:
+    def _check_and_tell_witness(self) -> None:
         """Before anything is let out: the file is the one that was opened, the witness knows."""
         self._chain.check_file()
         if self._history.rows != self.head.rows:
@@ -682,8 +682,8 @@ class Ledger:
         """The rows after so many, as a witness is told of them."""
         found = []
         for row in self._chain.rows(after):
-            mark = self._history.mark(row.number)
-            found.append(Sighting(row.number, row.hash, *mark[1:]))
+            snapshot = self._history.snapshot(row.number)
+            found.append(Sighting(row.number, row.hash, *snapshot[1:]))
         return found
 
     def _read(self) -> None:
