@@ -88,13 +88,13 @@ def _kit(file: SiteFile) -> str:
 
 
 def _server(file: SiteFile) -> str:
-    from fedpriv_client.serve import link_of
+    from fedpriv_client.serve import connection_of
 
-    link = link_of(file)
+    connection = connection_of(file)
     try:
-        link.connect()
+        connection.connect()
     finally:
-        link.close()
+        connection.close()
     return f"{file.server.address} is the kit's server and knows this site"
 
 

@@ -18,8 +18,8 @@ from fedpriv.pki.keys import load_key
 from fedpriv.pki.kit import read_kit
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
+from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
-from fedpriv_client.link import Link
 from fedpriv_client.service import Service
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def serve(file: SiteFile, config: Path) -> None:
         )
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
-        link = link_of(file)
-        service = Service(link, status, healthy)
+        connection = connection_of(file)
+        service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
             service.connect()
@@ -77,7 +77,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
 
-def link_of(file: SiteFile) -> Link:
+def connection_of(file: SiteFile) -> ServerConnection:
     """The connection that a file describes, not made yet.
 
     Raises:
@@ -86,7 +86,7 @@ def link_of(file: SiteFile) -> Link:
     """
     tls, key = identity(file)
     largest = 4 * file.allow.max_trainable + MAX_BYTES + MIB
-    return Link(file.server.address, tls, key, largest=largest)
+    return ServerConnection(file.server.address, tls, key, largest=largest)
 
 
 def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:

@@ -20,9 +20,10 @@ from fedpriv.heap import share_heap
 from fedpriv.process import Status
 from fedpriv.report import write_report
 from fedpriv.training.worker import WorkerPool
+from fedpriv_server.broker import MessageBroker
+from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
-from fedpriv_server.link import Link
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.registry import Registry
 from fedpriv_server.reports import collect_reports
@@ -78,12 +79,12 @@ def _serve(
             status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
             healthy = stack.enter_context(health_service(config.server.health, "server.health"))
             stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
-            link = Link(out / "link")
-            grid = NetworkGrid(link)
-            door = _Door(link, registry, {site.name for site in config.sites})
+            broker = MessageBroker(out / "link")
+            grid = NetworkGrid(broker)
+            door = _Door(broker, registry, {site.name for site in config.sites})
             door.review()
-            port = stack.enter_context(serving(link.app(), address, tls))
-            stack.callback(link.close)
+            port = stack.enter_context(serving(fleet_api(broker), address, tls))
+            stack.callback(broker.close)
             stack.enter_context(door.watched())
             log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
             healthy(True)
@@ -95,8 +96,8 @@ def _serve(
 def _run(
     config: JobConfig, run: RunDirectory, grid: NetworkGrid, door: _Door, status: Status
 ) -> None:
-    names = door.link.names
-    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.link.names.get(node))
+    names = door.broker.names
+    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.broker.names.get(node))
     gc.freeze()  # what is imported and loaded by now is no garbage, and need not be looked at
     assembly = Assembly(config, grid, door, status, job)
 
@@ -124,7 +125,7 @@ def _run(
     finally:
         if run.info["status"] != "preparing":
             try:
-                collect_reports(grid, run, door.link.names)
+                collect_reports(grid, run, door.broker.names)
                 write_report(run.path)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
@@ -184,14 +185,14 @@ class Assembly:
 
     def missing(self) -> list[str]:
         """Names of the sites that are not there."""
-        names = self._door.link.names
+        names = self._door.broker.names
         there = {names[node] for node in self._grid.get_node_ids() if node in names}
         return sorted({site.name for site in self._config.sites} - there)
 
     def sites(self, states: dict[str, str] | None = None) -> dict[str, Any]:
         """What is known of each site: whether it is there, and how it answered last."""
         self._states |= states or {}
-        strategy, names = self._job.strategy, self._door.link.names
+        strategy, names = self._job.strategy, self._door.broker.names
         refused = {names.get(node): refusal for node, refusal in strategy.refused.items()}
         missing = set(self.missing())
         shown = {}
@@ -212,8 +213,8 @@ class Assembly:
 class _Door:
     """Lets in whom the registry admits, and nobody else, for as long as it does."""
 
-    def __init__(self, link: Link, registry: Registry, wanted: set[str]) -> None:
-        self.link, self._registry, self._wanted = link, registry, wanted
+    def __init__(self, broker: MessageBroker, registry: Registry, wanted: set[str]) -> None:
+        self.broker, self._registry, self._wanted = broker, registry, wanted
         self._let_in: dict[str, bytes] = {}
 
     def review(self) -> None:
@@ -230,14 +231,14 @@ class _Door:
         }
         for name, key in list(self._let_in.items()):
             if admitted.get(name) != key:
-                self.link.dismiss(name)
+                self.broker.dismiss(name)
                 del self._let_in[name]
                 log.warning(
                     "Site %s is turned out: its key was revoked, replaced or expired.", name
                 )
         for name, key in admitted.items():
             if name not in self._let_in:
-                self.link.admit(name, key)
+                self.broker.admit(name, key)
                 self._let_in[name] = key
 
     @contextlib.contextmanager
