@@ -67,7 +67,7 @@ class ServerConnection:
 
         Raises:
             UnreachableError: nobody answers; may heal by itself.
-            CertificateError: somebody answers who is not the server of our kit.
+            CertificateError: somebody answers who is not the server of our enrolment.
             AdmissionError: the server does not know our key, or does no more.
             ClockError: the clocks differ too much for a signature to be fresh.
         """
@@ -231,7 +231,7 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
         if "alert" in text or "certificate required" in text:
             return CertificateError(
                 f"{address}: refuses this site's certificate ({_reason(error)}). Ask the"
-                " coordinator for a new kit."
+                " coordinator for a new enrolment."
             )
     if isinstance(error, httpx.RemoteProtocolError):
         if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
@@ -271,7 +271,7 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
             " or have this one added to server.names and the certificate renewed."
         )
     return (
-        f"the server's certificate is not of our kit's authority ({message}). This is another"
+        f"the server's certificate is not of our enrolment's authority ({message}). This is another"
         " federation's server, or somebody in between."
     )
 

@@ -1,7 +1,7 @@
 """The server's end of its sites' connections: which nodes may take part, and their mailboxes.
 
 There is one run of Flower's and no app: no Control API, which has no authentication, and no
-Runtime API. Nodes are those of the registry; none can register itself.
+Runtime API. Nodes are those of `sites.json`; none can register itself.
 """
 
 from __future__ import annotations
