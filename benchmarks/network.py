@@ -64,7 +64,7 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> None:
-    """A site's process: the real link, and an app that answers with noise."""
+    """A site's process: the real connection, and an app that answers with noise."""
     import numpy as np
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -73,8 +73,8 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     from fedpriv.process import Status
     from fedpriv.protocol import Offer, StepReply, StepRequest
     from fedpriv.wire import encode
+    from fedpriv_client.connection import ServerConnection
     from fedpriv_client.fleet import MIB
-    from fedpriv_client.link import Link
     from fedpriv_client.service import Service
 
     app = ClientApp()
@@ -105,8 +105,8 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     context = ssl.create_default_context(cafile=str(ca))
     folder = Path(tempfile.mkdtemp())
     private: Any = load_pem_private_key(key, None)
-    link = Link(f"localhost:{port}", context, private, largest=4 * size + MIB)
-    service = Service(link, Status(folder))
+    connection = ServerConnection(f"localhost:{port}", context, private, largest=4 * size + MIB)
+    service = Service(connection, Status(folder))
     service.connect()
     service.run(app)
 
@@ -122,19 +122,20 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal
     from fedpriv.training.update import Update
+    from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint
+    from fedpriv_server.fleet_api import fleet_api
     from fedpriv_server.grid import NetworkGrid
-    from fedpriv_server.link import Link
     from fedpriv_server.listen import ServerTls, serving
     from fedpriv_strategies.rounds import Rounds
 
     share_heap()
     ca, certificate, key = certificates(folder)
-    link = Link(folder / "link")
-    grid = NetworkGrid(link)
+    broker = MessageBroker(folder / "link")
+    grid = NetworkGrid(broker)
     keys = [new_key() for _ in range(sites)]
     for index, private in enumerate(keys):
-        link.admit(f"site-{index}", public_pem(private.public_key()))
+        broker.admit(f"site-{index}", public_pem(private.public_key()))
     proposal = Proposal(
         job_id=JOB, method="dp-lora", steps=rounds, seed=0, fields=("text",),
         model=ModelSection(), lora=LoraSection(), privacy=PrivacySection(),
@@ -151,9 +152,9 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         min_sites=sites,
         timeout=120,
         sites=sites,
-        site_of=link.names.get,
+        site_of=broker.names.get,
     )
-    with serving(link.app(), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
+    with serving(fleet_api(broker), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
         pipe.send((port, str(ca), [private_pem(private) for private in keys]))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
@@ -167,7 +168,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
             Checkpoint(JOB, number, update.state(), {}).write(folder / "c" / "c.safetensors")
             seconds.append(time.perf_counter() - started)
         pipe.send((seconds, peak.stop() - before, before))
-        link.close()
+        broker.close()
 
 
 class _Peak:

@@ -64,12 +64,12 @@ def site_name(number: int) -> str:
 
 
 def make_federation(folder: Path, sites: int, rounds: int) -> Path:
-    """A provisioned federation, with each site's kit, records and ledger in a folder of its own."""
+    """A provisioned federation; records and ledger of a site are beside its enrolment."""
     from fedpriv.config.load import load_job, load_site
     from fedpriv.models.base import digest_of
     from fedpriv_client.init import init_site
-    from fedpriv_server.orders import Orders
     from fedpriv_server.provision import provision
+    from fedpriv_server.provision_options import ProvisionOptions
 
     draw = random.Random(0)
     folder.mkdir(parents=True)
@@ -92,11 +92,11 @@ def make_federation(folder: Path, sites: int, rounds: int) -> Path:
         '[evaluation]\ndata = "held-out.jsonl"\nevery = 50\nlimit = 8\n'
         + "".join(f'[[sites]]\nname = "{name}"\n' for name in names)
     )
-    provision(load_job(file), Orders(), passphrase=lambda: b"")
+    provision(load_job(file), ProvisionOptions(), passphrase=lambda: b"")
     digest = digest_of(str(model))
     for name in names:
-        kit = folder / "pki" / "kits" / name
-        write_notes(kit / "notes.jsonl", draw)
+        enrolment = folder / "pki" / "enrolments" / name
+        write_notes(enrolment / "notes.jsonl", draw)
         own = {
             "path": '"notes.jsonl"',
             "size": str(UNITS),
@@ -105,13 +105,13 @@ def make_federation(folder: Path, sites: int, rounds: int) -> Path:
             "model_digest": f'"{digest}"',
             "model": f'"{model}"',
         }
-        lines = (kit / "site.toml").read_text().splitlines()
+        lines = (enrolment / "site.toml").read_text().splitlines()
         for index, line in enumerate(lines):
             key = line.removeprefix("#!").partition("=")[0].strip()
             if key in own and (line.startswith("#!") or key == "model"):
                 lines[index] = f"{key} = {own[key]}"
-        (kit / "site.toml").write_text("\n".join(lines) + "\n")
-        init_site(load_site(kit / "site.toml"), kit / "site.toml")
+        (enrolment / "site.toml").write_text("\n".join(lines) + "\n")
+        init_site(load_site(enrolment / "site.toml"), enrolment / "site.toml")
     return file
 
 
@@ -127,11 +127,11 @@ class Processes:
         self._context: Any = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(HEAVY)
         self._folder = folder
-        kits = folder / "pki" / "kits"
+        enrolments = folder / "pki" / "enrolments"
         self._commands = {
             SERVER: ["fedpriv-server", "--config", str(file), "--out", str(folder / "run")]
         } | {
-            name: ["fedpriv-client", "--config", str(kits / name / "site.toml")]
+            name: ["fedpriv-client", "--config", str(enrolments / name / "site.toml")]
             for name in map(site_name, range(sites))
         }
         self.running: dict[str, Any] = {}
@@ -310,7 +310,7 @@ def check(folder: Path, found: dict[str, Any]) -> list[str]:
         name = site_name(number)
         states = {row["round"]: row["sites"].get(name, {}).get("status") for row in metrics}
         used = {number - 1 for number, state in states.items() if state == "ok"}
-        (path,) = (folder / "pki" / "kits" / name / "state" / "ledgers").glob("[0-9a-f]*.db")
+        (path,) = (folder / "pki" / "enrolments" / name / "state" / "ledgers").glob("[0-9a-f]*.db")
         wrong += [
             f"{name}: {fault}" for fault in _faults(path, job, used, rounds, run / "sites" / name)
         ]

@@ -21,7 +21,7 @@
     ├── AccountingError        parameters no accountant can bound
     ├── RawValueError          a value that no mechanism released, where only such may go
     ├── BudgetError            a plan that would cost more than the site allows
-    ├── KitError               keys and certificates that can't be used, or are another's
+    ├── EnrolmentError         keys and certificates that can't be used, or are another's
     └── LedgerError            a ledger that can't be trusted or used
         ├── LedgerInUseError       … because another process has it
         ├── LedgerCorruptError     … because its rows don't add up, or went back in time
@@ -172,7 +172,7 @@ class UnreachableError(NetworkError):
 
 
 class CertificateError(NetworkError):
-    """The other side is not the one of our kit, or says the same of us."""
+    """The other side is not the one of our enrolment, or says the same of us."""
 
     code = "certificate"
 
@@ -214,10 +214,10 @@ class BudgetError(FedprivError):
     exit_code = 4
 
 
-class KitError(FedprivError):
-    """Keys, certificates or a kit that are damaged, expired, or of another federation."""
+class EnrolmentError(FedprivError):
+    """Keys, certificates or an enrolment that are damaged, expired, or of another federation."""
 
-    code = "kit"
+    code = "enrolment"
     exit_code = 3
 
 

@@ -47,7 +47,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     if running:
         text = "runs, so neither server nor ledger were asked: see fedpriv-client status"
         findings.append(Finding("client", None, text))
-    looks: list[tuple[str, Callable[[], str]]] = [("kit", lambda: _kit(file))]
+    looks: list[tuple[str, Callable[[], str]]] = [("enrolment", lambda: _enrolment(file))]
     if not offline and not running:
         looks.append(("server", lambda: _server(file)))
     looks.append(("signing key", lambda: _signing_key(file)))
@@ -69,17 +69,17 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     return findings
 
 
-def _kit(file: SiteFile) -> str:
+def _enrolment(file: SiteFile) -> str:
     from fedpriv.pki.certificates import SOON
-    from fedpriv.pki.kit import read_kit
+    from fedpriv.pki.enrolment import read_enrolment
     from fedpriv_client.serve import identity
 
     identity(file)
     if file.server.plain:
         return "no TLS, on this machine only"
     server = file.server
-    manifest = read_kit(
-        server.kit, key=server.key, ca=server.ca, certificate=server.certificate
+    manifest = read_enrolment(
+        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
     ).manifest
     until = f"of {manifest.federation_name}, until {manifest.expires:%Y-%m-%d}"
     if manifest.expires - datetime.now(UTC) < SOON:
@@ -88,14 +88,14 @@ def _kit(file: SiteFile) -> str:
 
 
 def _server(file: SiteFile) -> str:
-    from fedpriv_client.serve import link_of
+    from fedpriv_client.serve import connection_of
 
-    link = link_of(file)
+    connection = connection_of(file)
     try:
-        link.connect()
+        connection.connect()
     finally:
-        link.close()
-    return f"{file.server.address} is the kit's server and knows this site"
+        connection.close()
+    return f"{file.server.address} is the enrolment's server and knows this site"
 
 
 def _signing_key(file: SiteFile) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from fedpriv.config.job import Name
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import write_atomic
 from fedpriv.pki.keys import fingerprint, new_key, write_key
 from fedpriv.pki.request import make_request
@@ -34,7 +34,7 @@ class Enrollment:
         return (
             f"Send {self.request} to the coordinator, who runs fedpriv provision FILE --approve"
             f" {self.request.name}. Compare by telephone the fingerprint of your key,"
-            f" {self.fingerprint}. Put the kit that comes back beside {self.key}, which never"
+            f" {self.fingerprint}. Put the enrolment that comes back beside {self.key}, which never"
             " leaves this machine."
         )
 
@@ -47,7 +47,7 @@ def enroll(folder: Path, name: str) -> Enrollment:
 
     Raises:
         ConfigError: no site can have this name.
-        KitError: there is a key already, and it stays; or the folder can't be written.
+        EnrolmentError: there is a key already, and it stays; or the folder can't be written.
 
     Privacy:
         The request holds the site's name and a public key. The key tells nothing of records.
@@ -70,5 +70,5 @@ def enroll(folder: Path, name: str) -> Enrollment:
         write_key(made.key, key)
         write_atomic(made.request, make_request(key, name))
     except OSError as error:
-        raise KitError(f"{folder}: can't be written: {error.strerror}.") from None
+        raise EnrolmentError(f"{folder}: can't be written: {error.strerror}.") from None
     return made

@@ -12,20 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.app.message import Array, ArrayRecord
-from flwr.app.message.arraychunk import ArrayChunk
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_object_body,
-    get_object_head_values_from_object_content,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.app import Message
 
 from fedpriv.errors import ProtocolError
+from fedpriv_client.flower import assemble, object_body, object_head, set_message_id
 
-_CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
-_KINDS: dict[str, type[InflatableObject]] = {kind.__qualname__: kind for kind in _CLASSES}
 _INSIDE = {
     "Message": ("RecordDict",),
     "RecordDict": ("ConfigRecord", "ArrayRecord"),
@@ -53,14 +44,14 @@ def unpack(key: str, contents: Mapping[str, bytes], largest: int) -> Message:
         size = _size(key, contents, ("Message",), {})
         if size > largest:
             raise ProtocolError(f"A message of {size:,} bytes; {largest:,} are allowed here.")
-        message = inflate_object_from_contents(key, dict(contents))
+        message = assemble(key, contents)
     except ProtocolError:
         raise
     except Exception as error:  # whatever a server may have put together
         raise ProtocolError(f"A message can't be read ({type(error).__name__}).") from None
     if not isinstance(message, Message) or not message.has_content():
         raise ProtocolError("A message without content.")
-    message.metadata.__dict__["_message_id"] = key
+    set_message_id(message, key)
     return message
 
 
@@ -70,10 +61,10 @@ def _size(
     """Bytes of an object of one of some kinds with all that it refers to, as often as it does."""
     if key not in known:
         content = contents[key]
-        kind, children, _ = get_object_head_values_from_object_content(content)
+        kind, children = object_head(content)
         if len(content) > LARGEST.get(kind, LARGEST_HEAD):
             raise ProtocolError("A message of another shape.")
-        body = get_object_body(content, _KINDS[kind])
+        body = object_body(content, kind)
         inside = _references(kind, children, body)
         size = len(content) + sum(_size(child, contents, _INSIDE[kind], known) for child in inside)
         known[key] = kind, size

@@ -11,12 +11,9 @@ import time
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.supercore.protobuf.client import ProtobufRequestContext
-from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpriv.errors import UnreachableError
+from fedpriv_client.flower import FleetCalls
 
 TIMEOUT = 30.0  # seconds without a byte
 SLOWEST = 64 << 10  # bytes a second in which the body of an answer has to come, after that
@@ -25,7 +22,7 @@ _LARGEST = {"PullObject": 8 * MIB}  # bytes of an answer; of any other 1 MiB
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 
 
-class FleetClient(FleetHttpClient):
+class FleetClient(FleetCalls):
     """Asks one server, and holds no more of an answer than it needs.
 
     Args:
@@ -41,29 +38,24 @@ class FleetClient(FleetHttpClient):
         self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
     ) -> None:
         scheme, verify = ("http", False) if tls is None else ("https", tls)
-        super().__init__(
-            f"{scheme}://{address}",
-            interceptors=[NodeAuthHttpInterceptor(key, key.public_key())],
-            verify=verify,
-        )
-        self._client.close()
-        versions = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
-        self._client = httpx.Client(
+        transport = httpx.Client(
             verify=verify,
             timeout=TIMEOUT,
             follow_redirects=False,
             trust_env=tls is not None,
-            headers={**dict(versions), "accept-encoding": "identity"},
+            headers={"accept-encoding": "identity"},
         )
+        super().__init__(f"{scheme}://{address}", key, transport)
 
-    def _send(self, context: ProtobufRequestContext, *, stream: bool = False) -> httpx.Response:
-        (signing,) = self._interceptors
-        return signing.intercept(context, self._exchange)
+    def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
+        """Send a request and read its answer, as far as one of that call may be long.
 
-    def _exchange(self, context: ProtobufRequestContext) -> httpx.Response:
-        limit = _LARGEST.get(context.rpc_method.rpartition("/")[2], MIB)
-        response = self._client.send(context.request, stream=True)
-        host = context.request.url.netloc.decode()
+        Raises:
+            UnreachableError: the answer is longer than that, packed, or comes too slowly.
+        """
+        limit = _LARGEST.get(call, MIB)
+        response = self._client.send(request, stream=True)
+        host = request.url.netloc.decode()
         content, began = bytearray(), time.monotonic()
         try:
             if response.headers.get("content-encoding", "identity") != "identity":
@@ -78,5 +70,5 @@ class FleetClient(FleetHttpClient):
             response.close()
         kept = [item for item in response.headers.multi_items() if item[0] not in _OF_THE_WIRE]
         return httpx.Response(
-            response.status_code, headers=kept, content=bytes(content), request=context.request
+            response.status_code, headers=kept, content=bytes(content), request=request
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from flwr.app import Message, MessageType
-from flwr.app.metadata import Metadata
+from flwr.app import Message, MessageType, Metadata
 
 QUESTIONS = (MessageType.QUERY, f"{MessageType.QUERY}.report")
 MOST = 4  # questions that wait

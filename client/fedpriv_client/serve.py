@@ -1,4 +1,4 @@
-"""Run a site: its file, its kit, the connection, then what is heavy."""
+"""Run a site: its file, its enrolment, the connection, then what is heavy."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import CertificateError, FedprivError, KitError
+from fedpriv.errors import CertificateError, EnrolmentError, FedprivError
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
+from fedpriv.pki.enrolment import read_enrolment
 from fedpriv.pki.keys import load_key
-from fedpriv.pki.kit import read_kit
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
+from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
-from fedpriv_client.link import Link
 from fedpriv_client.service import Service
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def serve(file: SiteFile, config: Path) -> None:
         )
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
-        link = link_of(file)
-        service = Service(link, status, healthy)
+        connection = connection_of(file)
+        service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
             service.connect()
@@ -77,43 +77,47 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
 
-def link_of(file: SiteFile) -> Link:
+def connection_of(file: SiteFile) -> ServerConnection:
     """The connection that a file describes, not made yet.
 
     Raises:
-        KitError: the kit can't be used.
+        EnrolmentError: the enrolment can't be used.
         ConfigError: see `fedpriv.config.site`.
     """
     tls, key = identity(file)
     largest = 4 * file.allow.max_trainable + MAX_BYTES + MIB
-    return Link(file.server.address, tls, key, largest=largest)
+    return ServerConnection(file.server.address, tls, key, largest=largest)
 
 
 def identity(file: SiteFile) -> tuple[ssl.SSLContext | None, ec.EllipticCurvePrivateKey]:
-    """What a site trusts and shows: TLS by its kit, and its key.
+    """What a site trusts and shows: TLS by its enrolment, and its key.
 
     Raises:
-        KitError: a part of the kit is missing, was changed, has expired or is another's.
+        EnrolmentError: a part of it is missing, was changed, has expired or is another's.
     """
     server = file.server
     if server.plain:
         return None, load_key(server.key)
-    kit = read_kit(server.kit, key=server.key, ca=server.ca, certificate=server.certificate)
-    manifest = kit.manifest
+    enrolment = read_enrolment(
+        server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
+    )
+    manifest = enrolment.manifest
     for stated, signed, name in (
         (file.site.name, manifest.site, "site.name"),
         (server.address, manifest.address, "server.address"),
     ):
         if stated != signed:
-            raise KitError(
-                f"{server.kit}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
-                " coordinator for a kit that says so, or correct the site's file."
+            raise EnrolmentError(
+                f"{server.enrolment}: was made for {name} = {signed!r}, not {stated!r}. Ask the"
+                " coordinator for an enrolment that says so, or correct the site's file."
             )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_verify_locations(cadata=kit.ca.decode("ascii"))
+        context.load_verify_locations(cadata=enrolment.ca.decode("ascii"))
         context.load_cert_chain(server.certificate, server.key)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"{server.kit}: its certificates can't be used: {error}.") from None
-    return context, kit.key
+        raise CertificateError(
+            f"{server.enrolment}: its certificates can't be used: {error}."
+        ) from None
+    return context, enrolment.key

@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.errors import AdmissionError, NetworkError, ProtocolError, UnreachableError
 from fedpriv.process import Status
-from fedpriv_client.link import Link
+from fedpriv_client.connection import ServerConnection
 from fedpriv_client.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,18 @@ class Service:
     """Serves a server until it is stopped.
 
     Args:
-        link: not connected yet.
+        connection: not made yet.
         status: where to say how it goes.
         on_connection: told whenever the connection is made or lost.
     """
 
     def __init__(
-        self, link: Link, status: Status, on_connection: Callable[[bool], None] = lambda up: None
+        self,
+        connection: ServerConnection,
+        status: Status,
+        on_connection: Callable[[bool], None] = lambda up: None,
     ) -> None:
-        self._link, self._status, self._on_connection = link, status, on_connection
+        self._connection, self._status, self._on_connection = connection, status, on_connection
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._anew = threading.Event()  # set to connect anew
@@ -72,7 +75,7 @@ class Service:
         while (message := self._mailbox.get()) is not None:
             try:
                 self._answer(app, message)
-            except NetworkError as error:  # the link was lost between message and answer
+            except NetworkError as error:  # the connection was lost between message and answer
                 log.warning("Not answered: %s", error)
             except Exception as error:  # whatever a server may have put together
                 log.exception("Not answered: %s", type(error).__name__)
@@ -88,13 +91,13 @@ class Service:
     def close(self) -> None:
         """Say goodbye to the server."""
         self._stopping.set()
-        self._link.close()
+        self._connection.close()
 
     def _connect(self) -> None:
         refused: float | None = None  # since when our key is
         while not self._stopping.is_set():
             try:
-                self._link.connect()
+                self._connection.connect()
             except NetworkError as error:
                 if not self._met and not isinstance(error, UnreachableError):
                     raise
@@ -109,7 +112,7 @@ class Service:
                 self._met = True
                 self._anew.clear()
                 self._mailbox.clear()  # the server asks again what we have not answered
-                log.info("Connected to %s.", self._link.address)
+                log.info("Connected to %s.", self._connection.address)
                 self._status.update(connection="connected", problem="")
                 self._on_connection(True)
                 return
@@ -127,7 +130,7 @@ class Service:
 
     def _ask_once(self) -> None:
         try:
-            message = self._link.receive(self._mailbox.wants)
+            message = self._connection.receive(self._mailbox.wants)
         except ProtocolError as error:
             log.error("A message was not taken: %s", error)
             self._stopping.wait(PACE)
@@ -161,11 +164,11 @@ class Service:
 
     def _answer(self, app: ClientApp, message: Message) -> None:
         self._status.update(activity=f"answering {message.metadata.message_type}")
-        reply = app(message, self._link.context())
+        reply = app(message, self._connection.context())
         deadline, pause = time.monotonic() + GIVE_UP, FIRST_PAUSE
         while not self._stopping.is_set():
             try:
-                self._link.reply(reply)
+                self._connection.reply(reply)
                 return
             except UnreachableError as error:
                 if time.monotonic() > deadline:

@@ -62,7 +62,7 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
                     "ca": None if server.ca is None else folder / server.ca,
                     "key": folder / server.key,
                     "certificate": folder / server.certificate,
-                    "kit": folder / server.kit,
+                    "enrolment": folder / server.enrolment,
                 }
             ),
             "data": file.data.model_copy(

@@ -43,7 +43,9 @@ class ServerLink(Section):
     ca: Path | None = Field(None, description="certificate of the federation's own authority")
     key: Path = Field(description="the site's private key, readable by its owner only")
     certificate: Path = Field(Path("site.crt"), description="the site's certificate")
-    kit: Path = Field(Path("kit.json"), description="what the coordinator signed for the site")
+    enrolment: Path = Field(
+        Path("enrolment.json"), description="what the coordinator signed for the site"
+    )
     plain: bool = Field(False, description="HTTP without TLS; to this machine only")
 
 
@@ -145,7 +147,7 @@ class SiteFile(Section):
         if data.labels and "label" not in data.columns:
             raise ValueError("data.labels: belong to a label column, and data.columns names none")
         if self.server.ca is None and not self.server.plain:
-            raise ValueError("server.ca: is missing; it is in the kit, as ca.crt")
+            raise ValueError("server.ca: is missing; it is in the enrolment, as ca.crt")
         if self.server.plain and not is_loopback(self.server.address):
             raise ValueError(
                 f"server.plain: {self.server.address} is another machine, and everyone in between"

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint
 
 Use = Literal["server", "site"]
@@ -62,7 +62,7 @@ class Description:
 def authority_certificate(
     key: PrivateKey, federation: str, name: str, *, days: int, now: datetime
 ) -> x509.Certificate:
-    """The authority's own certificate; it may sign certificates and kits, and no authorities.
+    """The authority's own certificate; it may sign certificates and enrolments, and no authorities.
 
     Args:
         federation: random id, by which authorities of the same `name` are told apart.
@@ -176,25 +176,25 @@ def load_certificate(path: Path) -> x509.Certificate:
     """The certificate in `path` (PEM).
 
     Raises:
-        KitError: it can't be read, or holds none.
+        EnrolmentError: it can't be read, or holds none.
     """
     try:
         return parse_certificate(path.read_bytes(), path)
     except OSError as error:
-        raise KitError(f"{path}: the certificate can't be read: {error.strerror}.") from None
+        raise EnrolmentError(f"{path}: the certificate can't be read: {error.strerror}.") from None
 
 
 def parse_certificate(pem: bytes, path: Path) -> x509.Certificate:
     """A certificate of PEM bytes that came from `path`.
 
     Raises:
-        KitError: they are none of the kinds that fedpriv makes.
+        EnrolmentError: they are none of the kinds that fedpriv makes.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         describe(certificate)
     except (ValueError, x509.InvalidVersion):
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: is not a certificate that fedpriv made, or was cut short. Copy it again."
         ) from None
     return certificate
@@ -253,26 +253,27 @@ def check_certificate(
         now: the time to check at; default: this machine's clock.
 
     Raises:
-        KitError: not signed by `ca`, for another use, expired, not yet valid, or of another
+        EnrolmentError: not signed by `ca`, for another use, expired, not yet valid, or of another
             key; says which, and what to do.
     """
     found, now = describe(certificate), now or datetime.now(UTC)
     if describe(ca).use is not None or not _is_signed(certificate, ca):
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: was not issued by the authority {fingerprint(ca.public_key())}. It is of"
-            " another federation, or files of two kits were mixed. Copy the whole kit again."
+            " another federation, or files of two enrolments were mixed. Copy the whole"
+            " enrolment again."
         )
     if found.use != use:
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: is a certificate for a {found.use or 'federation'}, not for a {use}."
-            " Copy the whole kit again."
+            " Copy the whole enrolment again."
         )
     for checked in (found, describe(ca)):
         _check_dates(checked, path, now)
     if key is not None and found.fingerprint != fingerprint(key):
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: belongs to another private key ({found.fingerprint}, not"
-            f" {fingerprint(key)}). Use the key and the certificate of the same kit."
+            f" {fingerprint(key)}). Use the key and the certificate of the same enrolment."
         )
     return found
 
@@ -288,7 +289,7 @@ def _is_signed(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 def _check_dates(found: Description, path: Path, now: datetime) -> None:
     whose = "authority's certificate" if found.use is None else "certificate"
     if now < found.starts:
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: the {whose} is valid from {found.starts:%Y-%m-%d %H:%M} UTC, and this"
             f" machine's clock says {now:%Y-%m-%d %H:%M} UTC. Set the clock."
         )
@@ -299,4 +300,6 @@ def _check_dates(found: Description, path: Path, now: datetime) -> None:
             if who
             else "The coordinator has to provision a new federation."
         )
-        raise KitError(f"{path}: the {whose} expired on {found.expires:%Y-%m-%d %H:%M} UTC. {fix}")
+        raise EnrolmentError(
+            f"{path}: the {whose} expired on {found.expires:%Y-%m-%d %H:%M} UTC. {fix}"
+        )

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from fedpriv.config.section import Section
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.files import write_atomic
 
 FORMAT = 1
@@ -23,18 +23,18 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
         fix: what to do if it is missing or damaged, in a sentence.
 
     Raises:
-        KitError: it can't be read, is damaged, or was written by a newer fedpriv.
+        EnrolmentError: it can't be read, is damaged, or was written by a newer fedpriv.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise KitError(f"{path}: can't be read: {error.strerror}. {fix}") from None
+        raise EnrolmentError(f"{path}: can't be read: {error.strerror}. {fix}") from None
     try:
         version = json.loads(content)["format"]
     except (ValueError, TypeError, KeyError, RecursionError):
         version = None
     if isinstance(version, int) and version > FORMAT:
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: has format {version}, and this fedpriv reads {FORMAT}. Install the fedpriv"
             " version that the coordinator uses."
         )
@@ -44,7 +44,7 @@ def read_document(path: Path, kind: type[Document], *, fix: str) -> Document:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         what = f"{where}: {problem['msg']}" if where else problem["msg"]
-        raise KitError(f"{path}: was edited or is damaged ({what}). {fix}") from None
+        raise EnrolmentError(f"{path}: was edited or is damaged ({what}). {fix}") from None
 
 
 def write_document(path: Path, document: Section) -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.files import sha256, write_atomic
 from fedpriv.secret import create_secret, load_secret
 
@@ -36,7 +36,7 @@ def write_key(
     """Write `key` (PKCS#8 PEM, mode 0600), encrypted where there is a passphrase.
 
     Raises:
-        KitError: there is a key already, and `replace` does not say that it is to go.
+        EnrolmentError: there is a key already, and `replace` does not say that it is to go.
         OSError: it can't be written.
     """
     if replace:
@@ -45,7 +45,7 @@ def write_key(
     try:
         create_secret(path, private_pem(key, passphrase))
     except FileExistsError:
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: is there already, and a key is never overwritten. Move it away if it is"
             " not used."
         ) from None
@@ -58,18 +58,18 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
         passphrase: asked for only where the key is encrypted.
 
     Raises:
-        KitError: no such file, others may read or change it, it is not a P-256 key in PEM, or
+        EnrolmentError: no such file, others may read or change it, it is not a P-256 key in PEM, or
             it is encrypted and `passphrase` does not give the right one.
     """
     pem = load_secret(
         path,
         name="private key",
         leaked="If someone else may have read it, have it replaced by a new one.",
-        error=KitError,
+        error=EnrolmentError,
     )
     encrypted = is_encrypted(pem)
     if encrypted and passphrase is None:
-        raise KitError(f"{path}: is encrypted, and nobody here has its passphrase.")
+        raise EnrolmentError(f"{path}: is encrypted, and nobody here has its passphrase.")
     secret = passphrase() if encrypted and passphrase is not None else None
     try:
         key = load_pem_private_key(pem, password=secret)
@@ -79,9 +79,11 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
             if encrypted
             else "is not a private key in PEM form, or was cut short. Copy it again."
         )
-        raise KitError(f"{path}: {problem}") from None
+        raise EnrolmentError(f"{path}: {problem}") from None
     if not isinstance(key, PrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise KitError(f"{path}: holds another kind of key than P-256. Use the one fedpriv made.")
+        raise EnrolmentError(
+            f"{path}: holds another kind of key than P-256. Use the one fedpriv made."
+        )
     return key
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import PrivateKey, PublicKey
 
 
@@ -34,7 +34,7 @@ def read_request(path: Path) -> tuple[str, PublicKey]:
     """The name and the public key in a request. Only these count: it may ask for nothing else.
 
     Raises:
-        KitError: it can't be read, is damaged, or was not made with the key it names.
+        EnrolmentError: it can't be read, is damaged, or was not made with the key it names.
     """
     fix = "Ask the site to send the file again that fedpriv-client enroll made."
     try:
@@ -45,11 +45,13 @@ def read_request(path: Path) -> tuple[str, PublicKey]:
         )
         whole = request.is_signature_valid
     except OSError as error:
-        raise KitError(f"{path}: the request can't be read: {error.strerror}.") from None
+        raise EnrolmentError(f"{path}: the request can't be read: {error.strerror}.") from None
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
-        raise KitError(f"{path}: is not a request in PEM form, or is damaged. {fix}") from None
+        raise EnrolmentError(
+            f"{path}: is not a request in PEM form, or is damaged. {fix}"
+        ) from None
     if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise KitError(f"{path}: is for another kind of key than P-256. {fix}")
+        raise EnrolmentError(f"{path}: is for another kind of key than P-256. {fix}")
     if not whole:
-        raise KitError(f"{path}: was changed after it was signed with the site's key. {fix}")
+        raise EnrolmentError(f"{path}: was changed after it was signed with the site's key. {fix}")
     return str(name.value), key

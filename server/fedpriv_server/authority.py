@@ -2,10 +2,10 @@
 
     federation.json  random id and name
     ca.crt, ca.key   its certificate, and its private key: needed to sign, never to serve
-    server.crt, server.key, sites.json, kits/NAME/…
+    server.crt, server.key, sites.json, enrolments/NAME/…
 
 A server needs ``ca.crt``, ``server.crt``, ``server.key`` and ``sites.json``, so that ``ca.key`` and
-the kits, which may hold sites' keys, can be kept on another machine.
+the enrolments, which may hold sites' keys, can be kept on another machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import AwareDatetime
 
 from fedpriv.config.job import Name
 from fedpriv.config.section import Section
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.files import private_folder, write_atomic
 from fedpriv.pki.certificates import (
     authority_certificate,
@@ -32,6 +32,7 @@ from fedpriv.pki.certificates import (
     site_certificate,
 )
 from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.enrolment import Federation, Manifest, sign_manifest
 from fedpriv.pki.keys import (
     PrivateKey,
     PublicKey,
@@ -41,12 +42,11 @@ from fedpriv.pki.keys import (
     new_key,
     write_key,
 )
-from fedpriv.pki.kit import Federation, Manifest, sign_manifest
-from fedpriv_server.registry import Registry
+from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650
 _NEEDED = ("ca.key", "ca.crt", "federation.json", "sites.json")  # in the order they are made
-_LATER = ("sites.json", "server.key", "kits")
+_LATER = ("sites.json", "server.key", "enrolments")
 _FIX = "Restore it from a backup: a new one would be another federation."
 
 Passphrase = Callable[[], bytes]
@@ -68,7 +68,7 @@ class Authority:
         federation, name: the federation's id, and the name it had when it was made.
         certificate: the authority's own.
         fingerprint: what sites compare over another channel.
-        registry: the federation's sites.
+        site_keys: the federation's sites.
     """
 
     def __init__(self, folder: Path, passphrase: Passphrase) -> None:
@@ -77,20 +77,20 @@ class Authority:
         self.federation, self.name = about.federation, about.name
         self.certificate = load_certificate(folder / "ca.crt")
         self.fingerprint = fingerprint(self.certificate.public_key())
-        self.registry = Registry.read(folder / "sites.json")
+        self.site_keys = SiteKeys.read(folder / "sites.json")
 
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether `folder` holds a federation, or part of one.
 
         Raises:
-            KitError: part of one.
+            EnrolmentError: part of one.
         """
         missing = [name for name in _NEEDED if not (folder / name).exists()]
         if not missing:
             return True
         if any((folder / name).exists() for name in _LATER):
-            raise KitError(f"{folder / missing[0]}: is missing. {_FIX}")
+            raise EnrolmentError(f"{folder / missing[0]}: is missing. {_FIX}")
         return False  # of a set-up that was cut short, nothing has been used yet
 
     @classmethod
@@ -100,7 +100,7 @@ class Authority:
         """Make the authority of a new federation, without sites.
 
         Raises:
-            KitError: there is a key that can't be read.
+            EnrolmentError: there is a key that can't be read.
             OSError: the folder can't be written.
         """
         private_folder(folder)
@@ -113,7 +113,7 @@ class Authority:
         write_atomic(folder / "ca.crt", certificate_pem(certificate))
         about = FederationFile(federation=federation, name=name, created=now.replace(microsecond=0))
         write_document(folder / "federation.json", about)
-        Registry(folder / "sites.json").write()
+        SiteKeys(folder / "sites.json").write()
         return cls(folder, passphrase)
 
     @cached_property
@@ -121,12 +121,12 @@ class Authority:
         """The authority's private key; asks for its passphrase, if it has one.
 
         Raises:
-            KitError: it can't be read, or is not the key of ``ca.crt``.
+            EnrolmentError: it can't be read, or is not the key of ``ca.crt``.
         """
         path = self.folder / "ca.key"
         key = load_key(path, self._passphrase)
         if fingerprint(key.public_key()) != self.fingerprint:
-            raise KitError(f"{path}: is not the key of ca.crt. {_FIX}")
+            raise EnrolmentError(f"{path}: is not the key of ca.crt. {_FIX}")
         return key
 
     @property

@@ -9,23 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import datetime
 
-from flwr.common.constant import (
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-)
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedpriv_server.flower.requests import SIGNATURE_LIFE, Signature
 from fedpriv_server.replay import Replays
 
 LARGEST = {  # bytes of a request; there are no others
@@ -54,7 +45,7 @@ class Bounds:
 
     def __init__(self, app: ASGIApp, is_known: Callable[[bytes], bool]) -> None:
         self._app, self._is_known = app, is_known
-        self._replays = Replays(TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE)
+        self._replays = Replays(SIGNATURE_LIFE)
         self._moving = asyncio.Semaphore(MOVING)
         self._moved = 0
         self._turns: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -71,18 +62,18 @@ class Bounds:
             await PlainTextResponse("no such thing here", 404)(scope, receive, send)
         elif not length.isdecimal() or len(length) > 9 or int(length) > largest:
             await PlainTextResponse("too long", 413)(scope, receive, send)
-        elif (key := self._signer(headers)) is None:
+        elif (signed := self._signature(headers)) is None:
             await PlainTextResponse("not admitted", 401)(scope, receive, send)
-        elif not self._replays.is_first(key, headers[TIMESTAMP_HEADER]):
+        elif not self._replays.is_first(signed.key, signed.time):
             await PlainTextResponse("once only", 409)(scope, receive, send)
-        elif self._open[key] >= OPEN:
+        elif self._open[signed.key] >= OPEN:
             await PlainTextResponse("too many at once", 429)(scope, receive, send)
         else:
-            self._open[key] += 1
+            self._open[signed.key] += 1
             try:
-                await self._hear(key, scope, receive, send)
+                await self._hear(signed.key, scope, receive, send)
             finally:
-                self._open[key] -= 1
+                self._open[signed.key] -= 1
 
     async def _hear(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         moves = scope["path"].endswith("-object")
@@ -102,27 +93,19 @@ class Bounds:
         if self._moved % COLLECT == 0:
             gc.collect()  # a request is a cycle, with its body in it
 
-    def _signer(self, headers: Headers) -> bytes | None:
-        """The key that signed a request, if it may take part and did so just now."""
+    def _signature(self, headers: Headers) -> Signature | None:
+        """Of a request whose signer may take part and signed just now; of any other, None."""
         try:
-            key = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
-            signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            time = headers[TIMESTAMP_HEADER]
+            found = Signature.of(headers)
             is_heard = (
-                self._is_known(key)
-                and len(time) <= LONGEST_TIME
-                and _is_fresh(datetime.fromisoformat(time))
-                and verify_signature(bytes_to_public_key(key), time.encode("ascii"), signature)
+                self._is_known(found.key)
+                and len(found.time) <= LONGEST_TIME
+                and found.is_fresh()
+                and found.is_genuine()
             )
         except (KeyError, ValueError, TypeError):
             return None
-        return key if is_heard else None
-
-
-def _is_fresh(signed: datetime) -> bool:
-    """As Flower sees it."""
-    age = (now() - signed).total_seconds()
-    return -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+        return found if is_heard else None
 
 
 async def _body(receive: Receive) -> Message:

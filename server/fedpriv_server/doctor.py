@@ -14,7 +14,7 @@ from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON, check_certificate, load_certificate
@@ -22,8 +22,8 @@ from fedpriv.training.pool import load_model, with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import ServerTls
-from fedpriv_server.orders import server_names
-from fedpriv_server.registry import Registry
+from fedpriv_server.provision_options import server_names
+from fedpriv_server.site_keys import SiteKeys
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
 RUNS = Path("runs")
@@ -88,7 +88,7 @@ def _certificate(server: ServerSection) -> str:
         key=key.public_key(),
     )
     if found.names != server_names(server):
-        raise KitError(
+        raise EnrolmentError(
             f"{path}: is for {', '.join(found.names)}, and sites dial {server.address}. Type:"
             " fedpriv provision federation.toml"
         )
@@ -124,12 +124,12 @@ def _is_ours(server: ServerSection) -> bool:
 
 
 def _sites(config: JobConfig, server: ServerSection) -> str:
-    """Raises KitError for one that can't take part, DoubtError for one that can't yet."""
-    registry = Registry.read(server.pki / "sites.json")
+    """Raises EnrolmentError for one that can't take part, DoubtError for one that can't yet."""
+    site_keys = SiteKeys.read(server.pki / "sites.json")
     now = datetime.now(UTC)
     stands = {
-        site.name: registry.sites[site.name].status(now)
-        if site.name in registry.sites
+        site.name: site_keys.sites[site.name].status(now)
+        if site.name in site_keys.sites
         else "not provisioned"
         for site in config.sites
     }
@@ -141,10 +141,10 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
     }
     for status, what in advice.items():
         if status in stands.values():
-            raise KitError(f"{shown}. {what}")
+            raise EnrolmentError(f"{shown}. {what}")
     if "waiting" in stands.values():
         raise DoubtError(f"{shown}. Approve its request: fedpriv provision FILE --approve REQUEST")
-    expires = {name: registry.sites[name].expires for name in stands}
+    expires = {name: site_keys.sites[name].expires for name in stands}
     soon = [name for name, when in expires.items() if when is not None and when - now < SOON]
     if soon:
         raise DoubtError(f"{shown}; renew within 30 days: {', '.join(soon)}")

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message, MessageType
 
-from fedpriv_server.link import Kept, Link
+from fedpriv_server.broker import MessageBroker, read_reply
+from fedpriv_server.flower.messages import set_message_id
+from fedpriv_server.flower.state import Kept
 from fedpriv_server.one_run import OneRunGrid
-from fedpriv_server.shape import Room
+from fedpriv_server.shape import UploadLimits
 from fedpriv_server.upload import Upload
 
 MARGIN = 600.0  # seconds that a message outlives the wait for its reply
@@ -48,13 +50,13 @@ class _Request:
 
 
 class NetworkGrid(OneRunGrid):
-    """Sends to the nodes of a link and gathers what they answer.
+    """Sends to the nodes of a broker and gathers what they answer.
 
     Use one at a time: it holds the requests of one round.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, broker: MessageBroker) -> None:
+        self._broker = broker
         self._lock = threading.RLock()
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
@@ -63,14 +65,14 @@ class NetworkGrid(OneRunGrid):
         self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
         self._forgetful: set[int] = set()  # nodes to tell everything, as soon as it may be
         self._arriving: dict[str, Message] = {}  # replies that are not complete yet
-        link.traffic = self
+        broker.traffic = self
 
     # What Flower's strategies use
 
     def get_node_ids(self) -> list[int]:
         """The nodes that are there now, in order of their sites' names."""
-        names = self._link.names
-        there = [node for node in names if self._link.presence.is_there(node)]
+        names = self._broker.names
+        there = [node for node in names if self._broker.presence.is_there(node)]
         return sorted(there, key=lambda node: names[node])
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -82,20 +84,22 @@ class NetworkGrid(OneRunGrid):
         request = _Request(
             key=uuid.uuid4().hex,
             node=metadata.dst_node_id,
-            content=self._link.keep(message.content),
-            upload=self._link.expect(metadata.dst_node_id, Room.of_reply_to(message.content)),
+            content=self._broker.keep(message.content),
+            upload=self._broker.expect(
+                metadata.dst_node_id, UploadLimits.of_reply_to(message.content)
+            ),
             kind=metadata.message_type,
             group=metadata.group_id,
             ttl=timeout + MARGIN,
         )
-        metadata.__dict__["_message_id"] = request.key
+        set_message_id(message, request.key)
         with self._lock:
             self._open[request.key] = request
             if request.kind == MessageType.QUERY:
                 old = self._greetings.get(request.node)
                 self._greetings[request.node] = request
                 if old is not None:
-                    self._link.release(old.content)
+                    self._broker.release(old.content)
             self._post(request)
         return request
 
@@ -127,7 +131,7 @@ class NetworkGrid(OneRunGrid):
                     finally:  # also when nobody asks for more
                         self._close(request)
                 left = deadline - time.monotonic()
-                if left <= 0 or not any(self._link.presence.is_there(r.node) for r in waiting):
+                if left <= 0 or not any(self._broker.presence.is_there(r.node) for r in waiting):
                     break
                 self._news.wait(min(left, 0.5))
         finally:
@@ -138,7 +142,7 @@ class NetworkGrid(OneRunGrid):
         """The requests with a complete reply. One whose reply is on its way is not among them."""
         with self._lock:
             by_message = {posted: item for item in requests for posted in item.posted}
-            for reply in self._link.replies(set(by_message)):
+            for reply in self._broker.replies(set(by_message)):
                 self._arriving[reply.metadata.reply_to_message_id] = reply
             arriving = list(self._arriving.items())
         for message_id, reply in arriving:
@@ -149,7 +153,7 @@ class NetworkGrid(OneRunGrid):
                     yield request, reply
 
     def _read(self, request: _Request, reply: Message) -> Message:
-        return self._link.read(reply, request.upload, request.key)
+        return read_reply(reply, request.upload, request.key)
 
     def _close(self, request: _Request) -> None:
         with self._lock:
@@ -157,17 +161,17 @@ class NetworkGrid(OneRunGrid):
             self._withdraw(request)
             request.upload.remove()
             if request is not self._greetings.get(request.node):  # that is kept to be said again
-                self._link.release(request.content)
+                self._broker.release(request.content)
 
     def _withdraw(self, request: _Request) -> None:
-        self._link.discard(set(request.posted))
+        self._broker.discard(set(request.posted))
         for message_id in request.posted:
             self._arriving.pop(message_id, None)
         request.posted.clear()
 
     def _post(self, request: _Request) -> None:
         request.taken.clear()
-        posted = self._link.post(
+        posted = self._broker.post(
             request.upload, request.content, request.kind, request.group, request.ttl
         )
         if posted is not None:
@@ -179,7 +183,7 @@ class NetworkGrid(OneRunGrid):
             newcomers, self._newcomers = self._newcomers, set()
         return newcomers
 
-    # What the link tells of its nodes
+    # What the broker tells of its nodes
 
     def arrived(self, node: int) -> None:
         """A new process knows nothing: say again what the job is, then what is unanswered."""

@@ -17,7 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedpriv.config.job import ServerSection
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv_server.handshake import Refusals, watch
 from fedpriv_server.prompt import PromptProtocol
 
@@ -41,13 +41,13 @@ class ServerTls:
         """What a federation file says of it.
 
         Raises:
-            KitError: a file is missing.
+            EnrolmentError: a file is missing.
         """
         pki = section.pki
         for needed in (pki / "server.crt", pki / "server.key", pki / "ca.crt"):
             if not needed.exists():
                 fix = "Make it: fedpriv provision federation.toml"
-                raise KitError(f"{needed}: no such file. {fix}")
+                raise EnrolmentError(f"{needed}: no such file. {fix}")
         authority = pki / "ca.crt" if section.client_certificates else None
         return cls(pki / "server.crt", pki / "server.key", authority)
 
@@ -62,7 +62,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
 
     Raises:
         ConfigError: the address can't be bound.
-        KitError: certificate and key are not of each other, or can't be read.
+        EnrolmentError: certificate and key are not of each other, or can't be read.
     """
     try:
         listening = socket.create_server(address, backlog=256, family=_family(address[0]))
@@ -98,7 +98,7 @@ def serving(app: FastAPI, address: tuple[str, int], tls: ServerTls | None) -> It
         config.load()
     except OSError as error:  # ssl.SSLError is one
         listening.close()
-        raise KitError(
+        raise EnrolmentError(
             f"{options.get('ssl_certfile')}: can't be used with {options.get('ssl_keyfile')}"
             f" ({error.args[-1]}). Copy both from `pki/` of the same `fedpriv provision`."
         ) from None

@@ -1,4 +1,4 @@
-"""Make what a federation file needs to go over the network: keys, certificates, kits.
+"""Make what a federation file needs to go over the network: keys, certificates, enrolments.
 
 Running it again makes what is missing and leaves the rest. A key is replaced only where the
 coordinator says so, and one that was replaced or revoked is never accepted again.
@@ -17,7 +17,7 @@ from pathlib import Path
 from cryptography import x509
 
 from fedpriv.config.job import JobConfig
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import private_folder, try_lock, write_atomic
 from fedpriv.pki.certificates import (
     Description,
@@ -27,12 +27,18 @@ from fedpriv.pki.certificates import (
     load_certificate,
 )
 from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.enrolment import Manifest, is_signed, new_manifest
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
-from fedpriv.pki.kit import Manifest, is_signed, new_manifest
 from fedpriv_server.authority import Authority, Passphrase
-from fedpriv_server.orders import SERVER, Orders, check_orders, read_requests, server_names
-from fedpriv_server.registry import Registry, Site
+from fedpriv_server.provision_options import (
+    SERVER,
+    ProvisionOptions,
+    check_options,
+    read_requests,
+    server_names,
+)
 from fedpriv_server.site_file import site_file
+from fedpriv_server.site_keys import Site, SiteKeys
 
 
 @dataclass
@@ -50,9 +56,13 @@ class Provisioned:
 
 
 def provision(
-    config: JobConfig, orders: Orders, *, passphrase: Passphrase, now: datetime | None = None
+    config: JobConfig,
+    options: ProvisionOptions,
+    *,
+    passphrase: Passphrase,
+    now: datetime | None = None,
 ) -> Provisioned:
-    """Make what `config` needs in its ``[server] pki`` folder, and carry out `orders`.
+    """Make what `config` needs in its ``[server] pki`` folder, and carry out `options`.
 
     Args:
         config: with absolute paths, as `load_job` gives it.
@@ -60,14 +70,14 @@ def provision(
 
     Raises:
         ConfigError: the file, or an order, names something that can't be.
-        KitError: something in the folder is damaged, missing or contradicts the orders.
+        EnrolmentError: something in the folder is damaged, missing or contradicts the options.
         OSError: the folder can't be written.
     """
     server = config.server
     if server is None:
         raise ConfigError("is missing", key="server", fix="State the address that sites dial.")
     names = server_names(server)
-    requests = read_requests(orders.approve)
+    requests = read_requests(options.approve)
     now = now or datetime.now(UTC)
     with _alone(server.pki):
         if Authority.exists(server.pki):
@@ -77,29 +87,29 @@ def provision(
                 server.pki,
                 config.job.name,
                 passphrase=passphrase,
-                encrypt=orders.encrypt,
+                encrypt=options.encrypt,
                 now=now,
             )
             done = [f"Made the authority of federation {authority.name!r}."]
         if now > authority.certificate.not_valid_after_utc:
-            raise KitError(
+            raise EnrolmentError(
                 f"{server.pki}: the authority expired on"
                 f" {authority.certificate.not_valid_after_utc:%Y-%m-%d}, and all certificates with"
                 " it. Provision into a new folder."
             )
-        check_orders(config, orders, requests, authority.registry)
-        if orders.encrypt and not authority.is_encrypted:
+        check_options(config, options, requests, authority.site_keys)
+        if options.encrypt and not authority.is_encrypted:
             authority.encrypt(passphrase())
             done.append("Put the authority's key under a passphrase.")
-        work = _Work(config, server.address, names, authority, orders, requests, now, done)
-        for name in orders.revoke:
-            work.revoke(authority.registry.sites[name])
+        work = _Work(config, server.address, names, authority, options, requests, now, done)
+        for name in options.revoke:
+            work.revoke(authority.site_keys.sites[name])
         for one in config.sites:
             work.site(one.name)
         described = work.server()
-        for site in authority.registry.sites.values():
+        for site in authority.site_keys.sites.values():
             if site.certificate is not None and site.revoked is None:
-                work.kit(site, site.certificate)
+                work.enrolment(site, site.certificate)
     return Provisioned(authority, described, done)
 
 
@@ -111,28 +121,28 @@ class _Work:
     address: str
     names: tuple[str, ...]
     authority: Authority
-    orders: Orders
+    options: ProvisionOptions
     requests: dict[str, PublicKey]
     now: datetime
     done: list[str]
 
     def revoke(self, site: Site) -> None:
         if site.revoked is None:
-            self._registry.write(replace(site, revoked=self.now.replace(microsecond=0)))
+            self._site_keys.write(replace(site, revoked=self.now.replace(microsecond=0)))
             self.done.append(f"{site.name}: revoked; the server lets it in no more.")
 
     def site(self, name: str) -> None:
         """Certify a site of the file, if it is new, has sent a request, or is to be renewed."""
-        before, request = self._registry.sites.get(name), self.requests.get(name)
+        before, request = self._site_keys.sites.get(name), self.requests.get(name)
         if before is not None and request is not None:
             self._approve(before, request)
         elif before is not None:
-            if name in self.orders.renew:
+            if name in self.options.renew:
                 self._renew(before)
         elif request is not None:
             self._certify(Site(name, "site"), request)
-        elif self.orders.keys_at_sites:
-            self._registry.write(Site(name, "site"))
+        elif self.options.keys_at_sites:
+            self._site_keys.write(Site(name, "site"))
             self.done.append(f"{name}: waits for the request that fedpriv-client enroll makes.")
         else:
             self._certify(Site(name, "here"), _own_key(self._folder(name) / "site.key"))
@@ -140,14 +150,14 @@ class _Work:
     def _approve(self, site: Site, key: PublicKey) -> None:
         is_its_key = fingerprint(key) == site.fingerprint
         if is_its_key and site.revoked is not None:
-            raise KitError(
+            raise EnrolmentError(
                 f"The key {site.fingerprint} of site {site.name!r} was revoked, and is never"
                 " accepted again. The site has to enroll with a new one."
             )
-        if site.certificate is not None and site.name not in self.orders.renew:
+        if site.certificate is not None and site.name not in self.options.renew:
             if is_its_key:
                 return
-            raise KitError(
+            raise EnrolmentError(
                 f"Site {site.name!r} has another key, {site.fingerprint}, and this request is for"
                 f" {fingerprint(key)}. If the site says that this is its new one, add --renew"
                 f" {site.name}: the other is then refused."
@@ -162,7 +172,7 @@ class _Work:
             self._certify(site, key.public_key())
             return
         if site.certificate is None or site.revoked is not None:
-            raise KitError(
+            raise EnrolmentError(
                 f"Site {site.name!r} makes its own key and has none that is accepted. It sends a"
                 " request made by fedpriv-client enroll; --approve takes it."
             )
@@ -175,9 +185,9 @@ class _Work:
         if site.fingerprint is not None and site.fingerprint != fingerprint(key):
             retired += (site.fingerprint,)
         certificate = self.authority.certify_site(
-            key, site.name, days=self.orders.days, now=self.now
+            key, site.name, days=self.options.days, now=self.now
         )
-        self._registry.write(Site(site.name, site.key_made, certificate, None, retired))
+        self._site_keys.write(Site(site.name, site.key_made, certificate, None, retired))
         self.done.append(
             f"{site.name}: certified its key {fingerprint(key)}, made"
             f" {'here' if site.key_made == 'here' else 'at the site'}."
@@ -186,13 +196,13 @@ class _Work:
     def server(self) -> Description:
         """Make the server's key and certificate, if they are missing or for other names."""
         folder = self.authority.folder
-        if SERVER in self.orders.renew:
+        if SERVER in self.options.renew:
             write_key(folder / "server.key", new_key(), replace=True)
         key, path = _own_key(folder / "server.key"), folder / "server.crt"
         found = self._server_certificate(path, key) if path.exists() else None
         if found is None or found.names != self.names:
             made = self.authority.certify_server(
-                key, self.names, days=self.orders.days, now=self.now
+                key, self.names, days=self.options.days, now=self.now
             )
             write_atomic(path, certificate_pem(made))
             found = describe(made)
@@ -209,15 +219,15 @@ class _Work:
             found = load_certificate(path)
             starts = describe(found).starts  # one that expired is replaced by --renew alone
             return check_certificate(found, ca, use="server", path=path, key=key, now=starts)
-        except KitError:
+        except EnrolmentError:
             return None
 
-    def kit(self, site: Site, certificate: x509.Certificate) -> None:
+    def enrolment(self, site: Site, certificate: x509.Certificate) -> None:
         """Complete what a site is sent. Its own file is written once, and then left alone."""
         folder = private_folder(self._folder(site.name))
         key = folder / "site.key"
         if key.exists() and fingerprint(load_key(key).public_key()) != site.fingerprint:
-            raise KitError(
+            raise EnrolmentError(
                 f"{key}: is not the key of the site's certificate; a renewal was cut short. Run"
                 f" fedpriv provision again with --renew {site.name}."
             )
@@ -225,7 +235,7 @@ class _Work:
         _write(folder / "site.crt", certificate_pem(certificate))
         if not (folder / "site.toml").exists():
             write_atomic(folder / "site.toml", site_file(self.config, site.name, self.address))
-        self._manifest(folder / "kit.json", certificate)
+        self._manifest(folder / "enrolment.json", certificate)
 
     def _manifest(self, path: Path, certificate: x509.Certificate) -> None:
         manifest = new_manifest(
@@ -247,20 +257,20 @@ class _Work:
             return
         write_document(path, self.authority.sign(manifest))
         privately = " privately: its key is in there" if path.with_name("site.key").exists() else ""
-        self.done.append(f"{manifest.site}: wrote its kit. Send it {path.parent}{privately}.")
+        self.done.append(f"{manifest.site}: wrote its enrolment. Send it {path.parent}{privately}.")
 
     @property
-    def _registry(self) -> Registry:
-        return self.authority.registry
+    def _site_keys(self) -> SiteKeys:
+        return self.authority.site_keys
 
     def _folder(self, name: str) -> Path:
-        return self.authority.folder / "kits" / name
+        return self.authority.folder / "enrolments" / name
 
 
 def _read_manifest(path: Path) -> Manifest | None:
     try:
         return read_document(path, Manifest, fix="")
-    except KitError:
+    except EnrolmentError:
         return None
 
 
@@ -282,7 +292,7 @@ def _alone(folder: Path) -> Iterator[None]:
     descriptor = os.open(private_folder(folder), os.O_RDONLY)
     try:
         if not try_lock(descriptor, fcntl.LOCK_EX):
-            raise KitError(f"{folder}: another fedpriv provision is at work there.")
+            raise EnrolmentError(f"{folder}: another fedpriv provision is at work there.")
         yield
     finally:
         os.close(descriptor)

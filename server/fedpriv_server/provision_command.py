@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 
 if TYPE_CHECKING:
     from fedpriv_server.provision import Provisioned
@@ -50,10 +50,10 @@ def provision(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """Make the keys, certificates and kits of a federation; again: only what is missing."""
+    """Make the keys, certificates and enrolments of a federation; again: only what is missing."""
     from fedpriv.config.load import load_job
-    from fedpriv_server.orders import Orders
     from fedpriv_server.provision import provision as make
+    from fedpriv_server.provision_options import ProvisionOptions
 
     @cache
     def passphrase() -> bytes:
@@ -62,11 +62,13 @@ def provision(
         )
         return str(given).encode()
 
-    orders = Orders(days, approve or (), revoke or (), renew or (), keys_at_sites, encrypt_ca)
+    options = ProvisionOptions(
+        days, approve or (), revoke or (), renew or (), keys_at_sites, encrypt_ca
+    )
     try:
-        made = make(load_job(file), orders, passphrase=passphrase)
+        made = make(load_job(file), options, passphrase=passphrase)
     except OSError as error:
-        raise KitError(f"{error.filename}: can't be written: {error.strerror}.") from None
+        raise EnrolmentError(f"{error.filename}: can't be written: {error.strerror}.") from None
     now = datetime.now(UTC)
     if as_json:
         print(json.dumps(summary(made, now), indent=2))
@@ -99,9 +101,11 @@ def summary(made: Provisioned, now: datetime) -> dict[str, Any]:
                 "key_made": site.key_made,
                 "expires": site.expires and _iso(site.expires),
                 "status": site.status(now),
-                "kit": str(authority.folder / "kits" / name) if site.certificate else None,
+                "enrolment": str(authority.folder / "enrolments" / name)
+                if site.certificate
+                else None,
             }
-            for name, site in authority.registry.sites.items()
+            for name, site in authority.site_keys.sites.items()
         },
         "done": made.done,
         "advice": _advice(made, now),
@@ -112,7 +116,7 @@ def _advice(made: Provisioned, now: datetime) -> list[str]:
     """What the coordinator has to do next."""
     from fedpriv.pki.certificates import SOON
 
-    sites = made.authority.registry.sites.values()
+    sites = made.authority.site_keys.sites.values()
     dates = [
         ("server", made.server.expires),
         *((s.name, s.expires) for s in sites if not s.revoked),

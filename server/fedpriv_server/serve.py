@@ -1,4 +1,4 @@
-"""A job over the network: listen, let the registry's sites in, run the rounds."""
+"""A job over the network: listen, let the sites of `sites.json` in, run the rounds."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from fedpriv.heap import share_heap
 from fedpriv.process import Status
 from fedpriv.report import write_report
 from fedpriv.training.pool import WorkerPool
+from fedpriv_server.broker import MessageBroker
+from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.job import Job
-from fedpriv_server.link import Link
 from fedpriv_server.listen import ServerTls, serving
-from fedpriv_server.registry import Registry
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.site_keys import SiteKeys
 
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
 REMIND = 60.0  # seconds between two complaints of who is missing
-REVIEW = 2.0  # seconds between two looks at the registry
+REVIEW = 2.0  # seconds between two looks at `sites.json`
 AGAIN = (1.0, 60.0)  # seconds before a failed round is asked again: at first, at most
 
 
 def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) -> RunDirectory:
-    """Run a job with the sites of its registry; go on with it if it was stopped before.
+    """Run a job with the sites of its `sites.json`; go on with it if it was stopped before.
 
     Args:
         out: the run directory, new or of the same job.
@@ -45,14 +46,14 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
 
     Raises:
         ConfigError: the file is not for the network, or the address can't be used.
-        KitError: the certificates or the registry can't be used.
+        EnrolmentError: the certificates or `sites.json` can't be used.
         RunError: the directory holds another run.
         RoundError: too few sites will ever accept or answer.
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
     section = _server_section(config, source)
     address = _bound(section, plain, source)
-    registry = Registry.read(section.pki / "sites.json")
+    site_keys = SiteKeys.read(section.pki / "sites.json")
     tls = None if plain else ServerTls.of(section)
     share_heap()
     with only_run(out):
@@ -60,14 +61,14 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         if run.info["status"] == "finished":
             log.info("%s: the job is finished.", out)
         else:
-            _serve(config, run, registry, address, tls)
+            _serve(config, run, site_keys, address, tls)
     return run
 
 
 def _serve(
     config: JobConfig,
     run: RunDirectory,
-    registry: Registry,
+    site_keys: SiteKeys,
     address: tuple[str, int],
     tls: ServerTls | None,
 ) -> None:
@@ -78,12 +79,12 @@ def _serve(
             status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
             healthy = stack.enter_context(health_service(config.server.health, "server.health"))
             stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
-            link = Link(out / "link")
-            grid = NetworkGrid(link)
-            door = _Door(link, registry, {site.name for site in config.sites})
+            broker = MessageBroker(out / "link")
+            grid = NetworkGrid(broker)
+            door = _Door(broker, site_keys, {site.name for site in config.sites})
             door.review()
-            port = stack.enter_context(serving(link.app(), address, tls))
-            stack.callback(link.close)
+            port = stack.enter_context(serving(fleet_api(broker), address, tls))
+            stack.callback(broker.close)
             stack.enter_context(door.watched())
             log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
             healthy(True)
@@ -95,8 +96,8 @@ def _serve(
 def _run(
     config: JobConfig, run: RunDirectory, grid: NetworkGrid, door: _Door, status: Status
 ) -> None:
-    names = door.link.names
-    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.link.names.get(node))
+    names = door.broker.names
+    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.broker.names.get(node))
     gc.freeze()  # what is imported and loaded by now is no garbage, and need not be looked at
     assembly = Assembly(config, grid, door, status, job)
 
@@ -124,7 +125,7 @@ def _run(
     finally:
         if run.info["status"] != "preparing":
             try:
-                collect_reports(grid, run, door.link.names)
+                collect_reports(grid, run, door.broker.names)
                 write_report(run.path)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
@@ -184,14 +185,14 @@ class Assembly:
 
     def missing(self) -> list[str]:
         """Names of the sites that are not there."""
-        names = self._door.link.names
+        names = self._door.broker.names
         there = {names[node] for node in self._grid.get_node_ids() if node in names}
         return sorted({site.name for site in self._config.sites} - there)
 
     def sites(self, states: dict[str, str] | None = None) -> dict[str, Any]:
         """What is known of each site: whether it is there, and how it answered last."""
         self._states |= states or {}
-        strategy, names = self._job.strategy, self._door.link.names
+        strategy, names = self._job.strategy, self._door.broker.names
         refused = {names.get(node): refusal for node, refusal in strategy.refused.items()}
         missing = set(self.missing())
         shown = {}
@@ -210,39 +211,39 @@ class Assembly:
 
 
 class _Door:
-    """Lets in whom the registry admits, and nobody else, for as long as it does."""
+    """Lets in whom `sites.json` admits, and nobody else, for as long as it does."""
 
-    def __init__(self, link: Link, registry: Registry, wanted: set[str]) -> None:
-        self.link, self._registry, self._wanted = link, registry, wanted
+    def __init__(self, broker: MessageBroker, site_keys: SiteKeys, wanted: set[str]) -> None:
+        self.broker, self._site_keys, self._wanted = broker, site_keys, wanted
         self._let_in: dict[str, bytes] = {}
 
     def review(self) -> None:
-        """Let in and turn out, by what the registry says now."""
+        """Let in and turn out, by what `sites.json` says now."""
         try:
-            if self._registry.reload_if_changed():
-                log.info("%s: read again.", self._registry.path)
+            if self._site_keys.reload_if_changed():
+                log.info("%s: read again.", self._site_keys.path)
         except FedprivError as error:
             log.error("%s Nobody new is let in.", error)
         admitted = {
             site.name: site.public_key
-            for site in self._registry.admissible()
+            for site in self._site_keys.admissible()
             if site.name in self._wanted and site.public_key is not None
         }
         for name, key in list(self._let_in.items()):
             if admitted.get(name) != key:
-                self.link.dismiss(name)
+                self.broker.dismiss(name)
                 del self._let_in[name]
                 log.warning(
                     "Site %s is turned out: its key was revoked, replaced or expired.", name
                 )
         for name, key in admitted.items():
             if name not in self._let_in:
-                self.link.admit(name, key)
+                self.broker.admit(name, key)
                 self._let_in[name] = key
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Review the registry now and then while the context lasts."""
+        """Review them now and then while the context lasts."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -250,9 +251,9 @@ class _Door:
                 try:
                     self.review()
                 except Exception as error:  # or nobody would be turned out any more
-                    log.exception("The registry was not reviewed: %s", type(error).__name__)
+                    log.exception("The keys of sites were not reviewed: %s", type(error).__name__)
 
-        thread = threading.Thread(target=watch, name="registry", daemon=True)
+        thread = threading.Thread(target=watch, name="site-keys", daemon=True)
         thread.start()
         try:
             yield

@@ -13,12 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flwr.app import RecordDict
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
-from flwr.supercore.inflatable.inflatable_utils import validate_object_content
 
 from fedpriv.errors import ProtocolError
 from fedpriv.wire import BLOCK
+from fedpriv_server.flower.messages import ObjectTree, object_head
 
 SLACK = 1 << 20  # bytes of a reply beside its values
 RECORDS = 4
@@ -34,7 +32,7 @@ _ARRAY = 3  # the level of an Array
 
 
 @dataclass(frozen=True)
-class Room:
+class UploadLimits:
     """What a reply may take.
 
     Attributes:
@@ -46,7 +44,7 @@ class Room:
     arrays: int = 0
 
     @classmethod
-    def of_reply_to(cls, content: RecordDict) -> Room:
+    def of_reply_to(cls, content: RecordDict) -> UploadLimits:
         """A site answers with no more values than it was sent, in any of the wire's formats."""
         arrays = [array for record in content.array_records.values() for array in record.values()]
         return cls(SLACK + sum(len(array.data) for array in arrays), 2 * len(arrays))
@@ -60,13 +58,13 @@ class Place:
     children: tuple[str, ...]
 
 
-def outline(tree: ObjectTree, room: Room) -> dict[str, Place]:
+def outline(tree: ObjectTree, limits: UploadLimits) -> dict[str, Place]:
     """The place of each object of a reply, by its id.
 
     Raises:
-        ProtocolError: it is of another shape, or larger than its room.
+        ProtocolError: it is of another shape, or larger than it may be.
     """
-    most = (1, 1, RECORDS, room.arrays, room.arrays, 0)
+    most = (1, 1, RECORDS, limits.arrays, limits.arrays, 0)
     places: dict[str, Place] = {}
     nodes, level = [tree], 0
     while nodes:
@@ -94,8 +92,7 @@ def check(content: bytes, place: Place) -> None:
     if len(content) > largest:
         raise ProtocolError(f"An object of {len(content)} bytes; {largest} are enough.")
     try:
-        validate_object_content(content)
-        kind, children, _ = get_object_head_values_from_object_content(content)
+        kind, children = object_head(content)
     except Exception as error:  # whatever a site may have put together
         raise ProtocolError(f"An object can't be read ({type(error).__name__}).") from None
     if kind not in kinds or tuple(children) != place.children:

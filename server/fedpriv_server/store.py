@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flwr.supercore.inflatable.inflatable_object import get_object_id
-from flwr.supercore.inflatable.inflatable_utils import validate_object_content
-from flwr.supercore.object_store import NoObjectInStoreError
-from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from fedpriv_server.flower.messages import object_head, object_id_of
+from fedpriv_server.flower.state import InMemoryObjectStore, NoObjectInStoreError
 
 LARGE = 64 << 10  # bytes from which an object is a file
 
@@ -28,9 +26,9 @@ class FolderStore(InMemoryObjectStore):
         if len(object_content) < LARGE:
             super().put(object_id, object_content)
             return
-        if get_object_id(object_content) != object_id:
+        if object_id_of(object_content) != object_id:
             raise ValueError(f"Object {object_id} is not what its name says.")
-        validate_object_content(object_content)
+        object_head(object_content)  # raises unless it is an object
         with self.lock_store:
             entry = self.store.get(object_id)
             if entry is None:
@@ -60,14 +58,3 @@ class FolderStore(InMemoryObjectStore):
             super().delete(object_id)  # calls this for what it refers to
             if object_id not in self.store:
                 (self._folder / object_id).unlink(missing_ok=True)
-
-    def pin(self, object_id: str) -> None:
-        """Hold an object that was announced, and what it refers to."""
-        with self.lock_store:
-            self.store[object_id].ref_count += 1
-
-    def unpin(self, object_id: str) -> None:
-        """Let a pinned object go, unless something else refers to it."""
-        with self.lock_store:
-            self.store[object_id].ref_count -= 1
-            self.delete(object_id)

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from flwr.app.message import Array
-from flwr.app.message.arraychunk import ArrayChunk
-from flwr.proto.message_pb2 import ObjectTree
-from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_id
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedpriv.errors import ProtocolError
-from fedpriv_server.shape import RECORDS, Place, Room, check, outline
+from fedpriv_server.flower.messages import ArrayChunk, ObjectTree, object_body, object_id_of
+from fedpriv_server.shape import RECORDS, Place, UploadLimits, check, outline
 from fedpriv_server.store import LARGE
 
 
@@ -30,16 +27,16 @@ class Upload:
     Args:
         node: who may reply.
         folder: for what is large; made when needed.
-        room: what the reply may take.
+        limits: what the reply may take.
 
     Attributes:
         session: names the upload while objects are sent, to its site alone.
     """
 
-    def __init__(self, node: int, folder: Path, room: Room) -> None:
+    def __init__(self, node: int, folder: Path, limits: UploadLimits) -> None:
         self.node = node
         self.session: str | None = None
-        self._folder, self._token_file = folder, room
+        self._folder, self._limits = folder, limits
         self._lock = threading.Lock()
         self._replies: dict[str, str] = {}  # message → the one reply to it
         self._reply = ""
@@ -54,7 +51,7 @@ class Upload:
         Raises:
             ProtocolError: no reply looks like that, or another was announced already.
         """
-        places = outline(tree, self._token_file)
+        places = outline(tree, self._limits)
         with self._lock:
             if self._is_settled:
                 return
@@ -79,15 +76,15 @@ class Upload:
             ProtocolError: it is not expected, not what its name says, or too large.
             OSError: there is no space.
         """
-        if get_object_id(content) != key:
+        if object_id_of(content) != key:
             raise ProtocolError("An object is not what its name says.")
         with self._lock:
             if self._is_settled or key not in self._places:
                 raise ProtocolError("An object is not expected.")
             if key in self._sizes:
                 return
-            if sum(self._sizes.values()) + len(content) > self._token_file.size:
-                raise ProtocolError(f"A reply of more than {self._token_file.size} bytes.")
+            if sum(self._sizes.values()) + len(content) > self._limits.size:
+                raise ProtocolError(f"A reply of more than {self._limits.size} bytes.")
             check(content, self._places[key])
             self._sizes[key] = len(content)
             if len(content) < LARGE:
@@ -115,14 +112,14 @@ class Upload:
             Exception: of any kind; the objects are only known to have the right references.
         """
         (root,) = self._places[self._reply].children
-        names = json.loads(get_object_body(self._get(root), RecordDict))
+        names = json.loads(object_body(self._get(root), RecordDict))
         if len(names) > RECORDS:
             raise ProtocolError(f"A reply of {len(names)} records.")
         content = RecordDict()
         for name, key in names.items():
             raw = self._get(key)
             if raw.startswith(ArrayRecord.__qualname__.encode()):
-                references = json.loads(get_object_body(raw, ArrayRecord))
+                references = json.loads(object_body(raw, ArrayRecord))
                 if not isinstance(references, dict):
                     raise ProtocolError("Arrays without names.")
                 content[name] = StoredArrays(references, self._array)
@@ -138,7 +135,7 @@ class Upload:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _array(self, key: str) -> Array:
-        says = json.loads(get_object_body(self._get(key), Array))
+        says = json.loads(object_body(self._get(key), Array))
         if says["arraychunk_ids"] != [0]:  # the same one many times makes much out of little
             raise ProtocolError("An array of other than one chunk.")
         (chunk,) = self._places[key].children
@@ -146,7 +143,7 @@ class Upload:
             dtype=says["dtype"],
             shape=tuple(says["shape"]),
             stype=says["stype"],
-            data=get_object_body(self._get(chunk), ArrayChunk),
+            data=object_body(self._get(chunk), ArrayChunk),
         )
 
     def _get(self, key: str) -> bytes:
@@ -172,23 +169,22 @@ class StoredArrays(ArrayRecord):
 
     def __init__(self, references: dict[str, str], load: Callable[[str], Array]) -> None:
         super().__init__()
-        self.__dict__["_references"], self.__dict__["_load"] = references, load
+        self._references, self._load = references, load
 
     def __getitem__(self, name: str) -> Array:
-        load: Callable[[str], Array] = self.__dict__["_load"]
-        return load(self.__dict__["_references"][name])
+        return self._load(self._references[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.__dict__["_references"])
+        return iter(self._references)
 
     def __len__(self) -> int:
-        return len(self.__dict__["_references"])
+        return len(self._references)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.__dict__["_references"]
+        return name in self._references
 
     def keys(self) -> Any:
-        return self.__dict__["_references"].keys()
+        return self._references.keys()
 
     def values(self) -> Any:
         return (self[name] for name in self)

@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
+from fedpriv_server.flower import messages as flower
+from fedpriv_server.flower.messages import APP_FAILED, SERVER_NODE, set_message_id
 from fedpriv_server.one_run import OneRunGrid
 
-# Flower's code for an exception in a ClientApp; its text stays with the node.
-CLIENT_APP_ERROR = 2
-SERVER_NODE = 1  # as in Flower's own link
 FIRST_SITE = SERVER_NODE + 1
 RUN = 1
 
 
 def set_identity() -> None:
-    """Tell Flower's Message constructor who the process is; its launchers would do so."""
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = RUN, RUN, SERVER_NODE
+    """Make this process the server of an inline run, for the messages that it makes."""
+    flower.set_identity(RUN, RUN)
 
 
 class InlineGrid(OneRunGrid):
@@ -65,7 +63,7 @@ class InlineGrid(OneRunGrid):
         ids = []
         for message in messages:
             number = uuid.uuid4().hex
-            message.metadata.__dict__["_message_id"] = number
+            set_message_id(message, number)
             self._pending[number] = self._pool.submit(self._work, copy.deepcopy(message))
             ids.append(number)
         return ids
@@ -95,5 +93,7 @@ class InlineGrid(OneRunGrid):
             reply = self._apps[node](message, self._contexts[node])
             reply = copy.deepcopy(reply)
         except Exception:
-            reply = Message(Error(code=CLIENT_APP_ERROR), reply_to=message)
+            reply = Message(
+                Error(code=APP_FAILED), reply_to=message
+            )  # its text stays with the node
         return reply

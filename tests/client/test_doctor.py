@@ -75,7 +75,7 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     before = tree(file.parent)
     code, found = examined(file, "--offline")
     assert code == 0, found
-    order = "site file,packages,device,clock,kit,signing key,ledger,disk,records,model,memory"
+    order = "site file,packages,device,clock,enrolment,signing key,ledger,disk,records,model,memory"
     assert list(found) == order.split(",")
     assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
     assert tree(file.parent) == before
@@ -89,7 +89,7 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
         ("ledger", 2, "size = 24", "size = 25", "fixed as 24"),
         ("ledger", 2, "elsewhere/witness", "/proc/version", "can't be written to"),
         ("model", 2, 'model_digest = "', 'model_digest = "sha256:' + "0" * 64 + '" # "', "digest"),
-        ("kit", 3, "site.key", "none.key", "none.key"),
+        ("enrolment", 3, "site.key", "none.key", "none.key"),
         ("device", 2, "[data]", '[compute]\n device = "cuda:9"\n[data]', "compute.device"),
     ],
 )
@@ -112,8 +112,8 @@ def test_a_certificate_that_ends_soon_is_told(
 ) -> None:
     from fedpriv.config.load import load_job
     from fedpriv.pki import certificates
-    from fedpriv_server.orders import Orders
     from fedpriv_server.provision import provision
+    from fedpriv_server.provision_options import ProvisionOptions
 
     federation = tmp_path / "federation.toml"
     federation.write_text(
@@ -122,8 +122,8 @@ def test_a_certificate_that_ends_soon_is_told(
         '[model]\nname = "embedded"\n[data]\ncolumns = { text = "text" }\n'
         '[evaluation]\ndata = "held-out.jsonl"\n[[sites]]\nname = "clinic"\n'
     )
-    provision(load_job(federation), Orders(), passphrase=lambda: b"")
-    file = tmp_path / "pki/kits/clinic/site.toml"
+    provision(load_job(federation), ProvisionOptions(), passphrase=lambda: b"")
+    file = tmp_path / "pki/enrolments/clinic/site.toml"
     filled = {"path": '"notes.jsonl"', "size": "24", "epsilon": "9.0", "per_job": "3.0"}
     filled["model_digest"] = f'"{digest_of("embedded")}"'
     for key, value in filled.items():
@@ -131,9 +131,9 @@ def test_a_certificate_that_ends_soon_is_told(
             re.sub(rf"^#! {key} = .*", f"{key} = {value}", file.read_text(), flags=re.M)
         )
     site = load_site(file)
-    assert look("kit", lambda: doctor._kit(site)).ok is True
+    assert look("enrolment", lambda: doctor._enrolment(site)).ok is True
     monkeypatch.setattr(certificates, "SOON", timedelta(days=4000))
-    found = look("kit", lambda: doctor._kit(site))
+    found = look("enrolment", lambda: doctor._enrolment(site))
     assert found.ok is None
     assert "Ask the coordinator" in found.found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.keys import fingerprint, load_key, private_pem
 from fedpriv.pki.request import read_request
 from fedpriv_client.enroll import enroll
@@ -38,7 +38,7 @@ def test_a_key_that_is_there_is_never_replaced(tmp_path: Path) -> None:
     made = enroll(tmp_path, "cardiology")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for name in ("cardiology", "radiology"):
-        with pytest.raises(KitError, match=r"site\.key: is there already"):
+        with pytest.raises(EnrolmentError, match=r"site\.key: is there already"):
             enroll(tmp_path, name)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert before[made.key]
@@ -53,5 +53,5 @@ def test_a_name_that_no_site_can_have_is_refused(tmp_path: Path, name: str) -> N
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(KitError, match="file: can't be written"):
+    with pytest.raises(EnrolmentError, match="file: can't be written"):
         enroll(tmp_path / "file", "cardiology")

@@ -19,7 +19,7 @@ import fedpriv_client.service as service_module
 from fedpriv.errors import AdmissionError, CertificateError, ClockError
 from fedpriv.pki.keys import new_key
 from fedpriv.process import Status, read_status
-from fedpriv_client.link import Link
+from fedpriv_client.connection import ServerConnection
 from fedpriv_client.mailbox import MOST, Mailbox
 from fedpriv_client.service import Service
 
@@ -44,8 +44,8 @@ class Running:
 
     def __init__(self, server: Any, folder: Path) -> None:
         self.folder = folder
-        self.link = Link(server.address, None, new_key())
-        self.service = Service(self.link, Status(folder))
+        self.connection = ServerConnection(server.address, None, new_key())
+        self.service = Service(self.connection, Status(folder))
         self.answered: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -155,9 +155,9 @@ def test_what_may_heal_is_tried_again_once_a_connection_was_made(
         raise error("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(site.link, "receive", broken)
+        patch.setattr(site.connection, "receive", broken)
         if error is not ZeroDivisionError:
-            patch.setattr(site.link, "connect", broken)
+            patch.setattr(site.connection, "connect", broken)
         until(lambda: len(calls) > 8)
         assert "broken" in read_status(site.folder)["problem"] or error is ZeroDivisionError
     server.say(asked("good"))
@@ -174,7 +174,7 @@ def test_what_waiting_does_not_heal_ends_the_first_connection(
     def broken() -> None:
         raise error("broken")
 
-    monkeypatch.setattr(site.link, "connect", broken)
+    monkeypatch.setattr(site.connection, "connect", broken)
     with pytest.raises(error):
         site.start()
 

@@ -49,7 +49,10 @@ def test_paths_are_relative_to_the_file(file: Path) -> None:
     site = load_site(file, ["allow.model=base", "budget.witness='../usb/witness.json'"])
     assert site.site.state_dir == folder / "state"
     assert (site.server.ca, site.server.key) == (folder / "ca.crt", folder / "site.key")
-    assert (site.server.certificate, site.server.kit) == (folder / "site.crt", folder / "kit.json")
+    assert (site.server.certificate, site.server.enrolment) == (
+        folder / "site.crt",
+        folder / "enrolment.json",
+    )
     assert site.data.path == folder / "notes.jsonl"
     assert site.budget.witness == folder / "../usb/witness.json"
     assert site.allow.model == str(folder / "base")

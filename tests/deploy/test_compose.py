@@ -202,7 +202,7 @@ def test_what_is_prepared_is_where_it_belongs(demo: Demo) -> None:
             assert key.stat().st_uid == int(user)
     server = {path.name for path in demo.place("server").rglob("*")}
     assert {"server.key", "sites.json"} <= server
-    assert not server & {"ca.key", "site.key", "notes.jsonl.gz", "kits"}
+    assert not server & {"ca.key", "site.key", "notes.jsonl.gz", "enrolments"}
     again = subprocess.run([demo.folder / "prepare"], env=environment(), capture_output=True)
     assert again.returncode == 1
     assert b"is there already" in again.stderr

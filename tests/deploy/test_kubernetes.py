@@ -61,8 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         app.command("provision")(provision)
     made = CliRunner().invoke(app, ["provision", str(coordinator / "federation.toml")])
     assert made.exit_code == 0, made.output
-    shutil.copytree(coordinator / "pki" / "kits" / "surgery", folder / "site" / "kit")
-    file = folder / "site" / "kit" / "site.toml"
+    shutil.copytree(coordinator / "pki" / "enrolments" / "surgery", folder / "site" / "enrolment")
+    file = folder / "site" / "enrolment" / "site.toml"
     file.write_text(
         file.read_text()
         .replace('state_dir = "state"', 'state_dir = "/var/lib/fedpriv/state"')
@@ -299,23 +299,28 @@ def test_a_site_starts_with_a_key_that_is_its_own(folder: Path, tmp_path: Path) 
 
     site = render(folder, "site")
     spec = site["StatefulSet/fedpriv-client"]["spec"]["template"]["spec"]
-    given, kit, state = tmp_path / "given", tmp_path / "kit", tmp_path / "state"
+    given, enrolment, state = tmp_path / "given", tmp_path / "enrolment", tmp_path / "state"
     witness = tmp_path / "witness"
-    places = {"/given": given, "/fedpriv": kit, "/var/lib/fedpriv": state, "/witness": witness}
-    for empty in (kit, state, witness):
+    places = {
+        "/given": given,
+        "/fedpriv": enrolment,
+        "/var/lib/fedpriv": state,
+        "/witness": witness,
+    }
+    for empty in (enrolment, state, witness):
         empty.mkdir()
-    files = [*(folder / "site" / "kit").glob("*")]
+    files = [*(folder / "site" / "enrolment").glob("*")]
     volume(given, {file.name: file.read_bytes() for file in files})
     with pytest.raises(Exception, match="may be read or changed by other users"):
         identity(load_site(given / "site.toml"))
     prepare(spec, places)
-    file = load_site(kit / "site.toml")
+    file = load_site(enrolment / "site.toml")
     identity(file)
     assert file.site.health == "0.0.0.0:8081"
     mine = file.model_copy(
         update={"site": file.site.model_copy(update={"state_dir": state / "state"})}
     )
-    init_site(mine, kit / "site.toml")
+    init_site(mine, enrolment / "site.toml")
     assert len(ledgers(mine)) == 1
     (witness / "site" / "site.witness").write_text("")
     private = [*state.rglob("*"), *witness.rglob("*")]
@@ -326,11 +331,13 @@ def test_a_site_starts_with_a_key_that_is_its_own(folder: Path, tmp_path: Path) 
         assert not path.stat().st_mode & 0o077
 
 
-def test_a_server_starts_with_its_key_and_sees_a_new_registry(folder: Path, tmp_path: Path) -> None:
+def test_a_server_starts_with_its_key_and_sees_a_new_list_of_sites(
+    folder: Path, tmp_path: Path
+) -> None:
     from fedpriv.config.load import load_job
     from fedpriv.pki.keys import load_key
     from fedpriv_server.listen import ServerTls
-    from fedpriv_server.registry import Registry
+    from fedpriv_server.site_keys import SiteKeys
 
     coordinator = render(folder, "coordinator")
     spec = coordinator["Job/fedpriv-server"]["spec"]["template"]["spec"]
@@ -345,10 +352,10 @@ def test_a_server_starts_with_its_key_and_sees_a_new_registry(folder: Path, tmp_
     section = load_job(settings / "federation.toml").server
     assert section is not None
     assert load_key(ServerTls.of(section).key)
-    registry = Registry.read(section.pki / "sites.json")
-    assert not registry.reload_if_changed()
-    made = Registry(tmp_path / "sites.json")
+    site_keys = SiteKeys.read(section.pki / "sites.json")
+    assert not site_keys.reload_if_changed()
+    made = SiteKeys(tmp_path / "sites.json")
     made.write()
     volume(config, {"sites.json": made.path.read_bytes()}, "2")
-    assert registry.reload_if_changed()
-    assert registry.sites == {}
+    assert site_keys.reload_if_changed()
+    assert site_keys.sites == {}

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -35,7 +34,6 @@ from flwr.proto.message_pb2 import (
     PullObjectResponse,
     PushObjectRequest,
 )
-from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
@@ -54,14 +52,14 @@ from fedpriv.pki.keys import public_pem
 from fedpriv.protocol import Body, Offer, Proposal, Refusal, ReportRequest, StepReply, StepRequest
 from fedpriv.wire import encode
 from fedpriv_client.app import _body, _change, _vector
-from fedpriv_client.fleet import MIB
-from fedpriv_client.link import Link as SiteLink
+from fedpriv_client.connection import ServerConnection
+from fedpriv_client.fleet import MIB, FleetClient
 from fedpriv_client.mailbox import Mailbox
-from fedpriv_server import bounds
-from fedpriv_server import link as links
+from fedpriv_server import bounds, long_poll
+from fedpriv_server.broker import MessageBroker, read_reply
+from fedpriv_server.fleet_api import fleet_api, single_reply
 from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.link import Link, _check_single_reply
-from fedpriv_server.shape import SLACK, Room
+from fedpriv_server.shape import SLACK, UploadLimits
 from fedpriv_server.upload import Upload
 from fedpriv_strategies.messages import answer_of, as_blocks, as_text, body_bytes, payload_bytes
 
@@ -115,8 +113,8 @@ def reply(data: bytes, folder: Path) -> None:
     if request.messages_list:
         request.messages_list[0].metadata.message_id = objects.root
     request.message_object_trees.append(objects.tree)
-    _check_single_reply(request)
-    upload = Upload(2, folder / "reply", Room(SLACK + 4 * VECTOR.size, 4))
+    single_reply(request)
+    upload = Upload(2, folder / "reply", UploadLimits(SLACK + 4 * VECTOR.size, 4))
     upload.announce("m" * 64, request.message_object_trees[0])
     for key, content in objects.contents.items():
         if key in upload.missing():
@@ -126,7 +124,7 @@ def reply(data: bytes, folder: Path) -> None:
     sent = make_message(
         Metadata(**{**_fields(TO), "message_id": objects.root}), content=RecordDict()
     )
-    read = Link.read(SimpleNamespace(), sent, upload, "m" * 64)  # type: ignore[arg-type]
+    read = read_reply(sent, upload, "m" * 64)
     try:
         _use(read)
     finally:
@@ -196,7 +194,7 @@ def mutate_objects(data: bytes, random: Random) -> bytes:
         return mutate_bytes(data, random)
 
 
-class FakeFleet:
+class FakeFleet(FleetClient):
     """Answers a site's questions as a server may."""
 
     def __init__(self, pulled: bytes, contents: dict[str, bytes]) -> None:
@@ -218,9 +216,9 @@ class FakeFleet:
 
 
 @cache
-def site_link() -> SiteLink:
-    made = SiteLink("127.0.0.1:1", None, KEY, largest=2 * MIB)
-    made._node = Node(node_id=2)
+def site_connection() -> ServerConnection:
+    made = ServerConnection("127.0.0.1:1", None, KEY, largest=2 * MIB)
+    made._node = 2
     return made
 
 
@@ -235,13 +233,13 @@ def asked(data: bytes, folder: Path) -> None:
     if pulled.messages_list:
         pulled.messages_list[0].metadata.message_id = objects.root
     pulled.message_object_trees.append(objects.tree)
-    link = site_link()
-    link._stored = {}
-    link._client = FakeFleet(  # type: ignore[assignment]
+    connection = site_connection()
+    connection._stored = {}
+    connection._client = FakeFleet(
         raw(found["pulled"]) or pulled.SerializeToString(), objects.contents
     )
     mailbox = Mailbox()
-    message = link.receive(mailbox.wants)
+    message = connection.receive(mailbox.wants)
     if message is None:
         return
     mailbox.put(message)
@@ -288,7 +286,7 @@ REQUESTS: dict[str, type[Proto]] = {
 class Service:
     """A server without a network: its app, a site that it knows, and a loop to run it in."""
 
-    link: Link
+    broker: MessageBroker
     grid: NetworkGrid
     app: Callable[..., Any]
     node: int
@@ -311,23 +309,23 @@ class _Errors(logging.Handler):
 @contextmanager
 def quickly(errors: list[str]) -> Iterator[None]:
     """No question is held open, and no garbage is collected; Flower's errors are kept."""
-    before, handler = (links.HOLD, bounds.COLLECT), _Errors(errors)
-    links.HOLD, bounds.COLLECT = 0.0, 1 << 30
+    before, handler = (long_poll.HOLD, bounds.COLLECT), _Errors(errors)
+    long_poll.HOLD, bounds.COLLECT = 0.0, 1 << 30
     logging.getLogger("flwr").addHandler(handler)
     try:
         yield
     finally:
         logging.getLogger("flwr").removeHandler(handler)
-        links.HOLD, bounds.COLLECT = before
+        long_poll.HOLD, bounds.COLLECT = before
 
 
 @cache
 def service() -> Service:
-    folder = tempfile.TemporaryDirectory(prefix="fuzz-link-")
-    link = Link(Path(folder.name) / "link")
-    grid = NetworkGrid(link)
-    node = link.admit("cardiology", public_pem(KEY.public_key()))
-    return Service(link, grid, link.app(), node, asyncio.new_event_loop(), folder, [])
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-broker-")
+    broker = MessageBroker(Path(folder.name) / "link")
+    grid = NetworkGrid(broker)
+    node = broker.admit("cardiology", public_pem(KEY.public_key()))
+    return Service(broker, grid, fleet_api(broker), node, asyncio.new_event_loop(), folder, [])
 
 
 def activate(served: Service) -> None:
@@ -350,7 +348,7 @@ def _requests(data: bytes) -> None:
     (key,) = served.grid.push_messages([Message(content, served.node, "train", group_id="1")])
     try:
         (posted,) = served.grid._open[key].posted
-        texts = {"message": posted, "node": str(served.node), "run": str(served.link._run)}
+        texts = {"message": posted, "node": str(served.node), "run": str(served.broker.state.run)}
         objects = objects_of(found["nodes"], **texts)
         texts |= {"root": objects.root, "session": "x"}
         listed = found["requests"] if isinstance(found["requests"], list) else []
@@ -361,7 +359,7 @@ def _requests(data: bytes) -> None:
             if shown.get("objects"):
                 for one, stored in objects.contents.items():
                     body = PushObjectRequest(
-                        run_id=served.link._run,
+                        run_id=served.broker.state.run,
                         object_id=one,
                         object_content=stored,
                         session_id=texts["session"],

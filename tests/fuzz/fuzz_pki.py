@@ -1,4 +1,4 @@
-"""What a coordinator and a site hand to each other: kit, request, registry."""
+"""What a coordinator and a site hand to each other: enrolment, request, keys of sites."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.pki.certificates import authority_certificate, certificate_pem, site_certificate
 from fedpriv.pki.document import read_document, write_document
+from fedpriv.pki.enrolment import Manifest, new_manifest, read_enrolment, sign_manifest
 from fedpriv.pki.keys import private_pem, public_pem
-from fedpriv.pki.kit import Manifest, new_manifest, read_kit, sign_manifest
 from fedpriv.pki.request import make_request, read_request
-from fedpriv_server.registry import Registry
+from fedpriv_server.site_keys import SiteKeys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CA_KEY = ec.derive_private_key(11, ec.SECP256R1())  # keys that guard nothing
 SITE_KEY = ec.derive_private_key(12, ec.SECP256R1())
-FILES = ("kit.json", "ca.crt", "site.crt", "site.key")
+FILES = ("enrolment.json", "ca.crt", "site.crt", "site.key")
 
 
 @cache
-def kit() -> dict[str, str]:
-    """The parts of a kit, as texts."""
+def enrolment() -> dict[str, str]:
+    """The parts of an enrolment, as texts."""
     ca = authority_certificate(CA_KEY, "a" * 32, "hearts", days=3650, now=NOW)
     own = site_certificate(ca, CA_KEY, SITE_KEY.public_key(), "cardiology", days=365, now=NOW)
     manifest = new_manifest(
@@ -44,7 +44,7 @@ def kit() -> dict[str, str]:
         now=NOW,
     )
     return {
-        "kit.json": sign_manifest(manifest, CA_KEY).model_dump_json(indent=2),
+        "enrolment.json": sign_manifest(manifest, CA_KEY).model_dump_json(indent=2),
         "ca.crt": certificate_pem(ca).decode(),
         "site.crt": certificate_pem(own).decode(),
         "site.key": private_pem(SITE_KEY).decode(),
@@ -52,18 +52,18 @@ def kit() -> dict[str, str]:
 
 
 def read(data: bytes, folder: Path) -> None:
-    """A kit with other parts; `sealed`, its digests and its signature are those of the parts."""
-    found = parts(data, **kit(), sealed=False)
+    """An enrolment with other parts; `sealed`, with their digests and a signature over them."""
+    found = parts(data, **enrolment(), sealed=False)
     for name in FILES:
         path = folder / name
         path.touch(mode=0o600)
         path.write_bytes(raw(found[name]))
-    path = folder / "kit.json"
+    path = folder / "enrolment.json"
     if found["sealed"]:
         manifest = read_document(path, Manifest, fix="")
         digests = {name: _digest(folder / name) for name in ("ca.crt", "site.crt")}
         write_document(path, sign_manifest(manifest.model_copy(update={"files": digests}), CA_KEY))
-    whole = read_kit(path, key=folder / "site.key", now=NOW + timedelta(days=1))
+    whole = read_enrolment(path, key=folder / "site.key", now=NOW + timedelta(days=1))
     refuses(whole.manifest == read_document(path, Manifest, fix=""), "another manifest")
     pem = public_pem(whole.key.public_key())
     refuses(pem == public_pem(SITE_KEY.public_key()), "another key")
@@ -73,27 +73,29 @@ def _digest(path: Path) -> str:
     return "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def mutate_kit(data: bytes, random: Random) -> bytes:
+def mutate_enrolment(data: bytes, random: Random) -> bytes:
     if random.random() < 0.05:
         return mutate_bytes(data, random)
-    found = parts(data, **kit(), sealed=False)
+    found = parts(data, **enrolment(), sealed=False)
     name = random.choice(FILES)
     found["sealed"] = found["sealed"] or random.random() < 0.7
-    change: Callable[[bytes, Random], bytes] = json_bytes if name == "kit.json" else mutate_part
+    change: Callable[[bytes, Random], bytes] = (
+        json_bytes if name == "enrolment.json" else mutate_part
+    )
     found[name] = change(raw(found[name]), random).decode("latin-1")
-    return packed(**{key: found[key] for key in found if found[key] != kit().get(key)})
+    return packed(**{key: found[key] for key in found if found[key] != enrolment().get(key)})
 
 
 def mutate_part(pem: bytes, random: Random) -> bytes:
     return fuzz_der.mutate_pem(pem, random, CA_KEY)
 
 
-def kits() -> dict[str, bytes]:
+def enrolments() -> dict[str, bytes]:
     return {
         "whole": b"{}",
         "sealed": b'{"sealed": true}',
         "sealed-parts": packed(
-            **{name: kit()[name] for name in ("site.crt", "ca.crt")}, sealed=True
+            **{name: enrolment()[name] for name in ("site.crt", "ca.crt")}, sealed=True
         ),
     }
 
@@ -105,23 +107,23 @@ def request(data: bytes, folder: Path) -> None:
     refuses(isinstance(name, str) and isinstance(key, ec.EllipticCurvePublicKey), "no request")
 
 
-def registry(data: bytes, folder: Path) -> None:
+def site_keys(data: bytes, folder: Path) -> None:
     path = folder / "sites.json"
     path.write_bytes(data)
-    found = Registry.read(path)
+    found = SiteKeys.read(path)
     found.admissible(NOW)
     keys = [site.public_key for site in found.sites.values() if site.public_key is not None]
     refuses(len(set(keys)) == len(keys), "a key of two sites")
     for site in found.sites.values():
         found.write(site)
-    refuses(Registry.read(path).sites == found.sites, "other sites when it is read again")
+    refuses(SiteKeys.read(path).sites == found.sites, "other sites when it is read again")
 
 
 def sites() -> dict[str, bytes]:
     row: dict[str, Any] = {
         "name": "cardiology",
         "key_made": "here",
-        "certificate": kit()["site.crt"],
+        "certificate": enrolment()["site.crt"],
         "revoked": None,
         "retired": ["sha256:" + "b" * 64],
     }
@@ -147,9 +149,9 @@ def mutate_request(data: bytes, random: Random) -> bytes:
 
 
 TARGETS = (
-    Target("kit", read, kits, mutate_kit),
+    Target("enrolment", read, enrolments, mutate_enrolment),
     Target(
         "request", request, lambda: {"cardiology": make_request(SITE_KEY, "c" * 10)}, mutate_request
     ),
-    Target("registry", registry, sites, mutate_sites),
+    Target("site_keys", site_keys, sites, mutate_sites),
 )

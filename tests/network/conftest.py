@@ -29,7 +29,7 @@ def context() -> Any:
 
 @pytest.fixture(scope="session")
 def origin(tmp_path_factory: pytest.TempPathFactory, model_folder: Make) -> Path:
-    """A federation file with its certificates and kits, to be copied by every test."""
+    """A federation file with its certificates and enrolments, to be copied by every test."""
     from typer.testing import CliRunner
 
     from fedpriv.cli import app
@@ -78,10 +78,10 @@ wait = "20s"
     assert made.exit_code == 0, made.output
     digest = digest_of(str(model))
     for index in range(3):
-        kit = folder / "pki" / "kits" / f"site-{index}"
+        enrolment = folder / "pki" / "enrolments" / f"site-{index}"
         rows = [{"note": note(100 * index + i)} for i in range(UNITS)]
-        (kit / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        text = (kit / "site.toml").read_text()
+        (enrolment / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        text = (enrolment / "site.toml").read_text()
         for key, value in {
             "path": '"notes.jsonl"',
             "size": str(UNITS),
@@ -97,7 +97,7 @@ wait = "20s"
             f'model = "{model}"' if line.startswith(("model =", "#! model ")) else line
             for line in text.splitlines()
         )
-        (kit / "site.toml").write_text(text + "\n")
+        (enrolment / "site.toml").write_text(text + "\n")
     return folder
 
 

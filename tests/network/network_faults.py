@@ -140,7 +140,7 @@ def _reordered(marker: Path) -> None:
         def old() -> None:
             if request.node in before and before[request.node].key != request.key:
                 earlier = before[request.node]
-                self._link.post(
+                self._broker.post(
                     earlier.upload, earlier.content, earlier.kind, earlier.group, earlier.ttl
                 )
                 marker.touch()
@@ -161,9 +161,9 @@ def _replayed(marker: Path) -> None:
 
     import httpx
 
-    from fedpriv_client.link import Link
+    from fedpriv_client.connection import ServerConnection
 
-    real = Link.__init__
+    real = ServerConnection.__init__
 
     def made(self: Any, address: str, tls: Any, key: Any, **more: Any) -> None:
         real(self, address, tls, key, **more)
@@ -180,7 +180,7 @@ def _replayed(marker: Path) -> None:
 
         self._client._client.event_hooks["response"] = [again]
 
-    Link.__init__ = made
+    ServerConnection.__init__ = made
 
 
 def _slow(marker: Path) -> None:
@@ -287,14 +287,14 @@ def _clock(seconds: float) -> Callable[[Path], None]:
 
         real = auth.now
         auth.now = lambda: real() + timedelta(seconds=seconds)
-        import fedpriv_client.link as link
+        import fedpriv_client.connection as connection
 
-        class Shifted(link.datetime):
+        class Shifted(connection.datetime):
             @classmethod
             def now(cls, tz: Any = None) -> Any:
                 return super().now(tz) + timedelta(seconds=seconds)
 
-        link.datetime = Shifted
+        connection.datetime = Shifted
 
     return arm
 

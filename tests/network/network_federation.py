@@ -57,18 +57,18 @@ class Federation:
         return proxy
 
     def move(self, index: int, address: str) -> None:
-        """Sign a site's kit again, for another address."""
+        """Sign a site's enrolment again, for another address."""
         from fedpriv.pki.document import read_document, write_document
-        from fedpriv.pki.kit import Manifest
+        from fedpriv.pki.enrolment import Manifest
 
-        path = self.site_file(index).with_name("kit.json")
+        path = self.site_file(index).with_name("enrolment.json")
         manifest = read_document(path, Manifest, fix="")
         moved = manifest.model_copy(update={"address": address})
         write_document(path, self.authority.sign(moved))
         self.change(self.site_file(index), manifest.address, address)
 
     def site_file(self, index: int) -> Path:
-        return self.folder / "pki" / "kits" / f"site-{index}" / "site.toml"
+        return self.folder / "pki" / "enrolments" / f"site-{index}" / "site.toml"
 
     def init(self, index: int) -> None:
         """Make a site's ledger."""

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from network_federation import Federation
 from network_processes import wait_for
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key, new_key, write_key
 from fedpriv_server.authority import Authority
@@ -89,7 +89,7 @@ def wants_others(federation: Federation, pki: Path) -> ServerTls:
         (wrong_name, "is for another name", "bad certificate"),
         (expired, "has expired", "certificate expired"),
         (not_yet, "is not valid yet", "bad certificate"),
-        (of_another_federation, "not of our kit's authority", "unknown ca"),
+        (of_another_federation, "not of our enrolment's authority", "unknown ca"),
         (without_tls, "does not speak TLS", ""),
         (wants_others, "refuses this site's certificate", "verify"),
     ],
@@ -143,11 +143,11 @@ def test_a_key_that_is_not_registered_is_refused(federation: Federation) -> None
     stranger = federation.client(2)
     assert stranger.wait(20) == IDENTITY
     assert "does not know this site's key" in stranger.text
-    kit = federation.site_file(0).parent
+    enrolment = federation.site_file(0).parent
     key = new_key()
-    write_key(kit / "site.key", key, replace=True)
+    write_key(enrolment / "site.key", key, replace=True)
     thief = federation.client(0)
-    assert thief.wait(20) == IDENTITY  # the kit says so before anybody is dialled
+    assert thief.wait(20) == IDENTITY  # the enrolment says so before anybody is dialled
     assert "site.crt" in thief.text
 
 
@@ -196,7 +196,7 @@ def test_a_certificate_of_another_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "server.key").unlink()
     write_key(tmp_path / "server.key", new_key())
     with (
-        pytest.raises(KitError, match=r"server\.crt: can't be used with .*server\.key"),
+        pytest.raises(EnrolmentError, match=r"server\.crt: can't be used with .*server\.key"),
         serving(FastAPI(), ("127.0.0.1", 0), tls(tmp_path)),
     ):
         pass

@@ -218,13 +218,14 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
     code, found = rows()
     assert code == 0, found
     looked_at = (
-        "site file,packages,device,clock,kit,server,signing key,ledger,disk,records,model,memory"
+        "site file,packages,device,clock,enrolment,server,signing key,"
+        "ledger,disk,records,model,memory"
     )
     assert list(found) == looked_at.split(",")
     assert all(row["ok"] for row in found.values() if row["what"] != "clock")
 
     site = federation.site_file(0)
-    kit, original = site.parent, site.read_text()
+    enrolment, original = site.parent, site.read_text()
 
     def wrong(what: str, code: int, said: str) -> None:
         exit_code, found = rows()
@@ -235,9 +236,9 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
         site.write_text(original)
 
     federation.change(site, f'"localhost:{federation.port}"', '"localhost:1"')
-    wrong("kit", IDENTITY, "was made for server.address")
+    wrong("enrolment", IDENTITY, "was made for server.address")
     federation.change(site, 'name = "site-0"', 'name = "site-9"')
-    wrong("kit", IDENTITY, "was made for site.name")
+    wrong("enrolment", IDENTITY, "was made for site.name")
     federation.change(site, 'path = "notes.jsonl"', 'path = "none.jsonl"')
     wrong("records", SETTINGS, "none.jsonl")
     federation.change(site, "size = 24", "size = 25")
@@ -248,16 +249,16 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
         site, 'model_digest = "sha256:', 'model_digest = "sha256:' + "0" * 64 + '" # '
     )
     wrong("model", SETTINGS, "is not the digest of")
-    (kit / "site.key").rename(kit / "key")
-    wrong("kit", IDENTITY, "site.key")
-    (kit / "key").rename(kit / "site.key")
-    (kit / "site.key").chmod(0o644)
-    wrong("kit", IDENTITY, "site.key")
-    (kit / "site.key").chmod(0o600)
-    ca = (kit / "ca.crt").read_bytes()
-    (kit / "ca.crt").write_bytes((kit / "site.crt").read_bytes())
-    wrong("kit", IDENTITY, "ca.crt")
-    (kit / "ca.crt").write_bytes(ca)
+    (enrolment / "site.key").rename(enrolment / "key")
+    wrong("enrolment", IDENTITY, "site.key")
+    (enrolment / "key").rename(enrolment / "site.key")
+    (enrolment / "site.key").chmod(0o644)
+    wrong("enrolment", IDENTITY, "site.key")
+    (enrolment / "site.key").chmod(0o600)
+    ca = (enrolment / "ca.crt").read_bytes()
+    (enrolment / "ca.crt").write_bytes((enrolment / "site.crt").read_bytes())
+    wrong("enrolment", IDENTITY, "ca.crt")
+    (enrolment / "ca.crt").write_bytes(ca)
 
     federation.change(site, "max_steps = 3", "max_steps = 2")
     assert federation.doctor(0).exit_code == 0

@@ -30,8 +30,8 @@ from network_federation import Federation
 from fedpriv.config.load import load_site
 from fedpriv.errors import AdmissionError, PausedError
 from fedpriv.protocol import Refusal
-from fedpriv_client.link import Link
-from fedpriv_client.serve import identity, link_of
+from fedpriv_client.connection import ServerConnection
+from fedpriv_client.serve import connection_of, identity
 
 REFUSED = (401, 404, 413)
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
@@ -47,9 +47,9 @@ class Site:
     def __init__(self, federation: Federation, index: int) -> None:
         file = load_site(federation.site_file(index))
         self.requests: list[httpx.Request] = []
-        self.link: Link = link_of(file)
-        self.link._client._client.event_hooks["request"] = [self.requests.append]
-        self.node = Node(node_id=self.link.connect())
+        self.connection: ServerConnection = connection_of(file)
+        self.connection._client._client.event_hooks["request"] = [self.requests.append]
+        self.node = Node(node_id=self.connection.connect())
         trust, _ = identity(file)
         assert trust is not None
         self.wire = httpx.Client(base_url=f"https://{file.server.address}", verify=trust)
@@ -71,7 +71,7 @@ class Site:
         ).status_code
 
     def close(self) -> None:
-        self.link.close()
+        self.connection.close()
         self.wire.close()
 
 
@@ -96,7 +96,7 @@ def refusing(site: Site, *, of: int | None = None) -> Message:
     """A reply to the next message, in the name of a node."""
     message = None
     while message is None:
-        message = site.link.receive()
+        message = site.connection.receive()
     body = Refusal.of(PausedError("")).model_dump_json()
     reply = Message(RecordDict({"fedpriv": ConfigRecord({"body": body})}), reply_to=message)
     if of is not None:
@@ -116,7 +116,8 @@ def pushed(site: Site, reply: Message) -> PushMessagesRequest:
 
 def test_what_a_site_does_not_need_is_refused(federation: Federation, site: Site) -> None:
     """By name, size and sender; what nobody signed is not even heard."""
-    call, key = site.link._client, site.link._public_key
+    call = site.connection._client
+    key = call.public_key
     for asked in (
         lambda: call.RegisterNode(RegisterNodeFleetRequest(public_key=key)),
         lambda: call.UnregisterNode(UnregisterNodeFleetRequest(node_id=site.node.node_id)),
@@ -149,7 +150,7 @@ def test_what_a_site_does_not_need_is_refused(federation: Federation, site: Site
 
 
 def test_a_reply_is_ones_own_and_alone(federation: Federation, site: Site) -> None:
-    call = site.link._client
+    call = site.connection._client
     other = Site(federation, 1)
     forged = pushed(site, refusing(site, of=other.node.node_id))
     assert status_of(lambda: call.PushMessages(forged)) == 400
@@ -164,12 +165,12 @@ def test_a_reply_is_ones_own_and_alone(federation: Federation, site: Site) -> No
 def test_a_request_counts_once_and_for_a_while(
     federation: Federation, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.link.reply(refusing(site))
+    site.connection.reply(refusing(site))
     for path in ("activate-node", "pull-messages", "push-messages", "push-object"):
         assert site.again(path) == 409, path
     server = federation.commands[0]
     server.until("takes no part for now: paused")
-    site.link.reply(refusing(site))  # asked anew, of a session that the copies did not disturb
+    site.connection.reply(refusing(site))  # asked anew; the copies disturbed no session
 
     from flwr.supernode import node_auth_http_interceptor as signing
 
@@ -178,7 +179,7 @@ def test_a_request_counts_once_and_for_a_while(
         signed = real() + timedelta(seconds=shift)
         monkeypatch.setattr(signing, "now", lambda signed=signed: signed)
         with pytest.raises(AdmissionError):
-            site.link.receive()
+            site.connection.receive()
         assert site.again("pull-messages") == 401
     monkeypatch.setattr(signing, "now", real)
-    site.link.connect()
+    site.connection.connect()

@@ -1,4 +1,4 @@
-"""A federation's authority, and kits of two sites and of a namesake elsewhere."""
+"""A federation's authority, and enrolments of two sites and of a namesake elsewhere."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedpriv.pki.certificates import (
     site_certificate,
 )
 from fedpriv.pki.document import write_document
+from fedpriv.pki.enrolment import new_manifest, sign_manifest
 from fedpriv.pki.keys import PrivateKey, new_key, write_key
-from fedpriv.pki.kit import new_manifest, sign_manifest
 
 NOW = datetime.now(UTC)
 NAMES = ("fed.example.org", "127.0.0.1")
@@ -36,8 +36,8 @@ class Authority:
             key, authority_certificate(key, federation, "hearts", days=days, now=now), federation
         )
 
-    def kit(self, folder: Path, name: str, days: int = 10) -> Path:
-        """A kit in `folder`, with its key; returns the path of its manifest."""
+    def enrolment(self, folder: Path, name: str, days: int = 10) -> Path:
+        """An enrolment in `folder`, with its key; returns the path of its manifest."""
         folder.mkdir()
         key = new_key()
         made = site_certificate(
@@ -55,8 +55,8 @@ class Authority:
         write_key(folder / "site.key", key)
         (folder / "ca.crt").write_bytes(certificate_pem(self.certificate))
         (folder / "site.crt").write_bytes(certificate_pem(made))
-        write_document(folder / "kit.json", sign_manifest(manifest, self.key))
-        return folder / "kit.json"
+        write_document(folder / "enrolment.json", sign_manifest(manifest, self.key))
+        return folder / "enrolment.json"
 
     def pair(
         self, folder: Path, use: str, *, now: datetime = NOW, days: int = 10

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import (
     CLOCK_SKEW,
     authority_certificate,
@@ -136,7 +136,7 @@ def test_a_site_cannot_sign_certificates(tmp_path: Path, authority: Authority) -
         issuer, load_key(key), forged_key.public_key(), NAMES, days=1, now=NOW
     )
     for ca in (authority.certificate, issuer):
-        with pytest.raises(KitError, match="was not issued by the authority"):
+        with pytest.raises(EnrolmentError, match="was not issued by the authority"):
             check_certificate(forged, ca, use="server", path=tmp_path / "server.crt")
     chain = tmp_path / "chain.crt"
     chain.write_bytes(certificate_pem(forged) + certificate_pem(issuer))
@@ -182,7 +182,7 @@ def test_a_check_names_the_file_and_what_is_wrong(
     ]
     for words, change in cases:
         given: dict[str, Any] = {"ca": authority.certificate, "use": "site", "key": key} | change
-        with pytest.raises(KitError, match=rf"site\.crt: .*{words}"):
+        with pytest.raises(EnrolmentError, match=rf"site\.crt: .*{words}"):
             check_certificate(made, path=path, **given)
     for edge in (checked.starts, checked.expires):
         check_certificate(made, authority.certificate, use="site", path=path, now=edge)
@@ -198,13 +198,13 @@ def test_the_authority_has_to_be_valid_too(tmp_path: Path, authority: Authority)
         (authority_certificate(authority.key, authority.federation, "hearts", days=2,
                                now=NOW + timedelta(days=3)), "authority's certificate is valid"),
     ):  # fmt: skip
-        with pytest.raises(KitError, match=words):
+        with pytest.raises(EnrolmentError, match=words):
             check_certificate(made, ca, use="site", path=tmp_path / "site.crt", now=NOW)
 
 
 def test_what_fedpriv_did_not_make_is_refused(tmp_path: Path, authority: Authority) -> None:
     path = tmp_path / "ca.crt"
-    with pytest.raises(KitError, match="No such file"):
+    with pytest.raises(EnrolmentError, match="No such file"):
         load_certificate(path)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bare")])
     key = new_key()
@@ -221,5 +221,7 @@ def test_what_fedpriv_did_not_make_is_refused(tmp_path: Path, authority: Authori
     whole = certificate_pem(authority.certificate)
     for content in (b"", b"certificate", whole[:-40], certificate_pem(bare)):
         path.write_bytes(content)
-        with pytest.raises(KitError, match=r"ca\.crt: is not a certificate that fedpriv made"):
+        with pytest.raises(
+            EnrolmentError, match=r"ca\.crt: is not a certificate that fedpriv made"
+        ):
             load_certificate(path)

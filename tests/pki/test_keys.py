@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import (
     fingerprint,
     is_encrypted,
@@ -33,7 +33,7 @@ def test_a_key_comes_back_from_a_file_that_only_its_owner_may_read(tmp_path: Pat
 def test_a_key_is_never_overwritten_unless_that_is_asked_for(tmp_path: Path) -> None:
     first, second, path = new_key(), new_key(), tmp_path / "site.key"
     write_key(path, first)
-    with pytest.raises(KitError, match=r"site\.key: is there already"):
+    with pytest.raises(EnrolmentError, match=r"site\.key: is there already"):
         write_key(path, second)
     assert load_key(path).private_numbers() == first.private_numbers()
     write_key(path, second, replace=True)
@@ -57,9 +57,9 @@ def test_a_passphrase_is_asked_for_where_there_is_one_and_only_there(tmp_path: P
     assert load_key(locked, lambda: say(b"correct horse")).private_numbers() == (
         key.private_numbers()
     )
-    with pytest.raises(KitError, match=r"locked\.key: can't be decrypted"):
+    with pytest.raises(EnrolmentError, match=r"locked\.key: can't be decrypted"):
         load_key(locked, lambda: say(b"battery staple"))
-    with pytest.raises(KitError, match=r"locked\.key: is encrypted"):
+    with pytest.raises(EnrolmentError, match=r"locked\.key: is encrypted"):
         load_key(locked)
     assert private_pem(key) not in locked.read_bytes()
 
@@ -69,7 +69,7 @@ def test_a_key_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: i
     path = tmp_path / "site.key"
     write_key(path, new_key())
     path.chmod(mode)
-    with pytest.raises(KitError, match="chmod 600"):
+    with pytest.raises(EnrolmentError, match="chmod 600"):
         load_key(path)
 
 
@@ -85,18 +85,18 @@ def test_another_kind_of_key_is_refused(tmp_path: Path, key: ec.EllipticCurvePri
     path = tmp_path / "site.key"
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)
-    with pytest.raises(KitError, match=r"site\.key: holds another kind of key than P-256"):
+    with pytest.raises(EnrolmentError, match=r"site\.key: holds another kind of key than P-256"):
         load_key(path)
 
 
 def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "site.key"
-    with pytest.raises(KitError, match="No such file"):
+    with pytest.raises(EnrolmentError, match="No such file"):
         load_key(path)
     for content in (b"", b"key", public_pem(new_key().public_key()), private_pem(new_key())[:90]):
         path.write_bytes(content)
         path.chmod(0o600)
-        with pytest.raises(KitError, match="is not a private key in PEM form"):
+        with pytest.raises(EnrolmentError, match="is not a private key in PEM form"):
             load_key(path)
 
 
@@ -110,7 +110,7 @@ def test_the_private_half_has_to_be_that_of_the_public_one(tmp_path: Path) -> No
     body = base64.encodebytes(changed).decode()
     path.write_text(f"-----BEGIN PRIVATE KEY-----\n{body}-----END PRIVATE KEY-----\n")
     path.chmod(0o600)
-    with pytest.raises(KitError, match=r"site\.key"):
+    with pytest.raises(EnrolmentError, match=r"site\.key"):
         load_key(path)
 
 

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.keys import fingerprint, new_key
 from fedpriv.pki.request import make_request, read_request
 
@@ -37,7 +37,7 @@ def test_a_changed_byte_changes_nothing_or_is_refused(tmp_path: Path, at: int, b
     path.write_bytes(changed)
     try:
         name, key = read_request(path)
-    except KitError as error:
+    except EnrolmentError as error:
         assert str(path) in str(error)
     else:
         assert (name, fingerprint(key)) == ("cardiology", fingerprint(KEY.public_key()))
@@ -51,7 +51,7 @@ def test_a_request_for_another_name_or_key_is_not_made_of_this_one(tmp_path: Pat
     for old, new in ((b"cardiology", b"orthopedic"), (keys[0], keys[1])):
         changed = x509.load_der_x509_csr(der.replace(old, new))
         path.write_bytes(changed.public_bytes(Encoding.PEM))
-        with pytest.raises(KitError, match="was changed after it was signed"):
+        with pytest.raises(EnrolmentError, match="was changed after it was signed"):
             read_request(path)
 
 
@@ -61,14 +61,14 @@ def test_a_request_for_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cardiology")])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     path.write_bytes(request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
-    with pytest.raises(KitError, match="another kind of key than P-256"):
+    with pytest.raises(EnrolmentError, match="another kind of key than P-256"):
         read_request(path)
 
 
 def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KitError, match="No such file"):
+    with pytest.raises(EnrolmentError, match="No such file"):
         read_request(tmp_path / "x.pem")
     for content in (b"", b"request", REQUEST[:100]):
         (tmp_path / "x.pem").write_bytes(content)
-        with pytest.raises(KitError, match="is not a request in PEM form"):
+        with pytest.raises(EnrolmentError, match="is not a request in PEM form"):
             read_request(tmp_path / "x.pem")

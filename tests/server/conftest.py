@@ -1,4 +1,4 @@
-"""A link that listens."""
+"""A broker that listens."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network_link import Network
+from network_by_hand import Network
 
-from fedpriv_server import link as links
+from fedpriv_server import long_poll
+from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.listen import serving
 
 
 @pytest.fixture
 def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    """A grid over a link that listens; sites' questions are held for a moment only."""
-    monkeypatch.setattr(links, "HOLD", 0.2)
+    """A grid over a broker that listens; sites' questions are held for a moment only."""
+    monkeypatch.setattr(long_poll, "HOLD", 0.2)
     made = Network(tmp_path)
-    with serving(made.link.app(), ("127.0.0.1", 0), None) as port:
+    with serving(fleet_api(made.broker), ("127.0.0.1", 0), None) as port:
         made.port = port
         yield made
         made.close()

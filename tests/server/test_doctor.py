@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv_server.orders import Orders
 from fedpriv_server.provision import provision
+from fedpriv_server.provision_options import ProvisionOptions
 
 Found = dict[str, dict[str, Any]]
 Make = Callable[..., Any]
@@ -40,8 +40,8 @@ def file(federation: Make) -> Path:
     return path
 
 
-def order(file: Path, now: datetime | None = None, **orders: Any) -> None:
-    provision(load_job(file), Orders(**orders), passphrase=lambda: b"", now=now)
+def order(file: Path, now: datetime | None = None, **options: Any) -> None:
+    provision(load_job(file), ProvisionOptions(**options), passphrase=lambda: b"", now=now)
 
 
 def examined(file: Path) -> tuple[int, Found]:

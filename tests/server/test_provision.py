@@ -24,18 +24,18 @@ from typer.testing import CliRunner
 import fedpriv.files
 from fedpriv.config.job import DataSection, JobConfig, PrivacySection, ServerSection
 from fedpriv.config.load import load_job
-from fedpriv.errors import ConfigError, FedprivError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError, FedprivError
 from fedpriv.pki.certificates import check_certificate, describe, load_certificate
+from fedpriv.pki.enrolment import Enrolment, read_enrolment
 from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, public_pem, write_key
-from fedpriv.pki.kit import Kit, read_kit
 from fedpriv.pki.request import make_request
 from fedpriv_server.authority import Authority
-from fedpriv_server.orders import Orders, server_names
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_command import PASSPHRASE
 from fedpriv_server.provision_command import provision as command
-from fedpriv_server.registry import Registry
+from fedpriv_server.provision_options import ProvisionOptions, server_names
 from fedpriv_server.site_file import site_file
+from fedpriv_server.site_keys import SiteKeys
 
 NOW = datetime.now(UTC)
 Files = dict[str, bytes]
@@ -92,13 +92,13 @@ def changed(before: Files, after: Files) -> set[str]:
     return {name for name in names if before.get(name) != after.get(name)}
 
 
-def kit(file: Path, name: str, key: Path | None = None) -> Kit:
-    folder = file.parent / "pki" / "kits" / name
-    return read_kit(folder / "kit.json", key=key or folder / "site.key")
+def enrolment(file: Path, name: str, key: Path | None = None) -> Enrolment:
+    folder = file.parent / "pki" / "enrolments" / name
+    return read_enrolment(folder / "enrolment.json", key=key or folder / "site.key")
 
 
 def admitted(file: Path) -> list[str]:
-    return [s.name for s in Registry.read(file.parent / "pki" / "sites.json").admissible()]
+    return [s.name for s in SiteKeys.read(file.parent / "pki" / "sites.json").admissible()]
 
 
 def request(file: Path, name: str) -> tuple[Path, Path, str]:
@@ -126,13 +126,13 @@ def test_a_first_run_makes_all_that_server_and_sites_need(federation: Make) -> N
     )
     assert server.names == ("fed.example.org", "localhost")
     assert admitted(file) == ["a", "b"]
-    registry = Registry.read(pki / "sites.json")
+    site_keys = SiteKeys.read(pki / "sites.json")
     for name in ("a", "b"):
-        whole = kit(file, name)
+        whole = enrolment(file, name)
         assert whole.manifest.address == "fed.example.org:8443"
         assert whole.manifest.ca == found["ca"]["fingerprint"]
         assert whole.manifest.federation == found["federation"]
-        site = registry.sites[name]
+        site = site_keys.sites[name]
         assert site.public_key == public_pem(whole.key.public_key())
         row = found["sites"][name]
         assert (row["fingerprint"], row["serial"]) == (site.fingerprint, site.serial)
@@ -171,31 +171,31 @@ def test_a_second_run_changes_nothing(federation: Make) -> None:
     assert tree(file.parent) == before
 
 
-def test_a_new_site_gets_its_kit_and_the_others_keep_theirs(federation: Make) -> None:
+def test_a_new_site_gets_its_enrolment_and_the_others_keep_theirs(federation: Make) -> None:
     file = federation("a", "b")
     run(file)
     before = tree(file.parent / "pki")
     run(federation("a", "b", "c"))
-    parts = ("ca.crt", "kit.json", "site.crt", "site.key", "site.toml")
+    parts = ("ca.crt", "enrolment.json", "site.crt", "site.key", "site.toml")
     assert changed(before, tree(file.parent / "pki")) == {
         "sites.json",
-        *(f"kits/c/{part}" for part in parts),
+        *(f"enrolments/c/{part}" for part in parts),
     }
     assert admitted(file) == ["a", "b", "c"]
 
 
-def test_another_address_makes_new_kits_and_no_new_keys(federation: Make) -> None:
+def test_another_address_makes_new_enrolments_and_no_new_keys(federation: Make) -> None:
     file = federation()
     run(file)
     before = tree(file.parent / "pki")
     found = run(federation(address="10.0.0.7:9443", names=("localhost", "::1")))
     assert changed(before, tree(file.parent / "pki")) == {
         "server.crt",
-        "kits/a/kit.json",
-        "kits/b/kit.json",
+        "enrolments/a/enrolment.json",
+        "enrolments/b/enrolment.json",
     }
     assert found["server"]["names"] == ["10.0.0.7", "localhost", "::1"]
-    assert kit(file, "a").manifest.address == "10.0.0.7:9443"
+    assert enrolment(file, "a").manifest.address == "10.0.0.7:9443"
     assert len(found["done"]) == 3
 
 
@@ -204,7 +204,10 @@ def test_another_port_leaves_the_server_as_it_is(federation: Make) -> None:
     run(file)
     before = tree(file.parent / "pki")
     run(federation(address="fed.example.org:9443"))
-    assert changed(before, tree(file.parent / "pki")) == {"kits/a/kit.json", "kits/b/kit.json"}
+    assert changed(before, tree(file.parent / "pki")) == {
+        "enrolments/a/enrolment.json",
+        "enrolments/b/enrolment.json",
+    }
 
 
 def test_what_was_handed_over_and_deleted_is_made_again_but_not_the_key(federation: Make) -> None:
@@ -212,17 +215,17 @@ def test_what_was_handed_over_and_deleted_is_made_again_but_not_the_key(federati
     file = federation()
     run(file)
     mine = file.parent / "site.key"
-    (file.parent / "pki/kits/a/site.key").rename(mine)
-    shutil.rmtree(file.parent / "pki/kits/a")
+    (file.parent / "pki/enrolments/a/site.key").rename(mine)
+    shutil.rmtree(file.parent / "pki/enrolments/a")
     run(file)
-    assert not (file.parent / "pki/kits/a/site.key").exists()
-    assert kit(file, "a", mine).manifest.site == "a"
+    assert not (file.parent / "pki/enrolments/a/site.key").exists()
+    assert enrolment(file, "a", mine).manifest.site == "a"
 
 
 def test_the_sites_own_file_is_written_once(federation: Make) -> None:
     file = federation()
     run(file)
-    own = file.parent / "pki/kits/a/site.toml"
+    own = file.parent / "pki/enrolments/a/site.toml"
     own.write_text("mine")
     run(federation(address="elsewhere:1"), "--renew", "a")
     assert own.read_text() == "mine"
@@ -239,8 +242,8 @@ def test_a_revoked_site_is_let_in_no_more_until_it_has_another_key(federation: M
     again = run(file, "--renew", "a")["sites"]["a"]
     assert again["status"] == "active"
     assert again["fingerprint"] != first
-    assert kit(file, "a").manifest.site == "a"
-    assert Registry.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
+    assert enrolment(file, "a").manifest.site == "a"
+    assert SiteKeys.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
 
 
 def test_a_site_that_left_the_file_can_still_be_revoked(federation: Make) -> None:
@@ -259,9 +262,9 @@ def test_renewing_gives_a_new_key_where_it_is_made_here(federation: Make) -> Non
     found = run(file, "--renew", "a", "--days", "50")
     assert changed(before, tree(file.parent / "pki")) == {
         "sites.json",
-        "kits/a/site.key",
-        "kits/a/site.crt",
-        "kits/a/kit.json",
+        "enrolments/a/site.key",
+        "enrolments/a/site.crt",
+        "enrolments/a/enrolment.json",
     }
     for part in ("fingerprint", "serial", "expires"):
         assert found["sites"]["a"][part] != first["sites"]["a"][part]
@@ -269,7 +272,7 @@ def test_renewing_gives_a_new_key_where_it_is_made_here(federation: Make) -> Non
     assert admitted(file) == ["a", "b"]
 
 
-def test_renewing_the_server_changes_no_kit(federation: Make) -> None:
+def test_renewing_the_server_changes_no_enrolment(federation: Make) -> None:
     file = federation()
     run(file)
     before = tree(file.parent / "pki")
@@ -301,9 +304,9 @@ def test_a_site_can_keep_its_key_to_itself(federation: Make) -> None:
     assert admitted(file) == ["a"]
     assert list((file.parent / "pki").rglob("site.key")) == []
     back = key.parent
-    for part in ("kit.json", "ca.crt", "site.crt"):
-        shutil.copy(file.parent / "pki/kits/a" / part, back / part)
-    assert read_kit(back / "kit.json", key=key).manifest.site == "a"
+    for part in ("enrolment.json", "ca.crt", "site.crt"):
+        shutil.copy(file.parent / "pki/enrolments/a" / part, back / part)
+    assert read_enrolment(back / "enrolment.json", key=key).manifest.site == "a"
     assert run(file, "--approve", asked)["done"] == []
 
 
@@ -316,21 +319,21 @@ def test_a_sites_own_key_can_get_a_new_certificate_and_a_new_key_needs_a_request
     renewed = run(file, "--renew", "a")["sites"]["a"]
     assert renewed["serial"] != first["serial"]
     assert renewed["fingerprint"] == mark
-    assert kit(file, "a", key).manifest.site == "a"
+    assert enrolment(file, "a", key).manifest.site == "a"
 
     another, new, new_mark = request(file, "a")
-    with pytest.raises(KitError, match=rf"{mark}.*{new_mark}.*--renew a"):
+    with pytest.raises(EnrolmentError, match=rf"{mark}.*{new_mark}.*--renew a"):
         run(file, "--approve", another)
     assert run(file, "--approve", another, "--renew", "a")["sites"]["a"]["fingerprint"] == new_mark
-    assert kit(file, "a", new).manifest.site == "a"
-    with pytest.raises(KitError, match="was retired"):
+    assert enrolment(file, "a", new).manifest.site == "a"
+    with pytest.raises(EnrolmentError, match="was retired"):
         run(file, "--approve", asked, "--renew", "a")
 
     run(file, "--revoke", "a")
-    with pytest.raises(KitError, match="has none that is accepted"):
+    with pytest.raises(EnrolmentError, match="has none that is accepted"):
         run(file, "--renew", "a")
     for options in ((), ("--renew", "a")):
-        with pytest.raises(KitError, match="was revoked"):
+        with pytest.raises(EnrolmentError, match="was revoked"):
             run(file, "--approve", another, *options)
     assert admitted(file) == []
 
@@ -340,9 +343,9 @@ def test_a_site_can_take_its_key_over(federation: Make) -> None:
     first = run(file)["sites"]["a"]["fingerprint"]
     asked, key, _ = request(file, "a")
     run(file, "--approve", asked, "--renew", "a")
-    assert not (file.parent / "pki/kits/a/site.key").exists()
-    assert kit(file, "a", key).manifest.site == "a"
-    assert Registry.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
+    assert not (file.parent / "pki/enrolments/a/site.key").exists()
+    assert enrolment(file, "a", key).manifest.site == "a"
+    assert SiteKeys.read(file.parent / "pki/sites.json").sites["a"].retired == (first,)
 
 
 def test_one_key_is_not_certified_for_two_sites(federation: Make) -> None:
@@ -351,7 +354,7 @@ def test_one_key_is_not_certified_for_two_sites(federation: Make) -> None:
     run(file, "--keys-at-sites", "--approve", asked)
     copied = file.parent / "b.request.pem"
     copied.write_bytes(make_request(load_key(key), "b"))
-    with pytest.raises(KitError, match="of another site"):
+    with pytest.raises(EnrolmentError, match="of another site"):
         run(file, "--approve", copied)
     assert admitted(file) == ["a"]
 
@@ -373,7 +376,7 @@ def test_orders_that_cannot_be_are_refused_and_nothing_is_done(federation: Make)
         ("is also to be let in", ("--revoke", "a", "--approve", first)),
     ]
     for words, arguments in cases:
-        with pytest.raises((ConfigError, KitError), match=words):
+        with pytest.raises((ConfigError, EnrolmentError), match=words):
             run(file, *arguments)
         assert tree(file.parent / "pki") == before
 
@@ -385,7 +388,7 @@ def test_a_passphrase_is_asked_for_only_where_something_is_signed(federation: Ma
     assert is_encrypted(path.read_bytes())
     assert run(file)["done"] == []
     run(file, "--revoke", "a")
-    with pytest.raises(KitError, match=r"ca\.key: can't be decrypted"):
+    with pytest.raises(EnrolmentError, match=r"ca\.key: can't be decrypted"):
         run(file, "--renew", "a", given="staple\n")
     run(file, "--renew", "a", given="horse\n")
     assert admitted(file) == ["a"]
@@ -428,7 +431,7 @@ def test_a_federation_that_lost_a_part_is_not_replaced_by_another(
     run(file)
     (file.parent / "pki" / name).unlink()
     before = tree(file.parent / "pki")
-    with pytest.raises(KitError, match=rf"{name}: is missing"):
+    with pytest.raises(EnrolmentError, match=rf"{name}: is missing"):
         run(file)
     assert tree(file.parent / "pki") == before
 
@@ -437,7 +440,7 @@ def test_a_key_of_another_authority_signs_nothing(federation: Make) -> None:
     file = federation("a")
     run(file)
     write_key(file.parent / "pki/ca.key", new_key(), replace=True)
-    with pytest.raises(KitError, match=r"ca\.key: is not the key of ca\.crt"):
+    with pytest.raises(EnrolmentError, match=r"ca\.key: is not the key of ca\.crt"):
         run(file, "--renew", "a")
 
 
@@ -485,7 +488,7 @@ def test_a_run_that_was_killed_anywhere_is_completed_by_the_next(
         keys = {n: c for n, c in tree(file.parent).items() if n.endswith(".key")}
         run(file)
         assert keys.items() <= tree(file.parent).items()
-        assert [kit(file, name).manifest.site for name in ("a", "b")] == ["a", "b"]
+        assert [enrolment(file, name).manifest.site for name in ("a", "b")] == ["a", "b"]
         assert admitted(file) == ["a", "b"]
         assert run(file)["done"] == []
     assert files > 10
@@ -506,10 +509,10 @@ def test_a_renewal_that_was_killed_is_done_again(
             break
         try:
             run(file)
-        except KitError as error:
+        except EnrolmentError as error:
             assert "--renew a" in str(error)
         run(file, "--renew", "a")
-        assert kit(file, "a").manifest.site == "a"
+        assert enrolment(file, "a").manifest.site == "a"
     assert files > 3
 
 
@@ -519,7 +522,7 @@ def test_two_runs_do_not_mix(federation: Make) -> None:
     descriptor = os.open(file.parent / "pki", os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(KitError, match="another fedpriv provision is at work"):
+        with pytest.raises(EnrolmentError, match="another fedpriv provision is at work"):
             run(file)
     finally:
         os.close(descriptor)
@@ -535,11 +538,13 @@ def test_what_will_expire_is_said_in_time(federation: Make) -> None:
     assert not [s for s in found["advice"] if "--renew" in s]
 
 
-def made(file: Path, now: datetime, **orders: Any) -> Authority:
+def made(file: Path, now: datetime, **options: Any) -> Authority:
     def nothing() -> bytes:
         raise AssertionError("no passphrase is needed")
 
-    return provision(load_job(file), Orders(**orders), passphrase=nothing, now=now).authority
+    return provision(
+        load_job(file), ProvisionOptions(**options), passphrase=nothing, now=now
+    ).authority
 
 
 def test_an_expired_site_is_not_let_in_and_only_renewal_helps(federation: Make) -> None:
@@ -557,7 +562,7 @@ def test_an_expired_site_is_not_let_in_and_only_renewal_helps(federation: Make) 
 def test_an_expired_authority_certifies_nobody(federation: Make) -> None:
     file = federation("a")
     made(file, NOW - timedelta(days=5000))
-    with pytest.raises(KitError, match="the authority expired"):
+    with pytest.raises(EnrolmentError, match="the authority expired"):
         run(file, "--renew", "a")
 
 
@@ -577,7 +582,7 @@ def test_a_file_without_a_server_is_refused(federation: Make) -> None:
 def test_a_folder_that_cannot_be_made_is_named(federation: Make) -> None:
     file = federation("a")
     (file.parent / "pki").write_text("")
-    with pytest.raises(KitError, match="pki: can't be written"):
+    with pytest.raises(EnrolmentError, match="pki: can't be written"):
         run(file)
 
 
@@ -617,7 +622,7 @@ def test_the_sites_file_is_refused_until_it_is_filled_in(federation: Make, tmp_p
     from fedpriv.config import load_site
 
     run(federation("cardiology"))
-    path = tmp_path / "pki/kits/cardiology/site.toml"
+    path = tmp_path / "pki/enrolments/cardiology/site.toml"
     with pytest.raises(ConfigError, match="is missing"):
         load_site(path)
     path.write_text(filled_in(path.read_text()))
@@ -660,5 +665,5 @@ def test_the_servers_certificate_is_for_servers(federation: Make) -> None:
     run(file)
     pki = file.parent / "pki"
     assert describe(load_certificate(pki / "server.crt")).use == "server"
-    assert describe(load_certificate(pki / "kits/a/site.crt")).use == "site"
+    assert describe(load_certificate(pki / "enrolments/a/site.crt")).use == "site"
     assert describe(load_certificate(pki / "ca.crt")).use is None

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.errors import ProtocolError
-from fedpriv_server.shape import RECORDS, SLACK, Place, Room, check, outline
+from fedpriv_server.shape import RECORDS, SLACK, Place, UploadLimits, check, outline
 
-ROOM = Room(SLACK, arrays=3)
+LIMITS = UploadLimits(SLACK, arrays=3)
 
 
 def key(name: object) -> str:
@@ -43,14 +43,14 @@ def chain(length: int) -> ObjectTree:
 
 
 def test_a_reply_with_a_body_and_arrays_is_one() -> None:
-    places = outline(reply(tree("body"), tree("arrays", array("a"), array("b"))), ROOM)
+    places = outline(reply(tree("body"), tree("arrays", array("a"), array("b"))), LIMITS)
     assert len(places) == 8
     assert places[key("b")] == Place(3, (key("chunk of b"),))
 
 
 def test_arrays_of_the_same_values_are_one_object() -> None:
     """Two blocks of zeros, say: the same array, and so the same chunk."""
-    assert len(outline(reply(tree("arrays", array("zeros"), array("zeros"))), ROOM)) == 5
+    assert len(outline(reply(tree("arrays", array("zeros"), array("zeros"))), LIMITS)) == 5
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_arrays_of_the_same_values_are_one_object() -> None:
 )
 def test_any_other_shape_is_refused(other: ObjectTree) -> None:
     with pytest.raises(ProtocolError):
-        outline(other, ROOM)
+        outline(other, LIMITS)
 
 
 def test_who_was_sent_nothing_sends_no_arrays_back() -> None:
     with pytest.raises(ProtocolError):
-        outline(reply(tree("arrays", array("a"))), Room())
+        outline(reply(tree("arrays", array("a"))), UploadLimits())
 
 
 BODY = ConfigRecord({"body": "{}"}).deflate()

@@ -1,10 +1,11 @@
 """What a coordinator hands to a site, and how the site knows that it is whole.
 
-    kit.json   who it is for, where the server is, digests of the next two; signed by the authority
-    ca.crt     the authority's certificate
-    site.crt   the site's certificate
-    site.key   its private key, if the coordinator made it; else it never left the site
-    site.toml  the site's own file, for its administrator to fill in; not covered by the signature
+    enrolment.json  who it is for, where the server is, digests of the next two; signed by the
+                    authority
+    ca.crt          the authority's certificate
+    site.crt        the site's certificate
+    site.key        its private key, if the coordinator made it; else it never left the site
+    site.toml       the site's own file, for its administrator to fill in; not signed
 
 The signature shows that the files belong together. That the authority is the coordinator's own
 is for people to find out, once: by comparing `Manifest.ca` over another channel.
@@ -26,7 +27,7 @@ from pydantic import AwareDatetime, Field
 
 from fedpriv.config.job import Address, Digest, Name
 from fedpriv.config.section import Section
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.pki.certificates import (
     certificate_pem,
@@ -37,12 +38,12 @@ from fedpriv.pki.certificates import (
 from fedpriv.pki.document import read_document
 from fedpriv.pki.keys import PrivateKey, fingerprint, load_key
 
-AGAIN = "Copy the whole kit again, as the coordinator sent it."
+AGAIN = "Copy the whole enrolment again, as the coordinator sent it."
 Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Manifest(Section):
-    """The content of ``kit.json``. Nothing in it is secret."""
+    """The content of ``enrolment.json``. Nothing in it is secret."""
 
     format: Literal[1] = 1
     federation: Federation = Field(description="random; federations of one name are told apart")
@@ -58,8 +59,8 @@ class Manifest(Section):
 
 
 @dataclass(frozen=True)
-class Kit:
-    """A kit whose parts belong together, with the site's key.
+class Enrolment:
+    """An enrolment whose parts belong together, with the site's key.
 
     Attributes:
         ca, certificate: PEM.
@@ -82,7 +83,7 @@ def new_manifest(
     names: Sequence[str],
     now: datetime,
 ) -> Manifest:
-    """The manifest of a kit with these certificates; `sign_manifest` makes it count."""
+    """The manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
     site = describe(certificate)
     return Manifest(
         federation=federation,
@@ -123,15 +124,15 @@ def _signed_bytes(manifest: Manifest) -> bytes:
     return canonical_json(manifest.model_dump(mode="json", exclude={"signature"}))
 
 
-def read_kit(
+def read_enrolment(
     path: Path,
     *,
     key: Path,
     ca: Path | None = None,
     certificate: Path | None = None,
     now: datetime | None = None,
-) -> Kit:
-    """The kit whose manifest is `path`, with every part of it checked against the others.
+) -> Enrolment:
+    """The enrolment whose manifest is `path`, with every part of it checked against the others.
 
     Args:
         key: the site's private key.
@@ -139,8 +140,8 @@ def read_kit(
         now: the time to check at; default: this machine's clock.
 
     Raises:
-        KitError: a part is missing, damaged, edited, expired, of another kit, or of a newer
-            format; names the file and what to do.
+        EnrolmentError: a part is missing, damaged, edited, expired, of another enrolment, or of a
+            newer format; names the file and what to do.
     """
     paths: dict[Literal["ca.crt", "site.crt"], Path] = {
         "ca.crt": ca or path.with_name("ca.crt"),
@@ -150,25 +151,25 @@ def read_kit(
     content = {name: _read(part) for name, part in paths.items()}
     for name, part in paths.items():
         if sha256(content[name]) != manifest.files[name]:
-            raise KitError(
+            raise EnrolmentError(
                 f"{part}: does not belong to {path}: one of them was edited, cut short, or is of"
-                f" another kit or federation. {AGAIN}"
+                f" another enrolment or federation. {AGAIN}"
             )
     authority = parse_certificate(content["ca.crt"], paths["ca.crt"])
     own = parse_certificate(content["site.crt"], paths["site.crt"])
     if fingerprint(authority.public_key()) != manifest.ca or not is_signed(manifest, authority):
-        raise KitError(f"{path}: was changed after the coordinator signed it. {AGAIN}")
+        raise EnrolmentError(f"{path}: was changed after the coordinator signed it. {AGAIN}")
     private = load_key(key)
     checked = check_certificate(
         own, authority, use="site", path=paths["site.crt"], key=private.public_key(), now=now
     )
     if checked.name != manifest.site or manifest.expires < (now or datetime.now(UTC)):
-        raise KitError(f"{path}: is not of its certificate, or expired. {AGAIN}")
-    return Kit(manifest, content["ca.crt"], content["site.crt"], private)
+        raise EnrolmentError(f"{path}: is not of its certificate, or expired. {AGAIN}")
+    return Enrolment(manifest, content["ca.crt"], content["site.crt"], private)
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise KitError(f"{path}: can't be read: {error.strerror}. {AGAIN}") from None
+        raise EnrolmentError(f"{path}: can't be read: {error.strerror}. {AGAIN}") from None

@@ -1,8 +1,7 @@
-"""The site's end of Flower's fleet API: all that we use of Flower's own client.
+"""A site's connection to its server, over Flower's fleet API.
 
 The site dials out; nothing listens. What comes in is a message for the installed ClientApp,
-never an app: a bundle is not asked for. What leans on Flower's internals on this side is in
-this file, `fleet` and `envelope`; the tests hold it to what Flower 1.41 does.
+never an app: a bundle is not asked for.
 """
 
 from __future__ import annotations
@@ -17,32 +16,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.app.message.message import remove_content_from_message
-from flwr.app.metadata import Metadata
-from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_id,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.app import Context, Message, MessageType, Metadata, RecordDict
 
 from fedpriv import logs
 from fedpriv.errors import (
@@ -56,6 +30,7 @@ from fedpriv.errors import (
 )
 from fedpriv_client.envelope import unpack
 from fedpriv_client.fleet import MIB, FleetClient
+from fedpriv_client.flower import Announced, object_id_of, outgoing
 
 logs.silence("flwr")  # it would tell of every request
 GOODBYE = 3.0  # seconds
@@ -63,8 +38,8 @@ MAX_OBJECTS = 4096  # in one message
 EARLY, LATE = 5.0, 300.0  # seconds that a site's clock may be ahead of the server's, or behind
 
 
-class Link:
-    """A connection of one site to one server. Not for two threads at once, but for `reply`.
+class ServerConnection:
+    """Of one site to one server. Not for two threads at once, but for `reply`.
 
     Args:
         address: host:port.
@@ -82,10 +57,9 @@ class Link:
         largest: int = 64 * MIB,
     ) -> None:
         self.address = address
-        self._public_key = public_key_to_bytes(key.public_key())
         self._client = FleetClient(address, tls, key)
         self._largest = largest
-        self._node: Node | None = None
+        self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
 
     def connect(self) -> int:
@@ -93,19 +67,14 @@ class Link:
 
         Raises:
             UnreachableError: nobody answers; may heal by itself.
-            CertificateError: somebody answers who is not the server of our kit.
+            CertificateError: somebody answers who is not the server of our enrolment.
             AdmissionError: the server does not know our key, or does no more.
             ClockError: the clocks differ too much for a signature to be fresh.
         """
         self._node = None
         with _naming(self.address):
-            answer = self._client.ActivateNode(
-                ActivateNodeRequest(
-                    public_key=self._public_key, heartbeat_interval=HEARTBEAT_MAX_INTERVAL
-                )
-            )
-        self._node = Node(node_id=answer.node_id)
-        return int(answer.node_id)
+            self._node = self._client.activate()
+        return self._node
 
     def receive(self, wants: Callable[[Metadata], bool] = lambda _: True) -> Message | None:
         """Wait a while for a message; None if there was none, or none that is wanted.
@@ -121,39 +90,33 @@ class Link:
         """
         node = self._connected()
         with _naming(self.address):
-            answer = self._client.PullMessages(PullMessagesRequest(node=node))
-            if not answer.messages_list:
+            announced = self._client.pull(node)
+            if announced is None:
                 return None
-            metadata = message_from_proto(answer.messages_list[0]).metadata
-            received = ConfirmMessageReceivedRequest(
-                node=node, run_id=metadata.run_id, message_object_id=metadata.message_id
-            )
             message = None
             try:
-                if wants(metadata):
-                    message = self._fetch(node, metadata, answer.message_object_trees[0])
+                if wants(announced.metadata):
+                    message = self._fetch(node, announced)
             except ProtocolError:
-                self._client.ConfirmMessageReceived(received)
+                self._client.confirm(node, announced.metadata)
                 raise
-            self._client.ConfirmMessageReceived(received)
+            self._client.confirm(node, announced.metadata)
         return message
 
-    def _fetch(self, node: Node, metadata: Metadata, tree: ObjectTree) -> Message:
+    def _fetch(self, node: int, announced: Announced) -> Message:
+        metadata, keys = announced.metadata, announced.object_ids()
         largest = self._largest if metadata.message_type == MessageType.TRAIN else MIB
-        keys = {item.object_id for item in iterate_object_tree(tree)}
         if len(keys) > MAX_OBJECTS:
             raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
         stored = {key: content for key, content in self._stored.items() if key in keys}
         self._stored = stored
         for key in keys - stored.keys():
-            answer = self._client.PullObject(
-                PullObjectRequest(node=node, run_id=metadata.run_id, object_id=key)
-            )
-            if not answer.object_available:
+            content = self._client.fetch(node, metadata.run_id, key)
+            if content is None:
                 raise UnreachableError(f"{self.address}: an object of a message is not there.")
-            if get_object_id(answer.object_content) != key:
+            if object_id_of(content) != key:
                 raise ProtocolError("An object of a message is not what its name says.")
-            stored[key] = answer.object_content
+            stored[key] = content
             if sum(map(len, stored.values())) > largest:
                 stored.clear()
                 raise ProtocolError(f"A message of more than {largest:,} bytes.")
@@ -171,38 +134,19 @@ class Link:
         """
         node = self._connected()
         run = message.metadata.run_id
-        with no_object_id_recompute():
-            message.metadata.__dict__["_message_id"] = message.object_id
-            objects = get_all_nested_objects(message)
-            with _naming(self.address):
-                answer = self._client.PushMessages(
-                    PushMessagesRequest(
-                        node=node,
-                        messages_list=[message_to_proto(remove_content_from_message(message))],
-                        message_object_trees=[get_object_tree(message)],
-                        clientapp_runtime_list=[0.0],  # how long it took is nobody's business
-                    )
-                )
-                for key in dict.fromkeys(answer.objects_to_push):
-                    pushed = self._client.PushObject(
-                        PushObjectRequest(
-                            node=node,
-                            run_id=run,
-                            object_id=key,
-                            object_content=objects[key].deflate(),
-                            session_id=answer.session_id,
-                        )
-                    )
-                    if not pushed.stored:
-                        raise NetworkError(f"{self.address}: did not take a reply.")
+        with outgoing(message) as reply, _naming(self.address):
+            session, missing = self._client.announce(node, reply)
+            for key in missing:
+                if not self._client.push(node, run, session, key, reply.content(key)):
+                    raise NetworkError(f"{self.address}: did not take a reply.")
 
     def close(self) -> None:
         """Say goodbye, if anybody listens; no server keeps a site from ending."""
         node, self._node = self._node, None
 
-        def goodbye(node: Node) -> None:
+        def goodbye(node: int) -> None:
             with suppress(NetworkError), _naming(self.address):
-                self._client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+                self._client.deactivate(node)
 
         if node is not None:
             last = threading.Thread(target=goodbye, args=(node,), name="goodbye", daemon=True)
@@ -213,11 +157,9 @@ class Link:
     def context(self) -> Context:
         """What a ClientApp is called with; it holds nothing."""
         node = self._connected()
-        return Context(
-            run_id=0, node_id=node.node_id, node_config={}, state=RecordDict(), run_config={}
-        )
+        return Context(run_id=0, node_id=node, node_config={}, state=RecordDict(), run_config={})
 
-    def _connected(self) -> Node:
+    def _connected(self) -> int:
         if self._node is None:
             raise UnreachableError(f"{self.address}: not connected.")
         return self._node
@@ -289,7 +231,7 @@ def _unreachable(address: str, error: httpx.TransportError) -> Exception:
         if "alert" in text or "certificate required" in text:
             return CertificateError(
                 f"{address}: refuses this site's certificate ({_reason(error)}). Ask the"
-                " coordinator for a new kit."
+                " coordinator for a new enrolment."
             )
     if isinstance(error, httpx.RemoteProtocolError):
         if error.request.url.scheme == "http" and _speaks_tls(error.request.url):
@@ -329,7 +271,7 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
             " or have this one added to server.names and the certificate renewed."
         )
     return (
-        f"the server's certificate is not of our kit's authority ({message}). This is another"
+        f"the server's certificate is not of our enrolment's authority ({message}). This is another"
         " federation's server, or somebody in between."
     )
 

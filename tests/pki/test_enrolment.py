@@ -1,4 +1,4 @@
-"""A kit is whole, of one federation and of today, or it is refused."""
+"""An enrolment is whole, of one federation and of today, or it is refused."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.document import read_document
+from fedpriv.pki.enrolment import Enrolment, Manifest, is_signed, read_enrolment, sign_manifest
 from fedpriv.pki.keys import new_key, private_pem
-from fedpriv.pki.kit import Kit, Manifest, is_signed, read_kit, sign_manifest
 
 from .conftest import NOW, Authority
 
-FILES = ("kit.json", "ca.crt", "site.crt", "site.key")
+FILES = ("enrolment.json", "ca.crt", "site.crt", "site.key")
 REUSED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
-def read(folder: Path, **options: Any) -> Kit:
-    return read_kit(folder / "kit.json", key=folder / "site.key", **options)
+def read(folder: Path, **options: Any) -> Enrolment:
+    return read_enrolment(folder / "enrolment.json", key=folder / "site.key", **options)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Path:
-    """A kit that no test changes."""
-    return authority.kit(tmp_path_factory.mktemp("kits") / "cardiology", "cardiology").parent
+    """An enrolment that no test changes."""
+    return authority.enrolment(
+        tmp_path_factory.mktemp("enrolments") / "cardiology", "cardiology"
+    ).parent
 
 
 @pytest.fixture
-def kit(tmp_path: Path, whole: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "kit")
+def enrolment(tmp_path: Path, whole: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "enrolment")
 
 
-def test_a_kit_is_read_as_it_was_made(whole: Path, authority: Authority) -> None:
+def test_a_enrolment_is_read_as_it_was_made(whole: Path, authority: Authority) -> None:
     found = read(whole)
     assert found.manifest.site == "cardiology"
     assert found.manifest.federation == authority.federation
@@ -50,12 +52,12 @@ def test_a_kit_is_read_as_it_was_made(whole: Path, authority: Authority) -> None
     assert private_pem(found.key) == (whole / "site.key").read_bytes()
 
 
-def test_its_parts_may_lie_elsewhere(kit: Path, tmp_path: Path) -> None:
+def test_its_parts_may_lie_elsewhere(enrolment: Path, tmp_path: Path) -> None:
     paths = {name: tmp_path / f"moved-{name}" for name in ("ca.crt", "site.crt", "site.key")}
     for name, path in paths.items():
-        (kit / name).rename(path)
-    found = read_kit(
-        kit / "kit.json",
+        (enrolment / name).rename(path)
+    found = read_enrolment(
+        enrolment / "enrolment.json",
         key=paths["site.key"],
         ca=paths["ca.crt"],
         certificate=paths["site.crt"],
@@ -66,16 +68,16 @@ def test_its_parts_may_lie_elsewhere(kit: Path, tmp_path: Path) -> None:
 @given(st.sampled_from(FILES), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 @REUSED
 def test_a_changed_byte_changes_nothing_or_is_refused(
-    kit: Path, whole: Path, file: str, where: float, by: int
+    enrolment: Path, whole: Path, file: str, where: float, by: int
 ) -> None:
     original = read(whole)
     content = bytearray((whole / file).read_bytes())
     content[int(where * len(content))] ^= by
-    (kit / file).write_bytes(content)
+    (enrolment / file).write_bytes(content)
     try:
-        found = read(kit)
-    except KitError as error:
-        assert str(kit) in str(error)
+        found = read(enrolment)
+    except EnrolmentError as error:
+        assert str(enrolment) in str(error)
     else:
         assert found.manifest.model_copy(update={"signature": ""}) == (
             original.manifest.model_copy(update={"signature": ""})
@@ -83,26 +85,26 @@ def test_a_changed_byte_changes_nothing_or_is_refused(
         assert (found.ca, found.certificate) == (original.ca, original.certificate)
         assert found.key.private_numbers() == original.key.private_numbers()
     finally:
-        (kit / file).write_bytes((whole / file).read_bytes())
+        (enrolment / file).write_bytes((whole / file).read_bytes())
 
 
 @given(st.sampled_from(FILES), st.floats(0, 0.98))
 @REUSED
 def test_a_file_that_was_cut_short_is_refused(
-    kit: Path, whole: Path, file: str, where: float
+    enrolment: Path, whole: Path, file: str, where: float
 ) -> None:
     content = (whole / file).read_bytes()
-    (kit / file).write_bytes(content[: int(where * len(content))])
-    with pytest.raises(KitError, match=str(kit)):
-        read(kit)
-    (kit / file).write_bytes(content)
+    (enrolment / file).write_bytes(content[: int(where * len(content))])
+    with pytest.raises(EnrolmentError, match=str(enrolment)):
+        read(enrolment)
+    (enrolment / file).write_bytes(content)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_missing_file_is_named(kit: Path, file: str) -> None:
-    (kit / file).unlink()
-    with pytest.raises(KitError, match=rf"{file}: .*No such file"):
-        read(kit)
+def test_a_missing_file_is_named(enrolment: Path, file: str) -> None:
+    (enrolment / file).unlink()
+    with pytest.raises(EnrolmentError, match=rf"{file}: .*No such file"):
+        read(enrolment)
 
 
 @pytest.mark.parametrize(
@@ -120,19 +122,21 @@ def test_a_missing_file_is_named(kit: Path, file: str) -> None:
         ("signature", "00" * 70),
     ],
 )
-def test_an_edit_of_any_field_is_refused(kit: Path, field: str, value: object) -> None:
-    path = kit / "kit.json"
+def test_an_edit_of_any_field_is_refused(enrolment: Path, field: str, value: object) -> None:
+    path = enrolment / "enrolment.json"
     content = json.loads(path.read_text())
     assert field in content
     path.write_text(json.dumps(content | {field: value}))
-    with pytest.raises(KitError, match=r"kit\.json: was changed after the coordinator signed it"):
-        read(kit)
+    with pytest.raises(
+        EnrolmentError, match=r"enrolment\.json: was changed after the coordinator signed it"
+    ):
+        read(enrolment)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")
 def test_every_field_is_under_the_signature(whole: Path, authority: Authority) -> None:
     """Also one that a later version adds."""
-    signed = read_document(whole / "kit.json", Manifest, fix="")
+    signed = read_document(whole / "enrolment.json", Manifest, fix="")
     assert is_signed(signed, authority.certificate)
     fresh = sign_manifest(signed, new_key())
     assert not is_signed(fresh, authority.certificate)
@@ -143,59 +147,63 @@ def test_every_field_is_under_the_signature(whole: Path, authority: Authority) -
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_two_federations_are_not_mixed(
-    kit: Path, tmp_path: Path, other: Authority, file: str
+    enrolment: Path, tmp_path: Path, other: Authority, file: str
 ) -> None:
     """They have the same name and the same site."""
-    theirs = other.kit(tmp_path / "theirs", "cardiology").parent
-    shutil.copy(theirs / file, kit / file)
-    with pytest.raises(KitError, match=r"Copy the whole kit again|of the same kit"):
-        read(kit)
+    theirs = other.enrolment(tmp_path / "theirs", "cardiology").parent
+    shutil.copy(theirs / file, enrolment / file)
+    with pytest.raises(
+        EnrolmentError, match=r"Copy the whole enrolment again|of the same enrolment"
+    ):
+        read(enrolment)
 
 
-@pytest.mark.parametrize("file", ["kit.json", "site.crt", "site.key"])
+@pytest.mark.parametrize("file", ["enrolment.json", "site.crt", "site.key"])
 def test_files_of_two_sites_are_not_mixed(
-    kit: Path, tmp_path: Path, authority: Authority, file: str
+    enrolment: Path, tmp_path: Path, authority: Authority, file: str
 ) -> None:
-    theirs = authority.kit(tmp_path / "theirs", "radiology").parent
-    shutil.copy(theirs / file, kit / file)
-    with pytest.raises(KitError, match=r"Copy the whole kit again|of the same kit"):
-        read(kit)
+    theirs = authority.enrolment(tmp_path / "theirs", "radiology").parent
+    shutil.copy(theirs / file, enrolment / file)
+    with pytest.raises(
+        EnrolmentError, match=r"Copy the whole enrolment again|of the same enrolment"
+    ):
+        read(enrolment)
 
 
 def test_a_stranger_cannot_sign_for_the_authority(
-    kit: Path, authority: Authority, other: Authority
+    enrolment: Path, authority: Authority, other: Authority
 ) -> None:
-    manifest = read_document(kit / "kit.json", Manifest, fix="")
+    manifest = read_document(enrolment / "enrolment.json", Manifest, fix="")
     moved = manifest.model_copy(update={"address": "evil.example.org:8443"})
     for key in (other.key, new_key()):
         forged = sign_manifest(moved, key)
-        (kit / "kit.json").write_text(forged.model_dump_json())
-        with pytest.raises(KitError, match="was changed after the coordinator signed it"):
-            read(kit)
-    (kit / "kit.json").write_text(sign_manifest(moved, authority.key).model_dump_json())
-    assert read(kit).manifest.address == "evil.example.org:8443"
+        (enrolment / "enrolment.json").write_text(forged.model_dump_json())
+        with pytest.raises(EnrolmentError, match="was changed after the coordinator signed it"):
+            read(enrolment)
+    (enrolment / "enrolment.json").write_text(sign_manifest(moved, authority.key).model_dump_json())
+    assert read(enrolment).manifest.address == "evil.example.org:8443"
 
 
-def test_a_kit_ends_with_its_certificate(whole: Path) -> None:
+def test_a_enrolment_ends_with_its_certificate(whole: Path) -> None:
     expires = read(whole).manifest.expires
     assert expires == (NOW + timedelta(days=10)).replace(microsecond=0)
     read(whole, now=expires)
-    with pytest.raises(KitError, match=r"site\.crt: .*expired.*--renew cardiology"):
+    with pytest.raises(EnrolmentError, match=r"site\.crt: .*expired.*--renew cardiology"):
         read(whole, now=expires + timedelta(seconds=1))
-    with pytest.raises(KitError, match="Set the clock"):
+    with pytest.raises(EnrolmentError, match="Set the clock"):
         read(whole, now=NOW - timedelta(days=1))
 
 
-def test_a_newer_format_asks_for_a_newer_fedpriv(kit: Path) -> None:
-    path = kit / "kit.json"
+def test_a_newer_format_asks_for_a_newer_fedpriv(enrolment: Path) -> None:
+    path = enrolment / "enrolment.json"
     content = json.loads(path.read_text()) | {"format": 2, "post_quantum": True}
     path.write_text(json.dumps(content))
-    with pytest.raises(KitError, match="has format 2, and this fedpriv reads 1"):
-        read(kit)
+    with pytest.raises(EnrolmentError, match="has format 2, and this fedpriv reads 1"):
+        read(enrolment)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "3", '{"format": "1"}', "[" * 100_000])
-def test_what_is_no_manifest_is_refused(kit: Path, content: str) -> None:
-    (kit / "kit.json").write_text(content)
-    with pytest.raises(KitError, match=r"kit\.json: was edited or is damaged"):
-        read(kit)
+def test_what_is_no_manifest_is_refused(enrolment: Path, content: str) -> None:
+    (enrolment / "enrolment.json").write_text(content)
+    with pytest.raises(EnrolmentError, match=r"enrolment\.json: was edited or is damaged"):
+        read(enrolment)

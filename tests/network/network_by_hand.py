@@ -1,4 +1,4 @@
-"""A link that listens, and sites that a test plays by hand."""
+"""A broker that listens, and sites that a test plays by hand."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedpriv.pki.keys import new_key, public_pem
 from fedpriv_client.fleet import FleetClient
+from fedpriv_server.broker import MessageBroker
 from fedpriv_server.grid import NetworkGrid
-from fedpriv_server.link import Link
 
 
 def content_of(text: str = "{}") -> RecordDict:
@@ -70,14 +70,14 @@ class Reply:
 
 
 class Site:
-    """A site of a link, speaking the fleet API by hand."""
+    """A site of a broker, speaking the fleet API by hand."""
 
-    def __init__(self, link: Link, port: int, name: str) -> None:
+    def __init__(self, broker: MessageBroker, port: int, name: str) -> None:
         key = new_key()
         self.call = FleetClient(f"127.0.0.1:{port}", None, key)
-        self._run = link._run
+        self._run = broker.state.run
         self.public_key = public_key_to_bytes(key.public_key())
-        self.node = Node(node_id=link.admit(name, public_pem(key.public_key())))
+        self.node = Node(node_id=broker.admit(name, public_pem(key.public_key())))
         self.activate()
 
     def activate(self) -> None:
@@ -133,28 +133,28 @@ class Site:
 
 
 class Network:
-    """A grid over a link that listens on loopback.
+    """A grid over a broker that listens on loopback.
 
     Attributes:
-        folder: of the link; what is in it is on disk.
+        folder: of the broker; what is in it is on disk.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "link"
-        self.link = Link(self.folder)
-        self.grid = NetworkGrid(self.link)
+        self.broker = MessageBroker(self.folder)
+        self.grid = NetworkGrid(self.broker)
         self.port = 0
         self._sites: list[Site] = []
 
     def site(self, name: str = "site") -> Site:
-        self._sites.append(Site(self.link, self.port, name))
+        self._sites.append(Site(self.broker, self.port, name))
         return self._sites[-1]
 
     def close(self) -> None:
         """Hang up, and end the questions that are still open."""
         for site in self._sites:
             site.call.close()
-        self.link.close()
+        self.broker.close()
 
     def ask(self, site: Site, content: RecordDict | None = None, kind: str = "train") -> str:
         """Post a message to a site; gives the request's key."""

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import NetworkError, ProtocolError, UnreachableError
 from fedpriv.pki.keys import new_key
+from fedpriv_client import connection as connection_module
 from fedpriv_client import fleet
-from fedpriv_client import link as link_module
+from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
-from fedpriv_client.link import Link
 
 from .conftest import Answer, asked, deflated
 
@@ -32,8 +32,8 @@ LARGEST = 2 * MIB
 
 
 @pytest.fixture
-def link(server: Any) -> Iterator[Link]:
-    made = Link(server.address, None, new_key(), largest=LARGEST)
+def connection(server: Any) -> Iterator[ServerConnection]:
+    made = ServerConnection(server.address, None, new_key(), largest=LARGEST)
     made.connect()
     yield made
     made.close()
@@ -43,21 +43,23 @@ def always(*answer: Any) -> Callable[..., Answer]:
     return lambda *_: answer
 
 
-def test_a_message_arrives_as_it_was_sent(server: Any, link: Link) -> None:
+def test_a_message_arrives_as_it_was_sent(server: Any, connection: ServerConnection) -> None:
     blocks = {"000000": Array(np.ones(9, np.float32)), "000001": Array(np.ones(9, np.float32))}
     key = server.say(asked("hello", kind="train", arrays=ArrayRecord(blocks)))
-    message = link.receive()
+    message = connection.receive()
     assert message is not None
     assert message.metadata.message_id == key
     assert message.content["fedpriv"]["body"] == "hello"  # type: ignore[index]
     assert message.content["arrays"]["000001"].numpy().tolist() == [1.0] * 9  # type: ignore[index]
     assert server.confirmed == [key]
-    assert link.receive() is None
+    assert connection.receive() is None
 
 
-def test_of_a_message_that_is_not_wanted_nothing_is_fetched(server: Any, link: Link) -> None:
+def test_of_a_message_that_is_not_wanted_nothing_is_fetched(
+    server: Any, connection: ServerConnection
+) -> None:
     key = server.say(asked())
-    assert link.receive(lambda metadata: metadata.message_type == "train") is None
+    assert connection.receive(lambda metadata: metadata.message_type == "train") is None
     assert server.confirmed == [key]
     assert "pull-object" not in server.asked
 
@@ -81,37 +83,39 @@ def test_of_a_message_that_is_not_wanted_nothing_is_fetched(server: Any, link: L
     ids=["bad-gzip", "gzip", "long", "no-protobuf", "503", "redirect", "version"],
 )
 def test_answers_of_no_use_are_errors_with_a_name(
-    server: Any, link: Link, path: str, answer: Answer
+    server: Any, connection: ServerConnection, path: str, answer: Answer
 ) -> None:
     server.say(asked())
-    message = link.receive()
+    message = connection.receive()
     assert message is not None
     server.script[path] = always(*answer)
     calls = {
-        "activate-node": link.connect,
-        "pull-messages": link.receive,
-        "push-messages": lambda: link.reply(Message(RecordDict(), reply_to=message)),
+        "activate-node": connection.connect,
+        "pull-messages": connection.receive,
+        "push-messages": lambda: connection.reply(Message(RecordDict(), reply_to=message)),
     }
     with pytest.raises(NetworkError):
         calls[path]()
 
 
-def test_no_answer_is_packed_and_none_is_asked_for_packed(server: Any, link: Link) -> None:
+def test_no_answer_is_packed_and_none_is_asked_for_packed(
+    server: Any, connection: ServerConnection
+) -> None:
     seen = []
     server.script["pull-messages"] = lambda headers, _: seen.append(headers["accept-encoding"])
-    link.receive()
+    connection.receive()
     assert seen == ["identity"]
 
 
-def test_a_reply_that_is_not_stored_is_not_sent(server: Any, link: Link) -> None:
+def test_a_reply_that_is_not_stored_is_not_sent(server: Any, connection: ServerConnection) -> None:
     server.say(asked())
-    message = link.receive()
+    message = connection.receive()
     assert message is not None
     server.stores = False
     with pytest.raises(NetworkError, match="did not take"):
-        link.reply(Message(RecordDict(), reply_to=message))
+        connection.reply(Message(RecordDict(), reply_to=message))
     server.stores = True
-    link.reply(Message(RecordDict(), reply_to=message))
+    connection.reply(Message(RecordDict(), reply_to=message))
 
 
 def array(chunk: bytes, pieces: str = "[0]") -> tuple[bytes, bytes]:
@@ -138,9 +142,11 @@ def nested(pieces: str = "[0]", names: int = 1, chunk: int = 9) -> list[bytes]:
     return [root, record, made, whole]
 
 
-def test_the_shape_that_is_refused_below_is_else_taken(server: Any, link: Link) -> None:
+def test_the_shape_that_is_refused_below_is_else_taken(
+    server: Any, connection: ServerConnection
+) -> None:
     server.say_raw(asked(kind="train"), *nested())
-    message = link.receive()
+    message = connection.receive()
     assert message is not None
     assert message.content["arrays"]["0"].data == bytes(9)  # type: ignore[index]
 
@@ -166,32 +172,32 @@ def test_the_shape_that_is_refused_below_is_else_taken(server: Any, link: Link) 
     ],
 )  # fmt: skip
 def test_contents_of_another_shape_or_size_are_refused_and_do_not_come_again(
-    server: Any, link: Link, contents: list[bytes]
+    server: Any, connection: ServerConnection, contents: list[bytes]
 ) -> None:
     key = server.say_raw(asked(kind="train"), *contents)
     with pytest.raises(ProtocolError):
-        link.receive()
+        connection.receive()
     assert server.confirmed == [key]
-    assert link.receive() is None
+    assert connection.receive() is None
 
 
-def test_only_a_request_for_a_step_may_be_large(server: Any, link: Link) -> None:
+def test_only_a_request_for_a_step_may_be_large(server: Any, connection: ServerConnection) -> None:
     server.say(asked("x" * (MIB // 2), kind="query"))
-    assert link.receive() is not None
+    assert connection.receive() is not None
     large = ArrayRecord({"a": Array(np.zeros(MIB // 4, np.float32))})
     server.say(asked(kind="train", arrays=large))
-    assert link.receive() is not None
+    assert connection.receive() is not None
     server.say(asked(kind="query", arrays=large))
     with pytest.raises(ProtocolError, match="more than"):
-        link.receive()
+        connection.receive()
 
 
-def test_a_message_without_its_tree_is_not_one(server: Any, link: Link) -> None:
+def test_a_message_without_its_tree_is_not_one(server: Any, connection: ServerConnection) -> None:
     answer = PullMessagesResponse()
     answer.messages_list.add().metadata.message_type = "query"
     server.script["pull-messages"] = always(200, answer.SerializeToString(), {})
     with pytest.raises(UnreachableError, match="not as a fedpriv server"):
-        link.receive()
+        connection.receive()
 
 
 @given(st.recursive(st.binary(max_size=40), lambda inner: inner.map(lambda b: b + b"\x00" + b)))
@@ -204,25 +210,25 @@ def test_no_bytes_get_out_of_an_envelope_but_as_a_protocol_error(content: bytes)
 
 
 def test_no_server_keeps_a_site_from_ending(
-    server: Any, link: Link, monkeypatch: pytest.MonkeyPatch
+    server: Any, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "GOODBYE", 0.2)
+    monkeypatch.setattr(connection_module, "GOODBYE", 0.2)
     done = Event()
     server.script["deactivate-node"] = lambda *_: done.wait(20) and None
     started = time.monotonic()
-    link.close()
+    connection.close()
     assert time.monotonic() - started < 10
     done.set()
 
 
 def test_an_answer_that_trickles_is_none(
-    server: Any, link: Link, monkeypatch: pytest.MonkeyPatch
+    server: Any, connection: ServerConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "TIMEOUT", -1.0)
     monkeypatch.setattr(fleet, "SLOWEST", 1e9)
     server.say(asked())
     with pytest.raises(UnreachableError, match="too slowly"):
-        link.receive()
+        connection.receive()
 
 
 def test_plain_http_goes_to_no_proxy(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,8 +248,8 @@ def test_plain_http_goes_to_no_proxy(server: Any, monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv(name)
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.server_port}")
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
-    link = Link(server.address, None, new_key())
-    assert link.connect() == 5
-    link.close()
+    connection = ServerConnection(server.address, None, new_key())
+    assert connection.connect() == 5
+    connection.close()
     proxy.shutdown()
     assert not seen

@@ -1,4 +1,4 @@
-"""The registry: who may take part, as the file says it now."""
+"""The keys of sites: who may take part, as the file says it now."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import authority_certificate, site_certificate
 from fedpriv.pki.keys import PublicKey, new_key, public_pem
-from fedpriv_server.registry import Registry, Site
+from fedpriv_server.site_keys import Site, SiteKeys
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 CA_KEY = new_key()
@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "sites.json"
 
 
-def admitted(registry: Registry, now: datetime = NOW) -> list[str]:
-    return [site.name for site in registry.admissible(now)]
+def admitted(site_keys: SiteKeys, now: datetime = NOW) -> list[str]:
+    return [site.name for site in site_keys.admissible(now)]
 
 
 def test_a_key_has_the_bytes_by_which_flower_knows_a_node() -> None:
@@ -45,8 +45,8 @@ def test_a_key_has_the_bytes_by_which_flower_knows_a_node() -> None:
 def test_what_was_written_is_read(path: Path) -> None:
     made = [site("a"), replace(site("b"), revoked=NOW), Site("c", "site"), site("d", days=2)]
     retired = replace(made[0], retired=("sha256:" + "0" * 64,))
-    Registry(path).write(retired, *made[1:])
-    found = Registry.read(path)
+    SiteKeys(path).write(retired, *made[1:])
+    found = SiteKeys.read(path)
     assert found.sites["a"] == retired
     assert list(found.sites) == ["a", "b", "c", "d"]
     assert {name: one.status(NOW) for name, one in found.sites.items()} == {
@@ -61,9 +61,9 @@ def test_what_was_written_is_read(path: Path) -> None:
 
 
 def test_a_running_server_sees_a_revocation(path: Path) -> None:
-    coordinator = Registry(path)
+    coordinator = SiteKeys(path)
     coordinator.write(site("a"), site("b"))
-    server = Registry.read(path)
+    server = SiteKeys.read(path)
     assert not server.reload_if_changed()
     coordinator.write(replace(coordinator.sites["a"], revoked=NOW))
     assert admitted(server) == ["a", "b"]
@@ -73,34 +73,34 @@ def test_a_running_server_sees_a_revocation(path: Path) -> None:
 
 
 def test_a_file_that_is_damaged_or_gone_changes_nothing_in_a_running_server(path: Path) -> None:
-    Registry(path).write(site("a"))
-    server = Registry.read(path)
+    SiteKeys(path).write(site("a"))
+    server = SiteKeys.read(path)
     path.write_text("{")
-    with pytest.raises(KitError, match=r"sites\.json: was edited or is damaged"):
+    with pytest.raises(EnrolmentError, match=r"sites\.json: was edited or is damaged"):
         server.reload_if_changed()
     path.unlink()
-    with pytest.raises(KitError, match=r"sites\.json: can't be read"):
+    with pytest.raises(EnrolmentError, match=r"sites\.json: can't be read"):
         server.reload_if_changed()
     assert admitted(server) == ["a"]
 
 
 def test_no_two_sites_have_one_key_and_none_a_retired_one(path: Path) -> None:
     key = new_key().public_key()
-    registry = Registry(path)
-    registry.write(site("a", key))
-    with pytest.raises(KitError, match=r"has the key .* of another site"):
-        registry.write(site("b", key))
-    fingerprint = registry.sites["a"].fingerprint
+    site_keys = SiteKeys(path)
+    site_keys.write(site("a", key))
+    with pytest.raises(EnrolmentError, match=r"has the key .* of another site"):
+        site_keys.write(site("b", key))
+    fingerprint = site_keys.sites["a"].fingerprint
     assert fingerprint is not None
-    registry.write(replace(site("a"), retired=(fingerprint,)))
+    site_keys.write(replace(site("a"), retired=(fingerprint,)))
     for name in ("a", "b"):
-        with pytest.raises(KitError, match="was retired"):
-            registry.write(replace(site(name, key), retired=registry.sites["a"].retired))
-    assert admitted(Registry.read(path)) == ["a"]
+        with pytest.raises(EnrolmentError, match="was retired"):
+            site_keys.write(replace(site(name, key), retired=site_keys.sites["a"].retired))
+    assert admitted(SiteKeys.read(path)) == ["a"]
 
 
 def test_a_file_that_contradicts_itself_is_refused(path: Path) -> None:
-    Registry(path).write(site("a"), site("b"))
+    SiteKeys(path).write(site("a"), site("b"))
     rows = json.loads(path.read_text())["sites"]
     others = rows[0] | {"certificate": rows[1]["certificate"]}
     cases = {
@@ -112,18 +112,18 @@ def test_a_file_that_contradicts_itself_is_refused(path: Path) -> None:
     }
     for words, changed in cases.items():
         path.write_text(json.dumps({"format": 1, "sites": changed}))
-        with pytest.raises(KitError, match=words):
-            Registry.read(path)
+        with pytest.raises(EnrolmentError, match=words):
+            SiteKeys.read(path)
     path.write_text(json.dumps({"format": 2}))
-    with pytest.raises(KitError, match="has format 2"):
-        Registry.read(path)
+    with pytest.raises(EnrolmentError, match="has format 2"):
+        SiteKeys.read(path)
 
 
 @given(st.floats(0, 0.99))
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_that_was_cut_short_is_refused(path: Path, where: float) -> None:
-    Registry(path).write(site("a"), site("b"))
+    SiteKeys(path).write(site("a"), site("b"))
     content = path.read_bytes().rstrip()
     path.write_bytes(content[: int(where * len(content))])
-    with pytest.raises(KitError, match=r"sites\.json"):
-        Registry.read(path)
+    with pytest.raises(EnrolmentError, match=r"sites\.json"):
+        SiteKeys.read(path)

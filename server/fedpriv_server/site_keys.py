@@ -18,7 +18,7 @@ from pydantic import AwareDatetime
 
 from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
-from fedpriv.errors import KitError
+from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem, describe, parse_certificate
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.keys import public_pem
@@ -71,8 +71,8 @@ class Site:
         return "active" if (now or datetime.now(UTC)) <= self.expires else "expired"
 
 
-class Registry:
-    """The sites of a federation: `Registry.read` them.
+class SiteKeys:
+    """The sites of a federation: `SiteKeys.read` them.
 
     Attributes:
         sites: by name.
@@ -84,21 +84,21 @@ class Registry:
         self._stamp: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, path: Path) -> Registry:
-        """The registry in `path`.
+    def read(cls, path: Path) -> SiteKeys:
+        """What `path` holds.
 
         Raises:
-            KitError: it can't be read, is damaged, or contradicts itself.
+            EnrolmentError: it can't be read, is damaged, or contradicts itself.
         """
-        registry = cls(path)
-        registry.reload_if_changed()
-        return registry
+        site_keys = cls(path)
+        site_keys.reload_if_changed()
+        return site_keys
 
     def reload_if_changed(self) -> bool:
         """Read the file again if it was replaced; True if it was.
 
         Raises:
-            KitError: see `read`; the sites stay what they were.
+            EnrolmentError: see `read`; the sites stay what they were.
         """
         stamp = self._stamp_now()
         if stamp == self._stamp:
@@ -117,7 +117,7 @@ class Registry:
         """Replace the sites of these names, or add them, in the file and here.
 
         Raises:
-            KitError: two sites would have one key, or a site one that was retired.
+            EnrolmentError: two sites would have one key, or a site one that was retired.
         """
         after = self.sites | {site.name: site for site in sites}
         _check(list(after.values()), self.path)
@@ -128,7 +128,7 @@ class Registry:
         try:
             found = self.path.stat()
         except OSError as error:
-            raise KitError(f"{self.path}: can't be read: {error.strerror}. {_FIX}") from None
+            raise EnrolmentError(f"{self.path}: can't be read: {error.strerror}. {_FIX}") from None
         return found.st_mtime_ns, found.st_ino, found.st_size
 
 
@@ -168,22 +168,22 @@ def _check(sites: list[Site], path: Path) -> None:
     keys: set[str] = set()
     for site in sites:
         if site.name in names:
-            raise KitError(f"{path}: holds site {site.name!r} twice. {_FIX}")
+            raise EnrolmentError(f"{path}: holds site {site.name!r} twice. {_FIX}")
         names.add(site.name)
         if site.certificate is None or site.fingerprint is None:
             continue
         found = describe(site.certificate)
         if (found.name, found.use) != (site.name, "site"):
-            raise KitError(
+            raise EnrolmentError(
                 f"{path}: the certificate of site {site.name!r} is of {found.name!r}. {_FIX}"
             )
         if site.fingerprint in retired:
-            raise KitError(
+            raise EnrolmentError(
                 f"{path}: the key {site.fingerprint} of site {site.name!r} was retired, and a"
                 " retired key is never accepted again. Make a new one."
             )
         if site.fingerprint in keys:
-            raise KitError(
+            raise EnrolmentError(
                 f"{path}: site {site.name!r} has the key {site.fingerprint} of another site."
                 " Make a new one."
             )

@@ -1,4 +1,4 @@
-"""What a site can do to the link: answer what it was asked, and nothing else."""
+"""What a site can do to the fleet API: answer what it was asked, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
-from network_link import Network, Reply, Site, content_of
+from network_by_hand import Network, Reply, Site, content_of
 
 from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
 from fedpriv.wire import BLOCK, encode
 from fedpriv_client.fleet import FleetClient
-from fedpriv_server import bounds, grid, prompt
-from fedpriv_server import link as links
+from fedpriv_server import bounds, grid, long_poll, prompt
 from fedpriv_strategies.messages import as_blocks
 
 
@@ -246,7 +245,7 @@ def test_who_confirms_nothing_is_told_again_for_a_while(
 
 def test_of_strangers_not_even_the_body_is_read(network: Network) -> None:
     site = network.site()
-    network.link.dismiss("site")
+    network.broker.dismiss("site")
     assert status(site.pull) == 401
     assert status(site.activate) == 401
     site.call.close()
@@ -258,7 +257,7 @@ def test_of_strangers_not_even_the_body_is_read(network: Network) -> None:
 def test_a_site_has_a_few_requests_open_and_no_more(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "HOLD", 8.0)  # all ask before the first is let go, on a busy machine
+    monkeypatch.setattr(long_poll, "HOLD", 8.0)  # all ask before the first is let go
     site, other = network.site(), network.site("other")
 
     def asks(_: int) -> int:
@@ -271,7 +270,7 @@ def test_a_site_has_a_few_requests_open_and_no_more(
     with ThreadPoolExecutor(2 * bounds.OPEN) as threads:
         found = sorted(threads.map(asks, range(2 * bounds.OPEN)))
     assert found == [200] * bounds.OPEN + [429] * bounds.OPEN
-    monkeypatch.setattr(links, "HOLD", 0.2)
+    monkeypatch.setattr(long_poll, "HOLD", 0.2)
     other.pull()
     site.pull()
 

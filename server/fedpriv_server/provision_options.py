@@ -9,17 +9,17 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, ServerSection
-from fedpriv.errors import ConfigError, KitError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.keys import PublicKey
 from fedpriv.pki.request import read_request
-from fedpriv_server.registry import Registry
+from fedpriv_server.site_keys import SiteKeys
 
 SERVER = "server"  # what --renew calls the server; no site may have this name
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
 
 
 @dataclass(frozen=True)
-class Orders:
+class ProvisionOptions:
     """What the coordinator asks for, beyond what is missing.
 
     Attributes:
@@ -67,21 +67,23 @@ def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
     """The public keys that are to be certified, by the name of their site.
 
     Raises:
-        KitError: a request is damaged, or the second of its site.
+        EnrolmentError: a request is damaged, or the second of its site.
     """
     found: dict[str, PublicKey] = {}
     for path in paths:
         name, key = read_request(path)
         if name in found:
-            raise KitError(f"{path}: is a second request of site {name!r}. Approve one of them.")
+            raise EnrolmentError(
+                f"{path}: is a second request of site {name!r}. Approve one of them."
+            )
         found[name] = key
     return found
 
 
-def check_orders(
-    config: JobConfig, orders: Orders, requested: Collection[str], registry: Registry
+def check_options(
+    config: JobConfig, options: ProvisionOptions, requested: Collection[str], site_keys: SiteKeys
 ) -> None:
-    """Refuse orders that name nobody or contradict each other, before any is carried out.
+    """Refuse options that name nobody or contradict each other, before any is carried out.
 
     Raises:
         ConfigError: names the option and the value.
@@ -91,11 +93,11 @@ def check_orders(
         raise ConfigError(
             "is what --renew calls the server", key="sites.name", value=SERVER, fix="Rename it."
         )
-    certified = {site.name for site in registry.sites.values() if site.certificate is not None}
+    certified = {site.name for site in site_keys.sites.values() if site.certificate is not None}
     for key, names, known in (
         ("--approve", requested, in_file),
-        ("--renew", orders.renew, {*in_file, SERVER}),
-        ("--revoke", orders.revoke, certified),
+        ("--renew", options.renew, {*in_file, SERVER}),
+        ("--revoke", options.revoke, certified),
     ):
         for name in names:
             if name not in known:
@@ -103,5 +105,5 @@ def check_orders(
                 raise ConfigError(
                     "names no such site", key=key, value=name, fix=f"There is: {there}."
                 )
-    for name in {*orders.renew, *requested} & set(orders.revoke):
+    for name in {*options.renew, *requested} & set(options.revoke):
         raise ConfigError("is also to be let in", key="--revoke", value=name, fix="Choose one.")

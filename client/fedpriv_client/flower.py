@@ -1,0 +1,226 @@
+"""All of Flower's internals that a site's side uses, and nothing else of it.
+
+Flower moves these between minor versions. Whoever moves the pin reads this file, and
+`tests/client/test_flower.py`, which says what each has to do. Flower's public packages (flwr.app,
+flwr.clientapp) are used anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MAX_INTERVAL
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
+    get_object_id,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedpriv.pki.keys import public_pem
+
+_CLASSES = (Message, RecordDict, ConfigRecord, ArrayRecord, Array, ArrayChunk)
+_KINDS: dict[str, type[InflatableObject]] = {kind.__qualname__: kind for kind in _CLASSES}
+
+# Messages, and the objects that they are sent as
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Name a message; Flower lets only its own server do so."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def object_id_of(content: bytes) -> str:
+    """What names an object: the SHA-256 of its content, in hex."""
+    return get_object_id(content)
+
+
+def object_head(content: bytes) -> tuple[str, list[str]]:
+    """The kind of an object and the ids of those that it refers to, on its own word.
+
+    Raises:
+        ValueError: it has no head.
+    """
+    kind, children, _ = get_object_head_values_from_object_content(content)
+    return kind, children
+
+
+def object_body(content: bytes, kind: str) -> bytes:
+    """What follows the head of an object of that kind.
+
+    Raises:
+        KeyError: no message has objects of that kind.
+        ValueError: it is of another.
+    """
+    return get_object_body(content, _KINDS[kind])
+
+
+def assemble(key: str, contents: Mapping[str, bytes]) -> object:
+    """What an object and those that it refers to make, as a message with its content.
+
+    Args:
+        contents: by object id; check their sizes and references first.
+
+    Raises:
+        Exception: of any kind.
+    """
+    return inflate_object_from_contents(key, dict(contents))
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A reply as it is sent: first what it consists of, then each object that is missing."""
+
+    message: Message
+    _objects: Mapping[str, InflatableObject]
+
+    def content(self, key: str) -> bytes:
+        """An object; made when it is asked for."""
+        return self._objects[key].deflate()
+
+
+@contextmanager
+def outgoing(message: Message) -> Iterator[Outgoing]:
+    """Take a reply apart, and name it by its content.
+
+    Within the context an object's id is computed once, so the reply must not be changed.
+    """
+    with no_object_id_recompute():
+        set_message_id(message, message.object_id)
+        yield Outgoing(message, get_all_nested_objects(message))
+
+
+# The fleet API
+
+
+class Announced:
+    """A message that waits for us: its metadata, and the ids of its objects."""
+
+    def __init__(self, answer: PullMessagesResponse) -> None:
+        self.metadata: Metadata = message_from_proto(answer.messages_list[0]).metadata
+        self._trees = answer.message_object_trees
+
+    def object_ids(self) -> set[str]:
+        """Raises:
+        IndexError: the server did not say.
+        """
+        return {item.object_id for item in iterate_object_tree(self._trees[0])}
+
+
+class FleetCalls(FleetHttpClient):
+    """The calls of the fleet API that a site makes, each signed by its key.
+
+    Args:
+        url: scheme, host and port.
+        transport: sends the requests. Its headers are completed by the versions that Flower's
+            server asks for.
+    """
+
+    def __init__(self, url: str, key: ec.EllipticCurvePrivateKey, transport: httpx.Client) -> None:
+        signing = NodeAuthHttpInterceptor(key, key.public_key())
+        super().__init__(url, interceptors=[signing], verify=False)
+        self._client.close()  # Flower's own, which follows redirects and has sent nothing
+        versions = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
+        transport.headers.update(dict(versions))
+        self._client = transport
+        self.public_key = public_pem(key.public_key())
+
+    def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
+        """Send a request that is signed; gives the whole answer.
+
+        Args:
+            call: name of what is called, such as PullObject.
+        """
+        raise NotImplementedError
+
+    def _send(self, context: ProtobufRequestContext, *, stream: bool = False) -> httpx.Response:
+        (signing,) = self._interceptors
+        call = context.rpc_method.rpartition("/")[2]
+        return signing.intercept(context, lambda signed: self.exchange(signed.request, call))
+
+    def activate(self) -> int:
+        """Say who we are; gives the node's id."""
+        asked = ActivateNodeRequest(
+            public_key=self.public_key, heartbeat_interval=HEARTBEAT_MAX_INTERVAL
+        )
+        return int(self.ActivateNode(asked).node_id)
+
+    def deactivate(self, node: int) -> None:
+        """Say goodbye."""
+        self.DeactivateNode(DeactivateNodeRequest(node_id=node))
+
+    def pull(self, node: int) -> Announced | None:
+        """Ask for a message; the server holds the question open for a while."""
+        answer = self.PullMessages(PullMessagesRequest(node=Node(node_id=node)))
+        return Announced(answer) if answer.messages_list else None
+
+    def fetch(self, node: int, run: int, key: str) -> bytes | None:
+        """The content of an object, not checked; None if it is not there."""
+        asked = PullObjectRequest(node=Node(node_id=node), run_id=run, object_id=key)
+        answer = self.PullObject(asked)
+        return answer.object_content if answer.object_available else None
+
+    def confirm(self, node: int, metadata: Metadata) -> None:
+        """Say that a message has come, so that it does not come again."""
+        self.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=Node(node_id=node),
+                run_id=metadata.run_id,
+                message_object_id=metadata.message_id,
+            )
+        )
+
+    def announce(self, node: int, reply: Outgoing) -> tuple[str, list[str]]:
+        """Say that a reply comes; gives a session, and the ids of the objects that are missing."""
+        answer = self.PushMessages(
+            PushMessagesRequest(
+                node=Node(node_id=node),
+                messages_list=[message_to_proto(remove_content_from_message(reply.message))],
+                message_object_trees=[get_object_tree(reply.message)],
+                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+            )
+        )
+        return answer.session_id, list(dict.fromkeys(answer.objects_to_push))
+
+    def push(self, node: int, run: int, session: str, key: str, content: bytes) -> bool:
+        """Send an object of a reply that was announced; gives whether the server took it."""
+        answer = self.PushObject(
+            PushObjectRequest(
+                node=Node(node_id=node),
+                run_id=run,
+                object_id=key,
+                object_content=content,
+                session_id=session,
+            )
+        )
+        return bool(answer.stored)

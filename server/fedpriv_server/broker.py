@@ -1,0 +1,185 @@
+"""The server's end of its sites' connections: which nodes may take part, and their mailboxes.
+
+There is one run of Flower's and no app: no Control API, which has no authentication, and no
+Runtime API. Nodes are those of `sites.json`; none can register itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+import threading
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import Error, Message, RecordDict
+
+from fedpriv import logs
+from fedpriv_server.flower.messages import APP_FAILED, replying
+from fedpriv_server.flower.state import FleetState, Kept
+from fedpriv_server.long_poll import LongPoll
+from fedpriv_server.presence import Presence
+from fedpriv_server.shape import UploadLimits
+from fedpriv_server.store import FolderStore
+from fedpriv_server.upload import Upload
+
+log = logging.getLogger(__name__)
+logs.silence("flwr")  # it would tell of every request
+RUN_HEARTBEAT = 10.0  # seconds
+REMEMBERED = 256  # messages to a node that it may still confirm
+
+
+class Traffic(Protocol):
+    """Who wants to hear what nodes do. Called from the server's threads."""
+
+    def arrived(self, node: int) -> None:
+        """A node connected, for the first time or anew."""
+
+    def asks(self, node: int) -> None:
+        """A node asks for messages."""
+
+    def took(self, node: int, message_id: str) -> None:
+        """A message was taken out of a node's mailbox."""
+
+    def confirmed(self, node: int, message_id: str) -> None:
+        """A node has all of a message."""
+
+    def stored(self) -> None:
+        """Something of a reply was stored."""
+
+
+class MessageBroker:
+    """Keeps the nodes of a run, the messages to them, and what comes of their replies.
+
+    Flower's state is in memory and large objects are files: a job's memory is its checkpoint, and
+    after a crash everything is asked again. Flower's SQLite state took 14 ms of a core for a
+    request, of which a site makes some fifteen in a round.
+
+    Args:
+        folder: for the objects; what is there is removed.
+
+    Attributes:
+        state: Flower's.
+        presence: who is there.
+        questions: for messages, that are held open.
+        traffic: told of what nodes do; set it before the fleet API is served.
+    """
+
+    traffic: Traffic
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700, parents=True)
+        self._folder = folder
+        self.state = FleetState(FolderStore(folder), _tell_refused)
+        self.presence = Presence()
+        self.questions = LongPoll()
+        self._names: dict[int, str] = {}
+        self._posted: defaultdict[int, deque[str]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._stopping = threading.Event()
+        threading.Thread(target=self._keep_run, name="flower-run", daemon=True).start()
+
+    def _keep_run(self) -> None:
+        while not self._stopping.wait(RUN_HEARTBEAT):
+            self.state.keep_run()
+
+    def close(self) -> None:
+        """Stop keeping the run alive and requests open, before the web server stops."""
+        self._stopping.set()
+        self.questions.close()
+
+    # Nodes
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Node → name of its site, of those admitted."""
+        return dict(self._names)
+
+    def admit(self, name: str, public_key: bytes) -> int:
+        """Let the holder of a key in, for the first time or again; gives the node's id.
+
+        Args:
+            public_key: PEM, as Flower's node authentication compares it.
+        """
+        node = self.state.node_of(public_key)
+        if node is None:
+            node = self.state.add_node(name, public_key)
+        self._names[node] = name
+        return node
+
+    def dismiss(self, name: str) -> None:
+        """Refuse the site of that name from its next request on."""
+        for node in [node for node, known in self._names.items() if known == name]:
+            del self._names[node]  # Flower keeps a key that it has deleted, and never takes it back
+            self.questions.supersede(node)
+            self.questions.ring(node)  # one that is held open is answered with the refusal
+            self.presence.forget(node)
+
+    def is_admitted(self, public_key: bytes) -> bool:
+        """Whether the holder of a key (PEM) may take part now."""
+        return self.state.node_of(public_key) in self._names
+
+    # Messages
+
+    def keep(self, content: RecordDict) -> Kept:
+        """Put the content of messages into the store, until it is released."""
+        return self.state.keep(content)
+
+    def release(self, kept: Kept) -> None:
+        """Let a content go when the last message that carries it is gone."""
+        self.state.release(kept)
+
+    def expect(self, node: int, limits: UploadLimits) -> Upload:
+        """Where the reply of a node to one request will come; to be removed after it was used."""
+        return Upload(node, self._folder / f"reply-{secrets.token_hex(8)}", limits)
+
+    def post(self, upload: Upload, kept: Kept, kind: str, group: str, ttl: float) -> str | None:
+        """Put a message into a node's mailbox; gives its id, or None for a node not admitted.
+
+        Args:
+            upload: where the node's reply comes.
+        """
+        key = self.state.post(upload.node, kept, kind, group, ttl, upload)
+        if key is not None:
+            self._posted[upload.node].append(key)
+            self.questions.ring(upload.node)
+        return key
+
+    def was_told(self, node: int, message_id: str) -> bool:
+        """Whether a message was put into that node's mailbox, not too long ago."""
+        return message_id in self._posted.get(node, ())
+
+    def replies(self, message_ids: set[str]) -> list[Message]:
+        """The replies to messages that came since the last call, content and all to come.
+
+        Each is given once. Its upload knows whether all of its content is there.
+        """
+        return self.state.replies(message_ids)
+
+    def discard(self, message_ids: set[str]) -> None:
+        """Remove messages, and the replies to them but for what was uploaded."""
+        self.state.discard(message_ids)
+
+
+def read_reply(reply: Message, upload: Upload, reply_to: str) -> Message:
+    """A reply with its content, arrays being read one by one when asked for.
+
+    A content that can't be read becomes an error reply.
+
+    Args:
+        upload: it has taken that reply.
+        reply_to: id of the message that it shall be a reply to.
+    """
+    if reply.has_error():
+        return replying(reply, reply_to, error=reply.error)
+    try:
+        content = upload.read()
+    except Exception:  # whatever a site may have put together
+        return replying(reply, reply_to, error=Error(APP_FAILED, "unreadable"))
+    return replying(reply, reply_to, content=content)
+
+
+def _tell_refused(error: Exception) -> None:
+    log.warning("An object of a reply was not kept: %s", error)

@@ -1,0 +1,81 @@
+"""Flower's messages, and the objects that they are sent as."""
+
+from __future__ import annotations
+
+from flwr.app import Error, Message, Metadata, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.app.message.message import make_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_body,
+    get_object_head_values_from_object_content,
+    get_object_id,
+)
+from flwr.supercore.inflatable.inflatable_utils import validate_object_content
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = ["ArrayChunk", "ObjectTree"]  # beside what is below
+SERVER_NODE = SUPERLINK_NODE_ID
+APP_FAILED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION  # code of an error reply
+
+
+def set_identity(run: int, task: int) -> None:
+    """Tell Flower's Message constructor who the process is; its launchers would do so."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run, task, SERVER_NODE
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Name a message; Flower lets only its own server do so."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def replying(
+    reply: Message, reply_to: str, content: RecordDict | None = None, error: Error | None = None
+) -> Message:
+    """A reply with another content or an error, to the message of that id."""
+    metadata = reply.metadata
+    return make_message(
+        Metadata(
+            run_id=metadata.run_id,
+            message_id=metadata.message_id,
+            src_node_id=metadata.src_node_id,
+            dst_node_id=metadata.dst_node_id,
+            reply_to_message_id=reply_to,
+            group_id=metadata.group_id,
+            created_at=metadata.created_at,
+            ttl=metadata.ttl,
+            message_type=metadata.message_type,
+        ),
+        content=content,
+        error=error,
+    )
+
+
+# The objects that messages are sent as
+
+
+def object_id_of(content: bytes) -> str:
+    """What names an object: the SHA-256 of its content, in hex."""
+    return get_object_id(content)
+
+
+def object_head(content: bytes) -> tuple[str, list[str]]:
+    """The kind of an object and the ids of those that it refers to, if it is well-formed.
+
+    Raises:
+        Exception: of any kind.
+    """
+    validate_object_content(content)
+    kind, children, _ = get_object_head_values_from_object_content(content)
+    return kind, children
+
+
+def object_body(content: bytes, kind: type[InflatableObject]) -> bytes:
+    """What follows the head of an object of that kind.
+
+    Raises:
+        Exception: of any kind.
+    """
+    return get_object_body(content, kind)

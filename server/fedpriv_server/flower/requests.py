@@ -1,0 +1,110 @@
+"""Requests of Flower's fleet API: who signed one, and what it says."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from fastapi import Request
+from flwr.app import Metadata
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.serde import message_from_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    PullObjectRequest,
+    PushObjectRequest,
+)
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+from fedpriv.errors import ProtocolError
+from fedpriv_server.flower.messages import ObjectTree
+
+__all__ = [  # beside what is below: the requests that are answered
+    "ActivateNodeRequest",
+    "ConfirmMessageReceivedRequest",
+    "DeactivateNodeRequest",
+    "PullMessagesRequest",
+    "PullObjectRequest",
+    "PushMessagesRequest",
+    "PushObjectRequest",
+]
+SIGNATURE_LIFE = TIMESTAMP_TOLERANCE + 2 * SYSTEM_TIME_TOLERANCE  # seconds, clocks' faults included
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a request says of who signed it, and when: nothing of it is checked yet.
+
+    Attributes:
+        key: public, PEM.
+        time: as it was signed.
+    """
+
+    key: bytes
+    time: str
+    _signature: bytes
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Signature:
+        """Raises:
+        KeyError, ValueError: a header is missing, or none that Flower sends.
+        """
+        return cls(
+            key=b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True),
+            time=headers[TIMESTAMP_HEADER],
+            _signature=b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER], validate=True),
+        )
+
+    def is_fresh(self) -> bool:
+        """Whether it counts now, as Flower sees it.
+
+        Raises:
+            ValueError, TypeError: the time is none, or of no zone.
+        """
+        age = (now() - datetime.fromisoformat(self.time)).total_seconds()
+        return -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+
+    def is_genuine(self) -> bool:
+        """Whether the key made it.
+
+        Raises:
+            ValueError: the key is none.
+        """
+        key = bytes_to_public_key(self.key)
+        return verify_signature(key, self.time.encode("ascii"), self._signature)
+
+
+def said(request: Request) -> object:
+    """The message in a request of the fleet API; None if there is none."""
+    return getattr(request.state, "protobuf_request", None)
+
+
+def pulled(request: Request) -> list[str]:
+    """Ids of the messages that were given in answer to a request."""
+    response = getattr(request.state, "protobuf_response", None)
+    return [item.metadata.message_id for item in getattr(response, "messages_list", ())]
+
+
+def announced(request: PushMessagesRequest) -> tuple[Metadata, ObjectTree]:
+    """The one reply that a request announces, and its objects. Check who sent it.
+
+    Raises:
+        ProtocolError: not one reply, or one that can't be read.
+    """
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        raise ProtocolError("Not one reply at a time.")
+    try:
+        message = message_from_proto(request.messages_list[0])
+    except Exception as error:  # whatever a site may have put together
+        raise ProtocolError(f"A reply that can't be read ({type(error).__name__}).") from None
+    return message.metadata, request.message_object_trees[0]

@@ -1,0 +1,257 @@
+"""Flower's link state: a run, its nodes, and the messages to them; and the app that serves it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastapi import FastAPI
+from flwr.app import Message, RecordDict
+from flwr.app.message.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
+from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
+from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.error import http_error_translator
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.superlink.federation import NoOpFederationManager
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router as fleet_router
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, DispatchFunction
+
+from fedpriv.errors import ProtocolError
+from fedpriv_server.flower.messages import SERVER_NODE, ObjectTree, set_identity, set_message_id
+
+__all__ = ["InMemoryObjectStore", "NoObjectInStoreError"]  # beside what is below: we subclass it
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The content of a message, in the store.
+
+    Attributes:
+        root: object id of the content.
+        tree: of all its objects.
+    """
+
+    root: str
+    tree: ObjectTree
+
+
+class _Reference(RecordDict):
+    """A content that is known by its object id alone."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__()
+        self.__dict__["_root"] = root
+
+    @property
+    def object_id(self) -> str:
+        return str(self.__dict__["_root"])
+
+
+class Incoming(Protocol):
+    """Where the reply to one request comes.
+
+    Attributes:
+        node: who may reply.
+        session: names it while objects are sent.
+    """
+
+    node: int
+    session: str | None
+
+    def announce(self, message_id: str, tree: ObjectTree) -> None:
+        """Expect the objects of a reply to a message.
+
+        Raises:
+            ProtocolError: it can't be a reply.
+        """
+
+    def missing(self) -> list[str]:
+        """Ids of the objects that have not come."""
+
+    def put(self, key: str, content: bytes) -> None:
+        """Raises:
+        ProtocolError, OSError: an object can't be kept.
+        """
+
+
+class _State(InMemoryLinkState):
+    """Flower's, but that what sites send goes to whoever expects it, not among what is said.
+
+    Attributes:
+        expected: message → where the reply to it comes.
+        refused: told why an object was not kept.
+    """
+
+    def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
+        super().__init__(NoOpFederationManager(), store)
+        self.expected: dict[str, Incoming] = {}
+        self.refused = refused
+
+    def start_session(self, run_id: int) -> str:
+        return secrets.token_hex(16)
+
+    def store_message_and_object_tree(
+        self, message: Message, object_tree: ObjectTree, session_id: str
+    ) -> tuple[bool, list[str]]:
+        incoming = self.expected.get(message.metadata.reply_to_message_id)
+        if incoming is None or self.store_message_res(message) is None:
+            return False, []
+        incoming.session = session_id
+        return True, incoming.missing()
+
+    def store_object(
+        self, run_id: int, session_id: str, object_id: str, object_content: bytes
+    ) -> bool:
+        found = [item for item in list(self.expected.values()) if item.session == session_id]
+        try:
+            for incoming in found[:1]:
+                incoming.put(object_id, object_content)
+        except (ProtocolError, OSError) as error:
+            self.refused(error)
+            return False
+        return bool(found)
+
+
+class FleetState:
+    """One run of Flower's, in memory: the nodes that may take part, and the messages to them.
+
+    Args:
+        refused: told why an object of a reply was not kept.
+
+    Attributes:
+        run: id of the run.
+    """
+
+    def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
+        self._store = store
+        self._state = _State(store, refused)
+        self.run, self._task = self._start_run()
+
+    def _start_run(self) -> tuple[int, int]:
+        state = self._state
+        run = state.create_run(
+            None, None, "0" * 64, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+        )
+        task = state.get_run_info(run_ids=[run])[0].primary_task_id
+        assert task is not None
+        state.claim_task(task)
+        state.activate_task(task)
+        set_identity(run, task)
+        return run, task
+
+    def keep_run(self) -> None:
+        """Say that the run goes on; Flower ends it after some time without a word."""
+        self._state.acknowledge_task_heartbeat(self._task)
+
+    def node_of(self, public_key: bytes) -> int | None:
+        """The node that holds a key (PEM), whether it may still take part or not."""
+        return self._state.get_node_id_by_public_key(public_key)
+
+    def add_node(self, name: str, public_key: bytes) -> int:
+        """A new node; Flower never takes its key back."""
+        return self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, public_key, 0, name=name)
+
+    def end_lease(self, node: int) -> None:
+        """Let a node be activated anew; else the heir of a killed process has to wait."""
+        self._state.deactivate_node(node)
+
+    def heard(self, node: int) -> None:
+        """Renew a node's lease for the longest time there is."""
+        self._state.acknowledge_node_heartbeat(node, HEARTBEAT_MAX_INTERVAL)
+
+    def keep(self, content: RecordDict) -> Kept:
+        """Put the content of messages into the store, until it is released.
+
+        What another content holds too, as the vector of a round, is there once.
+        """
+        store = self._store
+        with no_object_id_recompute():
+            root = content.object_id
+            tree = get_object_tree(content)
+            missing = set(store.preregister(self.run, tree))
+            with store.lock_store:
+                store.store[root].ref_count += 1
+            for key, item in get_all_nested_objects(content).items():
+                if key in missing:
+                    store.put(key, item.deflate())
+        return Kept(root, tree)
+
+    def release(self, kept: Kept) -> None:
+        """Let a content go when the last message that carries it is gone."""
+        with self._store.lock_store:
+            self._store.store[kept.root].ref_count -= 1
+            self._store.delete(kept.root)
+
+    def post(
+        self, node: int, kept: Kept, kind: str, group: str, ttl: float, incoming: Incoming
+    ) -> str | None:
+        """Put a message into a node's mailbox; gives its id, or None for a node not admitted.
+
+        Args:
+            incoming: where the reply comes.
+        """
+        message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
+        key = message.object_id
+        set_message_id(message, key)
+        if self._state.store_message_ins(remove_content_from_message(message)) is None:
+            return None
+        self._store.preregister(self.run, ObjectTree(object_id=key, children=[kept.tree]))
+        self._store.put(key, message.deflate())
+        self._state.expected[key] = incoming
+        return key
+
+    def expected(self, message_id: str) -> Incoming | None:
+        """Where the reply to a message comes, if one is expected."""
+        return self._state.expected.get(message_id)
+
+    def replies(self, message_ids: set[str]) -> list[Message]:
+        """The replies of nodes to messages that came since the last call, without content."""
+        with self._state.lock:
+            posted = message_ids & self._state.message_ins_store.keys()
+            found = self._state.get_message_res(posted, self.run)
+        return [reply for reply in found if reply.metadata.src_node_id != SERVER_NODE]
+
+    def discard(self, message_ids: set[str]) -> None:
+        """Remove messages and the replies to them."""
+        for key in message_ids:
+            self._store.delete(key)
+            self._state.expected.pop(key, None)
+        self._state.delete_messages(message_ids)
+
+    def app(self, first: Middleware, last: DispatchFunction) -> FastAPI:
+        """Flower's fleet API with node authentication, and nothing else of Flower's server.
+
+        Args:
+            first: sees a request before anything of it is read.
+            last: sees it when the node that signed it is known.
+        """
+        factory = LinkStateFactory("", NoOpFederationManager(), ObjectStoreFactory(""))
+        factory.state_instance = self._state
+        app = FastAPI(
+            openapi_url=None,  # no description of itself, for whoever asks
+            docs_url=None,
+            redoc_url=None,
+            middleware=[
+                first,
+                Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+                Middleware(ProtobufTranslationMiddleware),
+                Middleware(NodeAuthMiddleware),
+                Middleware(BaseHTTPMiddleware, dispatch=last),
+            ],
+        )
+        app.state.linkstate_factory = factory
+        app.state.enable_supernode_auth = True
+        app.include_router(fleet_router)
+        return app

@@ -1,0 +1,71 @@
+"""Questions for messages are held open until there is one, so that a message is there at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+
+HOLD = 5.0  # seconds that a question is held open
+LOOK = 0.5  # seconds between two looks whether the one who asks is still there
+
+
+class LongPoll:
+    """A bell for each node, and which visit of a node is the latest.
+
+    `wait` and what belongs to it are for the web server's loop, the rest for any thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bells: dict[int, asyncio.Event] = {}
+        self._visits: defaultdict[int, int] = defaultdict(int)
+        self._stopping = threading.Event()
+
+    def ring(self, node: int) -> None:
+        """There may be a message for a node, or it is to be answered without one."""
+        loop, bell = self._loop, self._bells.get(node)
+        if loop is not None and bell is not None:
+            loop.call_soon_threadsafe(bell.set)
+
+    def supersede(self, node: int) -> None:
+        """Take no message out of the mailbox for questions of a node that are open by now."""
+        self._visits[node] += 1
+
+    def close(self) -> None:
+        """Let every question be answered, from now on at once."""
+        self._stopping.set()
+
+    # Of a question, in this order
+
+    def visit(self, node: int) -> int:
+        """Begin to wait; gives the node's visit, which may be over when the wait is."""
+        self._loop = asyncio.get_running_loop()
+        if node not in self._bells:
+            self._bells[node] = asyncio.Event()
+            self._bells[node].set()  # messages may have come before there was a bell
+        return self._visits[node]
+
+    async def wait(self, node: int, is_gone: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a message, or long enough, or until the one who asks goes away."""
+        clock, bell = asyncio.get_running_loop().time, self._bells[node]
+        deadline = clock() + HOLD
+        while not bell.is_set() and clock() < deadline and not self._stopping.is_set():
+            try:
+                await asyncio.wait_for(bell.wait(), min(LOOK, deadline - clock()))
+            except TimeoutError:
+                if await is_gone():
+                    return
+
+    def is_latest(self, node: int, visit: int) -> bool:
+        """Whether the node did not connect anew, and was not turned out, since then."""
+        return self._visits[node] == visit
+
+    def answer(self, node: int) -> None:
+        """The mailbox is looked into now: whatever comes after this rings again."""
+        self._bells[node].clear()
+
+    def answered(self, node: int) -> None:
+        """A message was taken: there may be another."""
+        self._bells[node].set()
