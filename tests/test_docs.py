@@ -9,13 +9,24 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedpriv.config import JobConfig, SiteFile
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     "deploy/README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/architecture.md",
+    "docs/configuration.md",
     "docs/deploy.md",
+    "docs/first-steps.md",
+    "docs/glossary.md",
     "docs/network.md",
     "docs/methods.md",
     "docs/models.md",
@@ -56,6 +67,35 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
         text = (ROOT / document).read_text()
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
+
+
+def test_the_reference_of_settings_is_up_to_date() -> None:
+    command = [sys.executable, "scripts/make_config_reference.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def tables_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a file, in whatever table."""
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not tables:
+            yield f"{section.__name__}.{name}", field
+        for table in tables:
+            assert table.__doc__, table
+            yield from tables_of(table)
+
+
+def test_every_setting_says_in_a_sentence_what_it_means() -> None:
+    """And the reference, which is made of them, has each of them."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    settings = [*tables_of(JobConfig), *tables_of(SiteFile)]
+    assert len(settings) > 100
+    for name, field in settings:
+        assert field.description and field.description.endswith("."), name
+        assert field.description.replace("|", r"\|") in page, name
+        assert f"| `{name.rpartition('.')[2]}` |" in page, name
 
 
 def said(tree: ast.AST) -> Iterator[str]:

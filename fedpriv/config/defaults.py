@@ -45,6 +45,7 @@ TABLE = (  # ascending in size, and for each size in ε
     Defaults(50e6, 6.7, 10.0, 0.05, 16, 16.0, 5e-3, _SST2),
     Defaults(None, 4.0, 1.0, 0.05, 16, 16.0, 1e-3, _PUBLISHED),
 )
+ANY_SIZE = TABLE[-1]  # of a model whose size nobody knows: a section that is made in Python
 # Where each setting stands in a federation file.
 KEYS = {
     "clip_norm": "privacy",

@@ -122,3 +122,9 @@ def test_reading_a_file_loads_no_torch() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
+
+
+def test_a_section_made_in_python_has_the_row_for_models_of_any_size() -> None:
+    made = {"privacy": PrivacySection(), "lora": LoraSection(), "optimizer": OptimizerSection()}
+    for key, table in KEYS.items():
+        assert getattr(made[table], key) == getattr(TABLE[-1], key)
