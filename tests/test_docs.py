@@ -108,6 +108,16 @@ def said(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    """As `.ci/run` reads them; what else there is to say has pages of its own."""
+    text = (ROOT / "README.md").read_text()
+    first = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+    assert first and len(first[1].splitlines()) == 2
+    assert len(text.splitlines()) <= 100
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in text, page.name
+
+
 def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
     table = (ROOT / "docs/deploy.md").read_text().partition("| what you see |")[2]
     rows = table.partition("\n\n")[0].splitlines()[2:]
@@ -138,9 +148,9 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_readmes_ledger_pays_for_a_run(tmp_path: Path) -> None:
+def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
     """The commands of "A budget for life", one after the other, with one round for all."""
-    block = (ROOT / "README.md").read_text().partition("## A budget for life")[2]
+    block = (ROOT / "docs/first-steps.md").read_text().partition("\n## A budget for life")[2]
     commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
     assert [command.split()[0] for command in commands] == ["ledger", "simulate", *3 * ["ledger"]]
     program = str(Path(sys.executable).parent / "fedpriv")
