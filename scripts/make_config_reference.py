@@ -111,6 +111,9 @@ def _table(
 ) -> Iterator[str]:
     section, many = _section(schema, definitions), schema.get("type") == "array"
     heading = f"### `[[{name}]]`" if many else f"### `[{name}]`"
+    if section is None:  # a table whose keys somebody else knows
+        yield f"{heading}\n\n{_plain(schema.get('description', ''))}\n"
+        return
     about = " ".join(section.get("description", "").split())
     nested = {
         key: value

@@ -118,6 +118,19 @@ def test_the_readme_is_short_and_begins_with_two_commands() -> None:
         assert f"(docs/{page.name})" in text, page.name
 
 
+def test_the_glossary_is_in_order_and_holds_what_a_reader_asks_for() -> None:
+    rows = re.findall(
+        r"^\| \*\*(.+?)\*\*.* \| (.+) \|$", (ROOT / "docs/glossary.md").read_text(), re.M
+    )
+    words = [word for word, _ in rows]
+    assert words == sorted(words, key=str.casefold)
+    assert all(meaning.endswith((".", "*.", ").")) for _, meaning in rows)
+    asked = (
+        "slot reservation plan rule ledger witness unit envelope outbox privatised release round"
+    )
+    assert {*asked.split(), "declared size", "synthetic set", "simulated ledger"} <= {*words}
+
+
 def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
     table = (ROOT / "docs/deploy.md").read_text().partition("| what you see |")[2]
     rows = table.partition("\n\n")[0].splitlines()[2:]
