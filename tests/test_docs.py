@@ -173,3 +173,12 @@ def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
             words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_every_figure_of_the_summary_is_from_a_table_below_it() -> None:
+    text = (ROOT / "docs/results.md").read_text()
+    summary, _, below = text.partition("\n## How to read the tables\n")
+    figures = set(re.findall(r"\d+\.\d+", summary))
+    assert len(figures) > 20
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", below), figure

@@ -51,7 +51,7 @@ class ServerLink(Section):
     address: Address = Field(description="The host:port that the site dials.")
     ca: Path | None = Field(
         None,
-        description="Certificate of the federation's own authority, ca.crt of the kit; needed"
+        description="Certificate of the federation's own authority, ca.crt of the enrolment; needed"
         " unless `plain` is true.",
     )
     key: Path = Field(description="The site's private key, readable by its owner only.")
