@@ -28,7 +28,8 @@ class ProjectionSection(Section):
         1e-3,
         gt=0,
         le=MAX_RIDGE,
-        description="Ridge of the regression on the set's gradients, times their mean square.",
+        description="Ridge of the regression on the set's gradients, relative to their mean"
+        " square.",
     )
     noise: Literal["coefficients", "products", "gradient", "residual"] = Field(
         "coefficients",
