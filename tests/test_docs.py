@@ -20,6 +20,7 @@ from fedpriv.config import JobConfig, SiteFile
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     "deploy/README.md",
+    "examples/README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/architecture.md",
@@ -106,6 +107,20 @@ def said(tree: ast.AST) -> Iterator[str]:
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def test_links_to_a_heading_name_one_that_is_there() -> None:
+    for document in DOCUMENTS:
+        path = ROOT / document
+        for target, heading in re.findall(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)", path.read_text()):
+            there = headings_of(path.parent / target if target else path)
+            assert heading in there, f"{document}: {target}#{heading}"
+
+
+def headings_of(page: Path) -> set[str]:
+    """The anchors of a page: its headings in small letters, without punctuation."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def test_the_readme_is_short_and_begins_with_two_commands() -> None:
