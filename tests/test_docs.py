@@ -9,13 +9,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fedpriv.config import JobConfig, SiteFile
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     "deploy/README.md",
+    "examples/README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/architecture.md",
+    "docs/configuration.md",
     "docs/deploy.md",
+    "docs/first-steps.md",
+    "docs/glossary.md",
     "docs/network.md",
     "docs/methods.md",
     "docs/models.md",
@@ -58,6 +70,35 @@ def test_links_inside_the_repository_lead_somewhere() -> None:
             assert (ROOT / document).parent.joinpath(target).exists(), f"{document}: {target}"
 
 
+def test_the_reference_of_settings_is_up_to_date() -> None:
+    command = [sys.executable, "scripts/make_config_reference.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def tables_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of a file, in whatever table."""
+    for name, field in section.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not tables:
+            yield f"{section.__name__}.{name}", field
+        for table in tables:
+            assert table.__doc__, table
+            yield from tables_of(table)
+
+
+def test_every_setting_says_in_a_sentence_what_it_means() -> None:
+    """And the reference, which is made of them, has each of them."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    settings = [*tables_of(JobConfig), *tables_of(SiteFile)]
+    assert len(settings) > 100
+    for name, field in settings:
+        assert field.description and field.description.endswith("."), name
+        assert field.description.replace("|", r"\|") in page, name
+        assert f"| `{name.rpartition('.')[2]}` |" in page, name
+
+
 def said(tree: ast.AST) -> Iterator[str]:
     """The texts of a module, with … for what is filled in."""
     for node in ast.walk(tree):
@@ -66,6 +107,43 @@ def said(tree: ast.AST) -> Iterator[str]:
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def test_links_to_a_heading_name_one_that_is_there() -> None:
+    for document in DOCUMENTS:
+        path = ROOT / document
+        for target, heading in re.findall(r"\]\(([^)#:\s]*\.md)?#([^)]+)\)", path.read_text()):
+            there = headings_of(path.parent / target if target else path)
+            assert heading in there, f"{document}: {target}#{heading}"
+
+
+def headings_of(page: Path) -> set[str]:
+    """The anchors of a page: its headings in small letters, without punctuation."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_readme_is_short_and_begins_with_two_commands() -> None:
+    """As `.ci/run` reads them; what else there is to say has pages of its own."""
+    text = (ROOT / "README.md").read_text()
+    first = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+    assert first and len(first[1].splitlines()) == 2
+    assert len(text.splitlines()) <= 100
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in text, page.name
+
+
+def test_the_glossary_is_in_order_and_holds_what_a_reader_asks_for() -> None:
+    rows = re.findall(
+        r"^\| \*\*(.+?)\*\*.* \| (.+) \|$", (ROOT / "docs/glossary.md").read_text(), re.M
+    )
+    words = [word for word, _ in rows]
+    assert words == sorted(words, key=str.casefold)
+    assert all(meaning.endswith((".", "*.", ").")) for _, meaning in rows)
+    asked = (
+        "slot reservation plan rule ledger witness unit envelope outbox privatised release round"
+    )
+    assert {*asked.split(), "declared size", "synthetic set", "simulated ledger"} <= {*words}
 
 
 def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
@@ -98,9 +176,9 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_readmes_ledger_pays_for_a_run(tmp_path: Path) -> None:
+def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
     """The commands of "A budget for life", one after the other, with one round for all."""
-    block = (ROOT / "README.md").read_text().partition("## A budget for life")[2]
+    block = (ROOT / "docs/first-steps.md").read_text().partition("\n## A budget for life")[2]
     commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
     assert [command.split()[0] for command in commands] == ["ledger", "simulate", *3 * ["ledger"]]
     program = str(Path(sys.executable).parent / "fedpriv")
@@ -110,3 +188,12 @@ def test_the_readmes_ledger_pays_for_a_run(tmp_path: Path) -> None:
             words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_every_figure_of_the_summary_is_from_a_table_below_it() -> None:
+    text = (ROOT / "docs/results.md").read_text()
+    summary, _, below = text.partition("\n## How to read the tables\n")
+    figures = set(re.findall(r"\d+\.\d+", summary))
+    assert len(figures) > 20
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", below), figure

@@ -6,8 +6,10 @@ What the server proposes here is never an order: each site checks it against its
 before it reads a record.
 
 `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
-model's size: where a file leaves them out, they come from `fedpriv.config.defaults`, and
-their values here are those of sections that are made in Python.
+model's size: where a file leaves them out, `load_job` takes them from the table of
+`fedpriv.config.defaults`. A section that is made in Python knows no model and has those of the
+table's last row, which serves a model of any size. docs/configuration.md is made of the
+descriptions here by `scripts/make_config_reference.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
+from fedpriv.config.defaults import ANY_SIZE
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.privacy import usual
@@ -52,27 +55,53 @@ SHAPES = {
 
 
 class JobSection(Section):
-    name: Name = Field("federation", description="name of the job and of its run directory")
+    """What is run, for how long, and where."""
+
+    name: Name = Field("federation", description="The name of the job and of its run directory.")
     method: str = Field(
-        "dp-lora", max_length=64, description="what a site computes and the server does with it"
+        "dp-lora",
+        max_length=64,
+        description="What a site computes and what the server does with it: dp-lora, pe-sgd, or a"
+        " method of another package that is installed.",
     )
     sync: int = Field(
-        1, ge=1, le=1000, description="private steps of a round; above 1, sites move by themselves"
+        1,
+        ge=1,
+        le=1000,
+        description="Private steps in a round. Above 1, each site takes them by itself and sends"
+        " the move that they made together.",
     )
-    rounds: int = Field(ge=1, le=100_000, description="rounds, of sync private steps per site each")
+    rounds: int = Field(
+        ge=1, le=100_000, description="Rounds; each has `sync` private steps at every site."
+    )
     engine: Literal["inline", "ray", "network"] = Field(
         "inline",
-        description="where client and server meet: in threads, in processes, over the network",
+        description="Where sites and server meet: in threads of one process (inline), in processes"
+        " of Ray on one machine (ray), or over the network (network).",
     )
     wire: Wire = Field(
-        "float32", description="how sites send updates; rounding what is released is free"
+        "float32",
+        description="The number format in which sites send updates. A shorter one costs no"
+        " privacy, because what is rounded was released already.",
     )
     seed: int = Field(
-        0, ge=0, le=MAX_SEED, description="public randomness only; never noise or sampling"
+        0,
+        ge=0,
+        le=MAX_SEED,
+        description="Seed of public randomness, such as the adapter's first values; never of noise"
+        " or sampling.",
     )
-    data_is_public: bool = Field(False, description="true only for research data")
-    min_sites: int = Field(1, ge=1, description="replies without which a round does not count")
-    round_timeout: str = Field("10m", description="how long a round waits, such as 30s or 10m")
+    data_is_public: bool = Field(
+        False,
+        description="Set it to true for public research data only: it allows runs that protect"
+        " nobody, for comparisons.",
+    )
+    min_sites: int = Field(
+        1, ge=1, description="How many sites have to answer for a round to count."
+    )
+    round_timeout: str = Field(
+        "10m", description="How long a round waits for the sites, such as 30s or 10m."
+    )
 
     @field_validator("round_timeout")
     @classmethod
@@ -82,12 +111,34 @@ class JobSection(Section):
 
 
 class ModelSection(Section):
-    name: str = Field("embedded", min_length=1, description="embedded, a folder, or a hub name")
-    task: Literal["causal-lm", "classification"] = "causal-lm"
-    labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
-    max_length: int = Field(128, ge=2, le=131_072, description="tokens in a window")
+    """The base model and its task."""
+
+    name: str = Field(
+        "embedded",
+        min_length=1,
+        description="The base model: embedded (the one in the package), a folder, or the name of"
+        " one at a hub.",
+    )
+    task: Literal["causal-lm", "classification"] = Field(
+        "causal-lm",
+        description="What is learned: to continue text (causal-lm), or to give a text one of"
+        " `labels` (classification).",
+    )
+    labels: tuple[str, ...] = Field(
+        (),
+        description="Classification only: the names of the classes, at least two. They are typed"
+        " and never discovered from data.",
+    )
+    max_length: int = Field(
+        128,
+        ge=2,
+        le=131_072,
+        description="Tokens in a window; a longer text is several windows, or is cut.",
+    )
     pooling: Literal["own", "mean"] = Field(
-        "own", description="classification: the model's own head, or a layer on the mean token"
+        "own",
+        description="Classification only: the model's own head (own), or a linear layer on the"
+        " mean of the token vectors (mean).",
     )
 
     @model_validator(mode="after")
@@ -102,7 +153,13 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    columns: dict[str, str] = Field({"text": "text"}, description="field → column of the files")
+    """Which columns of the records are used, the same at every site."""
+
+    columns: dict[str, str] = Field(
+        {"text": "text"},
+        description="From each field to the column of the files that holds it. The fields are"
+        " text; prompt and completion; messages; or, for a classification, text and label.",
+    )
 
     @field_validator("columns")
     @classmethod
@@ -114,70 +171,130 @@ class DataSection(Section):
 
 
 class LoraSection(Section):
-    r: int = Field(8, ge=1, le=1024, description="rank")
-    alpha: float = Field(16.0, gt=0, description="scale of the update is alpha / r")
+    """The adapter that is trained: LoRA, as in peft."""
+
+    r: int = Field(ANY_SIZE.r, ge=1, le=1024, description="Rank of the adapter's matrices.")
+    alpha: float = Field(
+        ANY_SIZE.alpha,
+        gt=0,
+        description="The adapter's product is scaled by alpha / r. Where a file has r and no"
+        " alpha, alpha is chosen so that alpha / r is that of the table.",
+    )
     target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = Field(
         "auto",
-        description="auto: the attention projections peft names for this architecture;"
-        " all-linear: every linear layer but the output",
+        description="The layers that get an adapter: the attention projections that peft names for"
+        " this architecture (auto), every linear layer but the output (all-linear), or a list of"
+        " names.",
     )
     frozen_a: bool = Field(
-        False, description="train lora_B alone, so that averaging adapters is exact"
+        False,
+        description="Train only lora_B, so that the mean of several adapters is exact, and an"
+        " update about half as long.",
     )
     modules_to_save: tuple[str, ...] = Field(
-        (), description="layers trained whole, such as lm_head; a classifier's head always is"
+        (),
+        description="Layers that are trained whole, such as lm_head. A classifier's head always"
+        " is.",
     )
 
 
 class PrivacySection(Section):
-    epsilon: float = Field(8.0, gt=0, description="proposed per site, for this job")
-    delta: float = Field(usual.DELTA, gt=0, lt=1, description="must be below 1 / declared size")
-    sample_rate: float = Field(0.05, gt=0, le=1, description="chance of a unit to be in a step")
-    clip_norm: float = Field(
-        1.0, ge=usual.MIN_CLIP, le=usual.MAX_CLIP, description="bound on a unit's gradient, L2"
+    """What the server proposes; what a site grants is in the site's own file."""
+
+    epsilon: float = Field(
+        8.0,
+        gt=0,
+        description="ε that is proposed to every site for this whole job. A site takes the smaller"
+        " of this and its own cap.",
     )
-    unit: str = Field(usual.UNIT, min_length=1, description="record, or an id column")
+    delta: float = Field(
+        usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size of any site."
+    )
+    sample_rate: float = Field(
+        ANY_SIZE.sample_rate, gt=0, le=1, description="Chance of each unit to be in a step."
+    )
+    clip_norm: float = Field(
+        ANY_SIZE.clip_norm,
+        ge=usual.MIN_CLIP,
+        le=usual.MAX_CLIP,
+        description="The longest that what one unit adds to a step may be, in the L2 norm.",
+    )
+    unit: str = Field(
+        usual.UNIT,
+        min_length=1,
+        description="What is protected: each record by itself (record), or everything under one"
+        " value of the id column that is named here, such as a patient number.",
+    )
     max_records_per_unit: int = Field(
-        usual.MAX_RECORDS_PER_UNIT, ge=1, description="windows or records a unit may hold"
+        usual.MAX_RECORDS_PER_UNIT,
+        ge=1,
+        description="How many records, or windows of a long text, of one unit are used at most.",
     )
     numerics: Literal["default", "strict"] = Field(
-        "default", description="strict: integer sums and noise; rounding is no assumption; slower"
+        "default",
+        description="With strict, each record is computed alone and sums are whole numbers, so"
+        " that how computers round is no longer among the assumptions; slower.",
     )
 
 
 class OptimizerSection(Section):
-    name: Literal["sgd", "adamw"] = "adamw"
-    lr: float = Field(1e-3, gt=0, le=MAX_RATE)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Moves along the private gradients: at the server, or at the sites where `job.sync` > 1."""
+
+    name: Literal["sgd", "adamw"] = Field("adamw", description="The optimiser.")
+    lr: float = Field(
+        ANY_SIZE.lr,
+        gt=0,
+        le=MAX_RATE,
+        description="Learning rate. The table has rates of adamw only, so with sgd it has to be"
+        " written down.",
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="How the rate changes after the warm-up: not at all, or down to nothing at the"
+        " last step.",
+    )
     warmup: int = Field(
         0,
         ge=0,
         le=MAX_JOB_STEPS,
-        description="its steps in which the rate rises to lr",
+        description="Steps of this optimiser in which the rate rises to lr.",
     )
-    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="adamw only")
-    weight_decay: float = Field(0.0, ge=0, le=MAX_RATE)
+    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
+    betas: tuple[Beta, Beta] = Field(
+        (0.9, 0.999), description="How slowly adamw forgets gradients, and their squares."
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        le=MAX_RATE,
+        description="How much of every value is taken off in a step, times the rate.",
+    )
 
 
 class ServerOptimizerSection(OptimizerSection):
-    """Moves along the mean of the sites' own moves; by default, takes it as it is."""
+    """Moves along the mean of the sites' own moves (`job.sync` > 1); by default, takes it whole."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
-    lr: float = Field(1.0, gt=0, le=MAX_RATE)
+    name: Literal["sgd", "adamw"] = Field("sgd", description="The optimiser.")
+    lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")
 
 
 class DenoiseSection(Section):
+    """Taking noise out of what was released, which costs no privacy."""
+
     where: Literal["off", "server", "gate", "site"] = Field(
         "off",
-        description="server: on the sum of all sites; gate: in rounds where that is better;"
-        " site: in the local steps of sync > 1",
+        description="Where it is done: nowhere (off), on the sum of all sites (server), in rounds"
+        " where the gate finds that better (gate), or in the local steps of sync > 1 (site).",
     )
     kappa: float | Literal["auto"] = Field(
-        1.02, description="how far above the noise a singular value counts; auto: by shape"
+        1.02,
+        description=f"How far above the edge of pure noise a singular value has to be to count,"
+        f" from 1 to {MAX_KAPPA:g}; with auto, by the matrix's shape.",
     )
     norm: Literal["kept", "shrunk"] = Field(
-        "kept", description="length of a denoised matrix: as before, or what is left of it"
+        "kept",
+        description="The length of a denoised matrix: the one it had before (kept), or that of"
+        " what is left (shrunk).",
     )
 
     @field_validator("kappa", mode="before")
@@ -191,12 +308,18 @@ class DenoiseSection(Section):
 class GateSection(Section):
     """Moves to choose from in each round, by the loss on records that are not private."""
 
-    data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
+    data: Path = Field(
+        description="File of records to choose by: public or the coordinator's own, with columns"
+        " as in [data], and not those of [evaluation]."
+    )
     rates: tuple[Annotated[float, Field(gt=0, le=MAX_RATE)], ...] = Field(
-        (1.0,), min_length=1, description="multiples of the learning rate to choose from"
+        (1.0,), min_length=1, description="Multiples of the learning rate to choose from."
     )
     share: float = Field(
-        0.1, gt=0, le=1, description="of a round's work that choosing may add, by count of records"
+        0.1,
+        gt=0,
+        le=1,
+        description="How much choosing may add to a round's work, as a share, by count of records.",
     )
 
     @field_validator("rates")
@@ -208,15 +331,33 @@ class GateSection(Section):
 
 
 class EvaluationSection(Section):
-    data: Path = Field(description="public or coordinator-owned records, columns as in [data]")
-    every: int = Field(1, ge=1, description="rounds between two evaluations")
-    limit: int | None = Field(None, ge=1, description="use only the first so many records")
-    hardest: float = Field(
-        0.0, ge=0, le=1, description="share of the records, worst for the base model, also reported"
+    """The records on which the server measures what training reached."""
+
+    data: Path = Field(
+        description="File of records to report on: public or the coordinator's own, with columns"
+        " as in [data]."
     )
-    tuning: Path | None = Field(None, description="further records, to choose settings by")
+    every: int = Field(1, ge=1, description="Rounds from one evaluation to the next.")
+    limit: int | None = Field(
+        None, ge=1, description="Use the first so many records only. Without it, all."
+    )
+    hardest: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the records, those that are worst for the base model, whose loss is"
+        " reported by itself, too.",
+    )
+    tuning: Path | None = Field(
+        None,
+        description="File of further records by which `fedpriv compare` chooses settings.",
+    )
     tuning_share: float = Field(
-        0.0, ge=0, lt=1, description="of data, set apart to choose settings by; without tuning only"
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of `data` that is set apart to choose settings by, where no `tuning` is"
+        " named.",
     )
 
     @model_validator(mode="after")
@@ -232,35 +373,48 @@ class EvaluationSection(Section):
 
 
 class ComputeSection(Section):
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    """How and on what the work is done. It changes no claim."""
+
+    device: str = Field("auto", description="Where the model is: auto, cpu, cuda or cuda:N.")
     dtype: Literal["float32", "mixed", "bfloat16", "float64"] = Field(
         "float32",
-        description="mixed: products with frozen weights in bfloat16, all else in float32;"
-        " bfloat16: all but what is trained",
+        description="Number format of the model. With mixed, products with frozen weights are in"
+        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it.",
     )
     microbatch: int | None = Field(
-        None, ge=1, description="private records computed at once, at most; default: 4, on a GPU 32"
+        None,
+        ge=1,
+        description="Private records that are computed at once, at most. Without it, 4, or 32 on a"
+        " GPU.",
     )
     gradient_checkpointing: bool = Field(
-        False, description="compute layers twice instead of keeping what they made"
+        False,
+        description="Compute layers twice instead of keeping what they made: less memory, more"
+        " time.",
     )
     devices: int = Field(
-        1, ge=1, le=64, description="GPUs that share each step, from device on; or CPU processes"
+        1,
+        ge=1,
+        le=64,
+        description="GPUs of a site that share each step, from `device` on; on a CPU, processes.",
     )
     gpus_per_site: float | None = Field(
         None,
         gt=0,
-        description="engine ray: what a site that computes gets of the GPUs; default: its share",
+        description="With job.engine = ray only: how many GPUs a site gets while it computes, such"
+        " as 0.5. Without it, an equal share.",
     )
     engine: Literal["fedpriv", "opacus"] = Field(
-        "fedpriv", description="who computes per-record gradients; opacus knows more layers"
+        "fedpriv",
+        description="Which library computes the gradient of each record; opacus is slower and"
+        " knows more kinds of layers.",
     )
     workers: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="sites of a simulation that compute at once, each with a copy of the model;"
-        " default: one, or on a CPU as many as there are cores while the copies are small",
+        description="Sites of a simulation that compute at once, each with a copy of the model."
+        " Without it, one, or on a CPU as many as there are cores while the copies are small.",
     )
 
     @model_validator(mode="after")
@@ -275,19 +429,29 @@ class ComputeSection(Section):
 
 
 class ServerSection(Section):
-    """Where the sites find the server; engine ``network`` only."""
+    """Where the sites find the server; with `job.engine = "network"` only."""
 
-    address: Address = Field(description="host:port that sites dial")
+    address: Address = Field(description="The host:port that sites dial.")
     listen: Address | None = Field(
-        None, description="host:port to bind; default: every interface, the port of address"
+        None,
+        description="The host:port to listen at. Without it, the port of `address` on every IPv4"
+        " interface.",
     )
-    names: tuple[str, ...] = Field((), description="further host names and IPs it is known by")
-    pki: Path = Field(Path("pki"), description="folder that fedpriv provision writes")
+    names: tuple[str, ...] = Field(
+        (), description="Further host names and IP addresses for the server's certificate."
+    )
+    pki: Path = Field(
+        Path("pki"), description="Folder of keys and certificates that fedpriv provision writes."
+    )
     client_certificates: bool = Field(
-        False, description="mutual TLS: sites show a certificate before they say a word"
+        False, description="Mutual TLS: a site shows its certificate before it says a word."
     )
-    health: Address | None = Field(None, description="host:port of the gRPC health service")
-    wait: str = Field("10m", description="how long the first round waits for the last sites")
+    health: Address | None = Field(
+        None, description="The host:port of the gRPC health service. Without it, there is none."
+    )
+    wait: str = Field(
+        "10m", description="How long the first round waits for the last sites, such as 10m."
+    )
 
     @property
     def bound(self) -> str:
@@ -302,20 +466,32 @@ class ServerSection(Section):
 
 
 class SiteSection(Section):
-    """A site: with its data for a simulation, by name alone over the network."""
+    """A site. In a simulation its data is named here; over the network it has a name alone."""
 
-    name: Name
+    name: Name = Field(description="The site's name.")
     data: Path | str | None = Field(
-        None, description="a file, a saved dataset folder, or owner/name of a hub"
+        None,
+        description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
+        " simulation needs it.",
     )
     size: int | None = Field(
-        None, ge=1, le=usual.MAX_UNITS, description="declared, in units; typed, never derived"
+        None,
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Declared size: how many units it has, as a person states it; never counted"
+        " from the records. A simulation needs it.",
     )
-    epsilon: float | None = Field(None, gt=0, description="the site's cap for this job")
+    epsilon: float | None = Field(
+        None, gt=0, description="ε that this job may cost the site's people at most."
+    )
     ledger: Path | None = Field(
-        None, description="a ledger that outlives the run, made by fedpriv ledger init"
+        None,
+        description="A ledger that outlives the run, made by fedpriv ledger init. Without it, the"
+        " run makes one of its own.",
     )
-    witness: Path | None = Field(None, description="told of every row, on another disk")
+    witness: Path | None = Field(
+        None, description="The ledger's witness: a file on another disk, told of every row."
+    )
 
 
 class JobConfig(Section):

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fedpriv.config.defaults import with_defaults
 from fedpriv.config.job import HUB_NAME, JobConfig
+from fedpriv.config.left_out import with_defaults
 from fedpriv.config.section import Section
 from fedpriv.config.site import SiteFile
 from fedpriv.config.synthetic import GeneratorSection

@@ -31,54 +31,101 @@ if TYPE_CHECKING:
 class Identity(Section):
     """Who the site is, and where it keeps what is its own."""
 
-    name: Name = Field(description="as in the federation file and in the site's certificate")
-    state_dir: Path = Field(Path("state"), description="private: ledgers, report, cache")
-    health: Address | None = Field(None, description="host:port of the gRPC health service")
+    name: Name = Field(
+        description="The site's name, as in the federation file and in the site's certificate."
+    )
+    state_dir: Path = Field(
+        Path("state"),
+        description="Folder of ledgers, keys, the last report and the cache. It is as confidential"
+        " as the records.",
+    )
+    health: Address | None = Field(
+        None, description="The host:port of the gRPC health service. Without it, there is none."
+    )
 
 
 class ServerLink(Section):
     """Where the server is, and with what the two know each other."""
 
-    address: Address = Field(description="host:port that the site dials")
-    ca: Path | None = Field(None, description="certificate of the federation's own authority")
-    key: Path = Field(description="the site's private key, readable by its owner only")
-    certificate: Path = Field(Path("site.crt"), description="the site's certificate")
-    enrolment: Path = Field(
-        Path("enrolment.json"), description="what the coordinator signed for the site"
+    address: Address = Field(description="The host:port that the site dials.")
+    ca: Path | None = Field(
+        None,
+        description="Certificate of the federation's own authority, ca.crt of the enrolment; needed"
+        " unless `plain` is true.",
     )
-    plain: bool = Field(False, description="HTTP without TLS; to this machine only")
+    key: Path = Field(description="The site's private key, readable by its owner only.")
+    certificate: Path = Field(Path("site.crt"), description="The site's certificate.")
+    kit: Path = Field(Path("kit.json"), description="What the coordinator signed for this site.")
+    plain: bool = Field(False, description="HTTP without TLS, to this machine only, to try out.")
 
 
 class SiteData(DataSection):
     """The records, and what is stated of them."""
 
     dataset_id: str | None = Field(
-        None, pattern=r"^[0-9a-f]{32}$", description="of the ledger; default: the only one"
+        None,
+        pattern=r"^[0-9a-f]{32}$",
+        description="Which ledger pays, by its random id. Without it, the only one there is.",
     )
-    path: Path | str = Field(description="a file, a saved dataset folder, or owner/name of a hub")
-    unit: str = Field(usual.UNIT, min_length=1, description="record, or an id column")
+    path: Path | str = Field(
+        description="The records: a file, a saved dataset folder, or owner/name at a hub."
+    )
+    unit: str = Field(
+        usual.UNIT,
+        min_length=1,
+        description="What is protected: each record by itself (record), or everything under one"
+        " value of the id column that is named here, such as a patient number.",
+    )
     max_records_per_unit: int = Field(
-        usual.MAX_RECORDS_PER_UNIT, ge=1, description="windows or records a unit may hold"
+        usual.MAX_RECORDS_PER_UNIT,
+        ge=1,
+        description="How many records, or windows of a long text, of one unit are used at most.",
     )
     size: int = Field(
-        ge=1, le=usual.MAX_UNITS, description="declared, in units; typed, never derived"
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Declared size: how many units there are, as a person states it; never counted"
+        " from the records.",
     )
-    labels: tuple[str, ...] = Field((), description="class names; never discovered from data")
+    labels: tuple[str, ...] = Field(
+        (), description="Names of the classes, where a column holds labels; never discovered."
+    )
 
 
 class BudgetSection(Section):
     """What the site's people have for life. All but `per_job` is fixed with the ledger."""
 
-    rule: usual.RuleName = Field("rdp", description="how plans add up to one claim")
-    epsilon: float = Field(gt=0, description="for life")
-    delta: float = Field(usual.DELTA, gt=0, lt=1, description="of the claim, below 1 / size")
-    per_job: float = Field(gt=0, description="the most that one job may cost, by itself")
-    order: int | None = Field(None, ge=2, description="rdp: α of the filter; default: the best")
-    slots: int | None = Field(None, ge=1, description="envelope: steps in all")
-    sample_rate: float | None = Field(None, gt=0, le=1, description="envelope: the highest")
-    noise_multiplier: float | None = Field(None, gt=0, description="envelope: the least")
-    plans: int | None = Field(None, ge=1, description="sum: plans that share δ")
-    witness: Path | None = Field(None, description="told of every row, on another disk")
+    rule: usual.RuleName = Field(
+        "rdp", description="How the plans of many jobs add up to one claim; see docs/privacy.md."
+    )
+    epsilon: float = Field(gt=0, description="ε that all jobs together may cost, for life.")
+    delta: float = Field(
+        usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size."
+    )
+    per_job: float = Field(gt=0, description="ε that one job, taken by itself, may cost at most.")
+    order: int | None = Field(
+        None,
+        ge=2,
+        description="Rule rdp only: the one Rényi order at which costs are added up. Without it,"
+        " the order that leaves most.",
+    )
+    slots: int | None = Field(
+        None, ge=1, description="Rule envelope only: how many steps there are in all."
+    )
+    sample_rate: float | None = Field(
+        None, gt=0, le=1, description="Rule envelope only: the highest sample rate of a step."
+    )
+    noise_multiplier: float | None = Field(
+        None, gt=0, description="Rule envelope only: the least noise multiplier of a step."
+    )
+    plans: int | None = Field(
+        None, ge=1, description="Rule sum only: how many plans share δ, each an equal part."
+    )
+    witness: Path | None = Field(
+        None,
+        description="File on another disk that is told of every row of the ledger, so that an"
+        " older copy of the ledger is noticed.",
+    )
 
     def new_rule(self) -> Rule:
         """The rule that a ledger with this budget has.
@@ -94,33 +141,48 @@ class BudgetSection(Section):
 
 
 class AllowSection(Section):
-    """What a server may ask for; see `fedpriv_client.limits`."""
+    """What a server may ask for. What goes beyond it is refused, and costs nothing."""
 
-    methods: tuple[str, ...] = Field(("dp-lora",), min_length=1)
+    methods: tuple[str, ...] = Field(
+        ("dp-lora",), min_length=1, description="Names of the methods that may be run."
+    )
     model: str = Field(
         "embedded",
         min_length=1,
-        description="embedded, a folder, or a hub name: what is loaded, however a server calls it",
+        description="The model that is loaded, whatever a server calls it: embedded, a folder, or"
+        " the name of one at a hub.",
     )
-    model_digest: Digest = Field(description="of that model, as fedpriv-client digest prints it")
-    min_noise: float = Field(0.3, gt=0, description="noise multiplier of a step")
-    max_rate: float = Field(1.0, gt=0, le=1, description="sample rate of a step")
-    max_steps: int = Field(100_000, ge=1, description="steps of a job")
-    max_length: int = Field(8192, ge=2, description="tokens of an example")
-    numerics: tuple[Literal["default", "strict"], ...] = Field(("default", "strict"), min_length=1)
-    max_r: int = Field(256, ge=1, description="rank of an adapter")
-    max_trainable: int = Field(100_000_000, ge=1, description="parameters that are trained")
-    max_synthetic: int = Field(
-        1_000,
+    model_digest: Digest = Field(
+        description="Digest of that model, as fedpriv-client digest prints it."
+    )
+    min_noise: float = Field(0.3, gt=0, description="The least noise multiplier of a step.")
+    max_rate: float = Field(1.0, gt=0, le=1, description="The highest sample rate of a step.")
+    max_steps: int = Field(100_000, ge=1, description="The most steps of a job.")
+    max_length: int = Field(
+        8192,
+        ge=2,
+        description="The most tokens of an example. Disk space is reserved for as many.",
+    )
+    numerics: tuple[Literal["default", "strict"], ...] = Field(
+        ("default", "strict"), min_length=1, description="Which numerics may be asked for."
+    )
+    max_r: int = Field(256, ge=1, description="The highest rank of an adapter.")
+    max_trainable: int = Field(
+        100_000_000,
         ge=1,
-        le=usual.MAX_PUBLIC_RECORDS,
-        description="records of a set that gradients are written in",
+        description="The most parameters that are trained. Disk space is reserved for as many.",
+    )
+    max_synthetic: int = Field(
+        1_000, ge=1, le=MAX_SYNTHETIC, description="The most records of a synthetic set."
     )
     max_basis: float = Field(
-        4.0, gt=0, le=1e6, description="gigabytes that those gradients may take"
+        4.0,
+        gt=0,
+        le=1e6,
+        description="The most gigabytes of memory for the gradients of a synthetic set.",
     )
     targets: tuple[str, ...] = Field(
-        (), description="names of the layers that may get an adapter; empty: any"
+        (), description="Names of the layers that may get an adapter. Empty: any layer."
     )
 
 

@@ -13,43 +13,129 @@ from fedpriv.methods.pe_sgd.config import ProjectionSection
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
+class ProjectionSection(Section):
+    """How a site writes a gradient in the gradients of the set: what it has to know of it."""
+
+    size: int = Field(
+        200,
+        ge=2,
+        le=MAX_SYNTHETIC,
+        description="Records of the set, and values that a site sends in a step.",
+    )
+    ridge: float = Field(
+        1e-3,
+        gt=0,
+        le=MAX_RIDGE,
+        description="Ridge of the regression on the set's gradients, relative to their mean"
+        " square.",
+    )
+    noise: Literal["coefficients", "products", "gradient", "residual"] = Field(
+        "coefficients",
+        description="What the noise is added to: the coefficients; the inner products that they are"
+        " made of (products); the whole gradient, which is projected afterwards (gradient); or the"
+        " gradient's part in the span of the set and the rest of it (residual).",
+    )
+    residual_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="With noise = residual only: the share of the squared clip norm that the rest"
+        " gets.",
+    )
+    bound: Literal["normalised", "clipped"] = Field(
+        "normalised",
+        description="Every unit's coefficients or products are brought to the length clip_norm"
+        " (normalised), or shortened to it where they are longer (clipped).",
+    )
+
+    @model_validator(mode="after")
+    def _residual_is_clipped(self) -> Self:
+        if self.noise == "residual" and self.bound != "clipped":
+            raise ValueError(
+                "bound: is 'clipped' with noise 'residual'; the two parts of a gradient have to"
+                " keep their lengths"
+            )
+        return self
+
+    def check_fits(self, trained: int) -> None:
+        """Refuse a set that is larger than the space it stands for.
+
+        Raises:
+            ProtocolError: it is.
+        """
+        if self.size > trained:
+            raise ProtocolError(
+                f"synthetic.size: {self.size} is more than the {trained} parameters that are"
+                " trained. Lower it."
+            )
+
+    def check_local_steps(self, weight_decay: float) -> None:
+        """Refuse what sites can't do by themselves in the span of a round.
+
+        Raises:
+            ValueError: the steps would leave it.
+        """
+        if self.noise != "coefficients":
+            raise ValueError(
+                f"synthetic.noise: is 'coefficients' where job.sync is above 1; {self.noise!r} is"
+                " projected at the server"
+            )
+        if weight_decay:
+            raise ValueError(
+                "optimizer.weight_decay: sites move coefficients, which are no weights; set it in"
+                " server_optimizer"
+            )
+
+
 class GeneratorSection(Section):
-    """Who makes new records, and how it is asked."""
+    """Who makes new synthetic records, and how it is asked."""
 
     kind: Literal["model", "local", "endpoint"] = Field(
         "model",
-        description="the model that is trained; another one on this machine, that stays as it is;"
-        " or an OpenAI-compatible service that the coordinator runs or trusts",
+        description="The model that is trained (model); another one on the server's machine, which"
+        " stays as it is (local); or an OpenAI-compatible service that the coordinator runs or"
+        " trusts (endpoint).",
     )
     model: str | None = Field(
-        None, min_length=1, description="local: a folder or hub name; endpoint: as it calls it"
+        None,
+        min_length=1,
+        description="The model's folder or hub name (local), or its name at the service"
+        " (endpoint).",
     )
     url: str | None = Field(
-        None, pattern=r"^https?://", description="endpoint: up to /v1, such as http://localhost/v1"
+        None,
+        pattern=r"^https?://",
+        description="endpoint: its address up to /v1, such as http://localhost/v1.",
     )
     key_env: str = Field(
-        "OPENAI_API_KEY", min_length=1, description="endpoint: environment variable with its key"
+        "OPENAI_API_KEY",
+        min_length=1,
+        description="endpoint: the environment variable that holds its key.",
     )
     answers: Path | None = Field(
         None,
-        description="endpoint: folder where its answers are kept, also for other runs; default: in"
-        " the run's own",
+        description="endpoint: folder where its answers are kept, also for other runs. Without it,"
+        " they are in the run's own folder.",
     )
-    timeout: float = Field(120.0, gt=0, le=86_400, description="endpoint: seconds of an answer")
-    temperature: float = Field(1.0, gt=0, le=100, description="of the sampling of tokens")
+    timeout: float = Field(
+        120.0, gt=0, le=86_400, description="endpoint: seconds to wait for an answer."
+    )
+    temperature: float = Field(
+        1.0, gt=0, le=100, description="Temperature at which tokens are sampled."
+    )
     keep: tuple[Share, Share] = Field(
         (0.25, 0.75),
-        description="without instructions: share of a seed's tokens that a variation keeps, between"
-        " these two",
+        description="For a generator without instructions: the least and the largest share of a"
+        " seed's tokens that a variation keeps.",
     )
     describe: str | None = Field(
         None,
         min_length=1,
-        description='with instructions: what a record is, such as "a discharge letter"; never'
-        " learned from records",
+        description='For a generator that takes instructions: what a record is, such as "a'
+        ' discharge letter"; never learned from records.',
     )
     label_prior: dict[str, Annotated[float, Field(ge=0)]] = Field(
-        {}, description="classification: public shares of the labels; without, all alike"
+        {}, description="Classification only: public shares of the labels. Without them, all alike."
     )
 
     @model_validator(mode="after")
@@ -66,30 +152,38 @@ class GeneratorSection(Section):
 
 
 class SyntheticSection(ProjectionSection):
-    """The set, and how the server changes it."""
+    """The synthetic set of pe-sgd, and how the server changes it."""
 
     data: Path | None = Field(
         None,
-        description="public records to begin with, columns as in [data], the first size of them;"
-        " without, the generator's own",
+        description="File of public records to begin with, columns as in [data], of which the first"
+        " `size` are used. Without it, the generator makes them.",
     )
     generator: GeneratorSection | None = Field(
-        None, description="who makes new records; without, the set stays as it begins"
+        None, description="Who makes new records. Without it, the set stays as it begins."
     )
     fold: int = Field(
-        2, ge=2, le=100, description="one in so many is kept as a seed, the others are variations"
+        2,
+        ge=2,
+        le=100,
+        description="One record in so many is kept as a seed; the others become variations.",
     )
-    every: int = Field(1, ge=1, description="rounds between two changes of the set")
+    every: int = Field(1, ge=1, description="Rounds from one change of the set to the next.")
     selection_temperature: float = Field(
-        1.0, gt=0, le=1e6, description="of the softmax over |coefficients| that seeds are drawn by"
+        1.0,
+        gt=0,
+        le=1e6,
+        description="Temperature of the softmax over |coefficients| by which seeds are drawn.",
     )
     warm_start: int = Field(
         0,
         ge=0,
         le=100_000,
-        description="steps on the whole set before the first round; they cost no privacy",
+        description="Steps on the whole set before the first round. They cost no privacy.",
     )
-    warm_start_lr: float = Field(1e-2, gt=0, le=1e6, description="rate of those steps, by adamw")
+    warm_start_lr: float = Field(
+        1e-2, gt=0, le=1e6, description="Learning rate of those steps, by adamw."
+    )
 
     @model_validator(mode="after")
     def _has_a_beginning(self) -> Self:

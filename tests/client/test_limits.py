@@ -24,7 +24,7 @@ PROPOSAL = Proposal(
     seed=0,
     fields=("text",),
     model=ModelSection(max_length=32),
-    lora=LoraSection(),
+    lora=LoraSection(r=8),
     privacy=PRIVACY,
     base_digest=BASE,
     vector_digest=BASE,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config import defaults, load_job
+from fedpriv.config import defaults, left_out, load_job
 from fedpriv.config.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.config.job import LoraSection, OptimizerSection, PrivacySection
 from fedpriv.errors import ConfigError
@@ -91,7 +91,7 @@ def test_what_is_left_out_is_filled_in_and_what_is_written_stays(
 def test_without_its_model_there_are_no_defaults(
     file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(defaults, "parameters_of", lambda name: None)
+    monkeypatch.setattr(left_out, "parameters_of", lambda name: None)
     with pytest.raises(ConfigError, match="no safetensors here or at the hub") as caught:
         load_job(file("clinic/none"), ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=1"])
     assert (caught.value.file, caught.value.key) == (tmp_path / "federation.toml", "model.name")
@@ -122,3 +122,9 @@ def test_reading_a_file_loads_no_torch() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
+
+
+def test_a_section_made_in_python_has_the_row_for_models_of_any_size() -> None:
+    made = {"privacy": PrivacySection(), "lora": LoraSection(), "optimizer": OptimizerSection()}
+    for key, table in KEYS.items():
+        assert getattr(made[table], key) == getattr(TABLE[-1], key)
