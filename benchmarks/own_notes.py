@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.config import JobConfig, load_job
-from fedpriv.training.worker import WorkerPool
+from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone
 from fedpriv_simulation.simulate import simulate

@@ -508,7 +508,7 @@ class JobConfig(Section):
     gate: GateSection | None = None
     synthetic: SyntheticSection | None = None
     method: dict[str, JsonValue] = Field(
-        {}, description="settings of a method from another package, which checks them"
+        {}, description="Settings of a method from another package, which checks them."
     )
     evaluation: EvaluationSection
     compute: ComputeSection = ComputeSection()

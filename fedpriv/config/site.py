@@ -55,7 +55,9 @@ class ServerLink(Section):
     )
     key: Path = Field(description="The site's private key, readable by its owner only.")
     certificate: Path = Field(Path("site.crt"), description="The site's certificate.")
-    kit: Path = Field(Path("kit.json"), description="What the coordinator signed for this site.")
+    enrolment: Path = Field(
+        Path("enrolment.json"), description="What the coordinator signed for this site."
+    )
     plain: bool = Field(False, description="HTTP without TLS, to this machine only, to try out.")
 
 
@@ -173,7 +175,7 @@ class AllowSection(Section):
         description="The most parameters that are trained. Disk space is reserved for as many.",
     )
     max_synthetic: int = Field(
-        1_000, ge=1, le=MAX_SYNTHETIC, description="The most records of a synthetic set."
+        1_000, ge=1, le=usual.MAX_PUBLIC_RECORDS, description="The most records of a synthetic set."
     )
     max_basis: float = Field(
         4.0,

@@ -16,13 +16,23 @@ MAX_RIDGE = 1e6
 class ProjectionSection(Section):
     """How a gradient is written in the gradients of the set: keys of ``[synthetic]``."""
 
-    size: int = Field(200, ge=2, le=MAX_PUBLIC_RECORDS, description="records of the set")
+    size: int = Field(
+        200,
+        ge=2,
+        le=MAX_PUBLIC_RECORDS,
+        description="Records of the set, and values that a site sends in a step.",
+    )
     ridge: float = Field(
-        1e-3, gt=0, le=MAX_RIDGE, description="relative to the mean square of their gradients"
+        1e-3,
+        gt=0,
+        le=MAX_RIDGE,
+        description="Ridge of the regression on the set's gradients, relative to their mean"
+        " square.",
     )
     bound: Literal["normalised", "clipped"] = Field(
         "normalised",
-        description="the coefficients of every unit at clip_norm, or at most at it",
+        description="Every unit's coefficients are brought to the length clip_norm (normalised), or"
+        " shortened to it where they are longer (clipped).",
     )
 
     def check_fits(self, trained: int) -> None:
