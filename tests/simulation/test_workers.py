@@ -82,18 +82,19 @@ def test_batches_are_tried_with_the_threads_of_the_steps(
     file = federation(rounds=1, sites=2)
     from fedpriv_client import site as site_module
 
-    seen: dict[str, set[int]] = {"settle": set(), "private_step": set()}
-    for name, threads in seen.items():
+    seen: dict[str, set[int]] = {}
 
-        def watched(
-            *arguments: Any,
-            real: Any = getattr(site_module, name),
-            threads: set[int] = threads,
-        ) -> Any:
+    def watch(name: str) -> None:
+        real, threads = getattr(site_module, name), seen.setdefault(name, set())
+
+        def watched(*arguments: Any) -> Any:
             threads.add(torch.get_num_threads())
             return real(*arguments)
 
         monkeypatch.setattr(site_module, name, watched)
+
+    watch("settle")
+    watch("private_step")
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
