@@ -27,7 +27,7 @@ from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.visits import PATIENCE
-from fedpriv_simulation.workers import own_threads, workers_of
+from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,8 @@ def _meeting(
             site = sites.open(section, pool, patience=patience)
             with contextlib.ExitStack() as own:
                 own.callback(site.close)
-                site.consider(job.proposal)
+                with as_own_threads(pool.size) if inline else contextlib.nullcontext():
+                    site.consider(job.proposal)
                 if inline:
                     opened.append(site)
                     stack.push(own.pop_all())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -48,3 +49,18 @@ def own_threads(workers: int) -> Callable[[], None]:
         torch.set_num_threads(share)
 
     return begin
+
+
+@contextmanager
+def as_own_threads(workers: int) -> Iterator[None]:
+    """Compute in this thread with the share that `own_threads` gives, for the time of a block.
+
+    What is tried before the first round, such as which sizes of batches give a record the same
+    bits, holds for a number of threads: tried with another, every step's thread would try again.
+    """
+    threads = torch.get_num_threads()
+    own_threads(workers)()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -74,3 +74,33 @@ def test_sites_that_compute_at_once_make_the_same_model(
         made.append(outcome.rounds[-1]["eval_loss"])
     assert made[0] == pytest.approx(made[1], rel=1e-6)  # with other threads, it rounds otherwise
     assert len(threads) > 2  # one, and then several
+
+
+def test_batches_are_tried_with_the_threads_of_the_steps(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = federation(rounds=1, sites=2)
+    from fedpriv_client import site as site_module
+
+    seen: dict[str, set[int]] = {}
+
+    def watch(name: str) -> None:
+        real, threads = getattr(site_module, name), seen.setdefault(name, set())
+
+        def watched(*arguments: Any) -> Any:
+            threads.add(torch.get_num_threads())
+            return real(*arguments)
+
+        monkeypatch.setattr(site_module, name, watched)
+
+    watch("settle")
+    watch("private_step")
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        config = load_job(file, ["compute.workers=2"])
+        simulate(config, tmp_path / "run", source=file)
+        assert torch.get_num_threads() == 4  # the server's own
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {"settle": {2}, "private_step": {2}}
