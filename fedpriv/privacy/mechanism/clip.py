@@ -72,7 +72,7 @@ def clip_and_sum(rows: Tensor, clip_norm: float) -> Tensor:
     Raises:
         ValueError: Expected MIN_CLIP ≤ clip_norm ≤ MAX_CLIP.
         AccountingError: a clipped row would be longer than the bound; nothing was added. On a GPU
-            the sum is NaN instead, which `fedpriv.privacy.mechanism.release.check_sum` refuses.
+            the sum is NaN instead, which `PlanExecution` refuses.
     """
     if not MIN_CLIP <= clip_norm <= MAX_CLIP:
         raise ValueError(f"Expected {MIN_CLIP:g} <= clip_norm={clip_norm} <= {MAX_CLIP:g}.")
