@@ -1,12 +1,17 @@
-"""What a private step takes besides its forward and backward pass.
+"""What a private step takes: its parts, strict numerics, PE-SGD, and the drawing of noise.
 
     python benchmarks/parts.py --json parts.json
+    python benchmarks/parts.py --only parts     # or strict, pe-sgd, noise
 
-A decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value; a site of 8,000 made-up
-records of 128 tokens, of which 16 are in a step. Each part is the function that a site or a server
-calls in a round, timed by itself in turn with the others; the ledger and the checkpoint are on the
-disk of ``--folder``, with their fsyncs. A share is the median over turns of a part over the step of
-the same turn.
+**parts**: a decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value; a site of 8,000
+made-up records of 128 tokens, of which 16 are in a step. Each part is the function that a site or a
+server calls in a round; the ledger and the checkpoint are on the disk of ``--folder``, with their
+fsyncs. **strict**: a step over 16 of the embedded federation's notes, default and strict.
+**pe-sgd**: a step over 80 records by DP-LoRA, and by PE-SGD in the gradients of 200 others, which
+are computed in every step; its arithmetic floor is 280 gradients to 80. **noise**: values a second
+as a release draws them, beside numpy's, which is no noise to rely on.
+
+All cases of a group take turns in one process; a ratio is the median over turns.
 """
 
 from __future__ import annotations
@@ -21,20 +26,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from interleaved import interleaved, median, ratio
+from interleaved import Seconds, interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
+from fedpriv.config import load_job
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
+from fedpriv.data import DataSpec, load_population
 from fedpriv.data.encode import Example
 from fedpriv.data.store import StoredUnits, TokenFile
 from fedpriv.environment import set_environment
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.pe_sgd.config import ProjectionSection
+from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.grid import deviation, sum_step
+from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.training.optimizer import VectorOptimizer
@@ -45,6 +56,9 @@ from fedpriv_server.checkpoint import Checkpoint
 RECORDS, TOKENS, BATCH = 8000, 128, 16
 RATE = BATCH / RECORDS
 SLOTS = 1000
+PE_BATCH, PE_SET = 80, 200
+VALUES = 10**7  # of noise
+Cases = dict[str, Callable[[], Any]]
 
 
 def small_worker(folder: Path) -> Worker:
@@ -62,7 +76,7 @@ def make_units(folder: Path) -> StoredUnits:
     return StoredUnits(store, [[number] for number in range(RECORDS)])
 
 
-def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Callable[[], Any]]:
+def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> Cases:
     """The step, and what comes before and after it."""
     csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)
@@ -106,26 +120,92 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> dict[str, Ca
     }
 
 
+def strict_cases(folder: Path) -> Cases:
+    """A clipped sum over the same notes, default and strict."""
+    config = load_job(None)
+    worker = make_worker(ModelRecipe.of(config))
+    spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
+    population = load_population(
+        config.sites[0].data or "", spec, worker.base.tokenizer, cache_dir=folder, key="benchmark"
+    )
+    units = [population.units[index] for index in range(BATCH)]
+    clip_norm, values = config.privacy.clip_norm, worker.vector.read()
+    return {
+        "default": lambda: DpLora().clipped_sum(worker, units, values, clip_norm),
+        "strict": lambda: DpLora().clipped_sum(worker, units, values, clip_norm, "strict"),
+    }
+
+
+def pe_sgd_cases(batch: int, size: int) -> Cases:
+    """A step by DP-LoRA and one by PE-SGD, over the same records."""
+    lora = LoraSection(r=4, alpha=8)
+    worker = make_worker(ModelRecipe(ModelSection(max_length=TOKENS), lora, 0, ComputeSection()))
+    noise = np.random.default_rng(2).normal(size=worker.vector.size) / 20
+    vector = (worker.initial + noise).astype(np.float32)  # lora_B is 0 at the start
+    units = [(record,) for record in made_up(batch, seed=0)]
+    method = PeSgd(ProjectionSection(size=size))
+    method.take(made_up(size, seed=1))
+
+    def pe_sgd() -> torch.Tensor:
+        method.prepare(worker, vector)
+        return method.clipped_sum(worker, units, vector, 1.0).value
+
+    return {"DP-LoRA": lambda: DpLora().clipped_sum(worker, units, vector, 1.0), "PE-SGD": pe_sgd}
+
+
+def made_up(records: int, seed: int) -> tuple[Example, ...]:
+    """Records of random tokens."""
+    drawn = np.random.default_rng(seed).integers(3, 4096, (records, TOKENS))
+    return tuple(Example(row, [-100, *row[1:]]) for row in drawn.tolist())
+
+
+def noise_cases(values: int) -> Cases:
+    """Noise of the size that a release of so many values has, at σ = C = 1."""
+    spread = deviation(1.0, 1.0, sum_step(1.0, values))
+    csprng, generator = SystemCsprng(), np.random.default_rng()
+    return {
+        "numpy": lambda: generator.standard_normal(values),
+        "rounded_gaussian": lambda: rounded_gaussian(values, spread, csprng),
+    }
+
+
+def rows_of(group: str, cases: Cases, turns: list[Seconds]) -> list[dict[str, Any]]:
+    """Median seconds of each case, and its ratio to the first."""
+    first, *_ = cases
+    return [
+        {"group": group, "case": name, "seconds": median(turns, name), "of": first,
+         "ratio": ratio(turns, name, first)}
+        for name in cases
+    ]  # fmt: skip
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=25)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["parts", "strict", "pe-sgd", "noise"])
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     set_environment()
     torch.set_num_threads(1)
-    repeats = 2 if arguments.quick else arguments.repeats
+    quick, rows = arguments.quick, []
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        parts = make_parts(small_worker(folder / "model"), make_units(folder), folder)
-        turns = interleaved(parts, repeats)
-    table = Table("part", "ms", "share of the step")
-    rows = []
-    for part in parts:
-        share = ratio(turns, part, "step")
-        rows.append({"part": part, "seconds": median(turns, part), "share_of_step": share})
-        table.add_row(part, f"{1e3 * median(turns, part):.2f}", f"{share:.2%}")
+        groups: dict[str, Callable[[], Cases]] = {
+            "parts": lambda: make_parts(small_worker(folder / "model"), make_units(folder), folder),
+            "strict": lambda: strict_cases(folder),
+            "pe-sgd": lambda: pe_sgd_cases(*((8, 20) if quick else (PE_BATCH, PE_SET))),
+            "noise": lambda: noise_cases(10**5 if quick else VALUES),
+        }
+        for group in [arguments.only] if arguments.only else groups:
+            cases = groups[group]()
+            turns = interleaved(cases, 2 if quick else arguments.repeats)
+            rows += rows_of(group, cases, turns)
+    table = Table("group", "case", "ms", "ratio", "to")
+    for row in rows:
+        shown = f"{1e3 * row['seconds']:.2f}", f"{row['ratio']:.3f}"
+        table.add_row(row["group"], row["case"], *shown, row["of"])
     Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")

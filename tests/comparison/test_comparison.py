@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
 from fedpriv.models.base import digest_of
-from fedpriv.training import private_step, unit_sum
+from fedpriv.training import unit_sum
 from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare, tuning_loss
@@ -101,14 +101,14 @@ def test_samples_are_those_of_the_private_run(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[list[int]] = []
-    real = private_step.poisson_sample
+    real = execution.poisson_sample
 
     def watched(*arguments: Any) -> Any:
         found = real(*arguments)
         drawn.append(np.asarray(found).tolist())
         return found
 
-    monkeypatch.setattr(private_step, "poisson_sample", watched)
+    monkeypatch.setattr(execution, "poisson_sample", watched)
     monkeypatch.setattr(public_training, "poisson_sample", watched)
     compare(comparison(federation(rounds=2), "dp-lora", "lora-clipped"), Runner(tmp_path / "runs"))
     assert len(drawn) == 8

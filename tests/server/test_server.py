@@ -251,14 +251,14 @@ def test_too_few_offers_stop_the_job_before_anything_is_spent(
     setting.close()
 
 
-def test_the_strategy_runs_under_flowers_own_loop(federation: Make, tmp_path: Path) -> None:
-    """`Strategy.start` of Flower drives it too: the same rounds, the same ledgers."""
+def test_rounds_need_nothing_of_flower_but_a_grid(federation: Make, tmp_path: Path) -> None:
+    """Without the job around them: the same rounds, the same ledgers."""
     setting = Setting(federation(rounds=2), tmp_path / "run")
     with InlineGrid(setting.apps, 1) as grid:
-        result = setting.job.strategy.start(
-            grid, as_arrays(setting.job.update.vector), num_rounds=2
-        )
-    assert np.array_equal(result.arrays["000000"].numpy(), setting.job.update.vector.value)
+        before = setting.job.update.vector.value
+        for number in (1, 2):
+            setting.job.strategy.run(number, grid)
+    assert not np.array_equal(before, setting.job.update.vector.value)
     for site in setting.sites:
         assert site.ledger.slots(setting.job.proposal.job_id) == [(0, True), (1, True)]
     setting.close()
