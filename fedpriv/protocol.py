@@ -16,11 +16,12 @@ own limits. Nothing in an answer is computed from records but the privatised vec
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from fedpriv.config.job import (
     MAX_JOB_STEPS,
@@ -71,6 +72,19 @@ class Body(Section):
             raise ProtocolError(f"{cls.__name__}.{field:.100}: {first['msg']:.200}.") from None
 
 
+def _is_finite(value: JsonValue) -> bool:
+    """Whether all numbers in a JSON value are."""
+    match value:
+        case dict():
+            return all(map(_is_finite, value.values()))
+        case list():
+            return all(map(_is_finite, value))
+        case float():
+            return math.isfinite(value)
+        case _:
+            return True
+
+
 class LocalSteps(Section):
     """What a site does by itself in a round, when a round has several private steps.
 
@@ -118,6 +132,13 @@ class Proposal(Body):
     local: LocalSteps | None = None
     settings: dict[str, JsonValue] = Field({}, max_length=100)
     public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
+
+    @field_validator("settings")
+    @classmethod
+    def _finite(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if not _is_finite(value):
+            raise ValueError("expected finite numbers")
+        return value
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:

@@ -37,6 +37,8 @@ from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.site_job import (
     SiteJob,
     check_fields,
+    check_loaded,
+    check_local,
     check_model,
     half_of,
     recipe_of,
@@ -153,7 +155,7 @@ class Site:
         ledger.check(plan)
         check_fields(proposal, settings)
         with self._lock:
-            if self._job is None or self._job.proposal != proposal:
+            if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
         head = ledger.head
         return Offer(
@@ -169,9 +171,10 @@ class Site:
         )
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
-        settings, (half, method) = self.settings, half_of(proposal)
+        settings, half = self.settings, half_of(proposal)
         recipe = recipe_of(proposal, settings)
-        with self._pool.borrow(recipe) as worker:
+        look = partial(check_loaded, proposal=proposal, limits=settings.limits)
+        with self._pool.borrow(recipe, look) as worker:
             check_model(worker, proposal, plan, settings.limits)
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
@@ -191,7 +194,7 @@ class Site:
                 shown,
                 ", …" if len(population.empty_rows) > 10 else "",
             )
-        return SiteJob(proposal, plan, recipe, half, method, population, spec, tokenizer)
+        return SiteJob(proposal, plan, recipe, half, population, spec, tokenizer)
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None
@@ -236,8 +239,9 @@ class Site:
         job.take_set(request, change)
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
-            method = with_team(worker, job.method, job.half)
+            method = with_team(worker, job.half)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
+            check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()
             try:
                 released = self._compute(job, execution, method, worker, vector, paid, csprng)

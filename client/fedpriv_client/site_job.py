@@ -8,6 +8,8 @@ from typing import Any
 from fedpriv.data import DataSpec, Population
 from fedpriv.errors import ProtocolError
 from fedpriv.methods.registry import find_method
+from fedpriv.models.base import Base
+from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.protocol import Proposal, StepRequest
@@ -25,8 +27,8 @@ class SiteJob:
     """A job that a site has made an offer for.
 
     Attributes:
-        half: what the site's half of the job's method is made of.
-        method: that half.
+        half: makes the site's half of the job's method, for every request anew: what it computes
+            in one is gone before the next.
         synthetic: the public records that it holds for the job.
     """
 
@@ -34,7 +36,6 @@ class SiteJob:
     plan: Plan
     recipe: ModelRecipe
     half: SiteHalf
-    method: SiteMethod
     population: Population
     spec: DataSpec
     tokenizer: Any
@@ -58,7 +59,6 @@ class SiteJob:
         made = change.apply(self.synthetic)
         if made is not self.synthetic:
             records = made.examples(self.spec, self.tokenizer)
-            self.method.take(records)
             self.half, self.synthetic = replace(self.half, records=records), made
 
 
@@ -93,8 +93,8 @@ def check_fields(proposal: Proposal, settings: SiteSettings) -> None:
         )
 
 
-def half_of(proposal: Proposal) -> tuple[SiteHalf, SiteMethod]:
-    """The site's half of the method of a proposal, and what it is made of.
+def half_of(proposal: Proposal) -> SiteHalf:
+    """What makes the site's half of the method of a proposal.
 
     Raises:
         ConfigError: no such method is installed here.
@@ -107,7 +107,35 @@ def half_of(proposal: Proposal) -> tuple[SiteHalf, SiteMethod]:
             f"public_records: {proposal.public_records} would be sent, and {proposal.method} has a"
             f" use for {method.public_records}."
         )
-    return half, method
+    return half
+
+
+def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits: Limits) -> None:
+    """Check a model that was loaded for a proposal, before a gradient of it is computed.
+
+    Raises:
+        ProtocolError: it is not the one that was proposed, or trains what is not allowed.
+    """
+    if base.digest != proposal.base_digest:
+        raise ProtocolError(
+            f"model.name: this site's base is {base.digest}, the server's {proposal.base_digest}."
+        )
+    limits.check_trained(vector)
+    if vector.digest != proposal.vector_digest:
+        raise ProtocolError("lora: this site would train other shapes than the server.")
+
+
+def check_local(proposal: Proposal, method: SiteMethod, vector: Vector, size: int) -> None:
+    """Check that local steps can move by what a step releases, before they are paid for.
+
+    Args:
+        size: of a release.
+
+    Raises:
+        ProtocolError: they can't.
+    """
+    if proposal.local is not None and method.start(vector).shape != (size,):
+        raise ProtocolError(f"local: {proposal.method} has one step a round.")
 
 
 def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) -> None:
@@ -120,16 +148,9 @@ def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) 
         AccountingError: its noise can't be drawn; see `PlanExecution`.
         ConfigError: there are fewer devices than the site's file says.
     """
-    if worker.base.digest != proposal.base_digest:
-        raise ProtocolError(
-            f"model.name: this site's {worker.recipe.model.name!r} is {worker.base.digest}, the"
-            f" server's {proposal.base_digest}."
-        )
-    limits.check_trained(worker.vector)
-    if worker.vector.digest != proposal.vector_digest:
-        raise ProtocolError("lora: this site would train other shapes than the server.")
-    _, method = half_of(proposal)
-    limits.check_held(proposal.public_records, method.held_bytes(worker.vector.size))
+    check_loaded(worker.base, worker.vector, proposal, limits)
+    held = half_of(proposal).make().held_bytes(worker.vector.size)
+    limits.check_held(proposal.public_records, held)
     PlanExecution(plan, worker.vector.size)
     private_microbatch(worker)
     start_team(worker)

@@ -20,9 +20,11 @@ from fedpriv.models.base import Base, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.models.vector import TrainableVector
 from fedpriv.training.probe import probe_independence
 from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 
+Look = Callable[[Base, TrainableVector], None]
 _ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
     "fedpriv": PerSampleGradients,
     "opacus": OpacusGradients,
@@ -43,15 +45,21 @@ def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
     return base, model
 
 
-def make_worker(recipe: ModelRecipe) -> Worker:
+def make_worker(recipe: ModelRecipe, look: Look | None = None) -> Worker:
     """A worker whose gradients were tried on random tokens.
+
+    Args:
+        look: called with the base and what is trained, before a gradient is computed.
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
         ConfigError: there is no such device.
         ModelError: the model can't be loaded.
     """
-    return with_gradients(recipe, *load_model(recipe))
+    base, model = load_model(recipe)
+    if look is not None:
+        look(base, TrainableVector(model))
+    return with_gradients(recipe, base, model)
 
 
 def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
@@ -81,8 +89,12 @@ class WorkerPool:
         self._invariant: dict[ModelRecipe, InvariantSizes] = {}
 
     @contextmanager
-    def borrow(self, recipe: ModelRecipe) -> Iterator[Worker]:
-        """A worker for the time of a `with` block."""
+    def borrow(self, recipe: ModelRecipe, look: Look | None = None) -> Iterator[Worker]:
+        """A worker for the time of a `with` block.
+
+        Args:
+            look: as of `make_worker`, should one be made.
+        """
         with self._lock:
             free = self._free.setdefault(recipe, queue.LifoQueue())
             make = free.empty() and self._made.get(recipe, 0) < self.size
@@ -90,7 +102,7 @@ class WorkerPool:
                 self._drop_idle(recipe)
                 self._made[recipe] = self._made.get(recipe, 0) + 1
                 try:
-                    worker = make_worker(recipe)
+                    worker = make_worker(recipe, look)
                     worker.invariant_sizes = self._invariant.setdefault(recipe, {})
                 except BaseException:
                     self._made[recipe] -= 1

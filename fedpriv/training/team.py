@@ -273,17 +273,14 @@ def start_team(worker: Worker) -> Team | None:
     return _TEAMS[worker]
 
 
-def with_team(worker: Worker, own: SiteMethod, made_of: SiteHalf) -> SiteMethod:
+def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
     """The site's half of a method as a worker computes it: with its team, if it has one.
-
-    Args:
-        own: made of the same.
 
     Raises:
         ConfigError: there are fewer devices than ``compute.devices``.
     """
-    team = start_team(worker)
-    return own if team is None else Shared(own, team, made_of)
+    team, own = start_team(worker), half.make()
+    return own if team is None else Shared(own, team, half)
 
 
 def devices_after(first: str, count: int, there: int) -> list[str]:

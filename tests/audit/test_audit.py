@@ -95,8 +95,8 @@ class World:
         assert job is not None
         unit, privacy = job.population.units[0], job.proposal.privacy
         with self.setting.pool.borrow(job.recipe) as worker:
-            job.method.prepare(worker, self.setting.vector)
-            made: Any = job.method
+            made: Any = job.half.make()
+            made.prepare(worker, self.setting.vector)
             found = made.clipped_sum(worker, [unit], self.setting.vector, CLIP, privacy.numerics)
         step = 1.0 if found.grid is None else found.grid.step
         vector: Scores = found.value.double().numpy() * step

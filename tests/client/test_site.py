@@ -45,7 +45,7 @@ from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.protocol import FAILED, LocalSteps
+from fedpriv.protocol import FAILED, LocalSteps, Proposal
 from fedpriv.report import budget
 from fedpriv.report.ledger_export import verify_ledger
 from fedpriv.training import batch_invariance, local_steps
@@ -90,6 +90,26 @@ def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str)
         site.consider(setting.proposal)
     assert site.ledger.head.rows == 1
     site.close()
+
+
+def test_what_is_not_allowed_is_refused_before_a_gradient_is_computed(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.training.pool.probe_independence", lambda _: pytest.fail("probed"))
+    site = setting.site(max_trainable=100)
+    lora = setting.proposal.lora.model_copy(update={"r": 4})
+    with pytest.raises(ProtocolError, match="would train 512 parameters"):
+        site.consider(setting.change(lora=lora))
+    site.close()
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", '{"deep": [-Infinity]}'])
+def test_settings_of_a_method_are_finite(setting: Setting, value: str) -> None:
+    body = setting.proposal.model_dump_json().replace(
+        '"settings":{}', f'"settings":{{"x":{value}}}'
+    )
+    with pytest.raises(ProtocolError, match=r"settings: .*finite"):
+        Proposal.parse(body)
 
 
 def test_a_minimum_of_noise_holds_whatever_is_proposed(setting: Setting) -> None:

@@ -220,6 +220,60 @@ def test_local_steps_that_leave_the_span_are_refused(
     site.close()
 
 
+@pytest.mark.parametrize("method", ["pe-sgd-products", "pe-sgd-gradient", "pe-sgd-residual"])
+def test_local_steps_by_what_is_projected_at_the_server_are_refused(
+    setting: Setting, method: str
+) -> None:
+    site = setting.site(methods=(method,))
+    local = LocalSteps(count=2, optimizer=OptimizerSection(name="sgd"), denoise=DenoiseSection())
+    with pytest.raises(ProtocolError, match="has one step a round"):
+        site.consider(proposal(setting, method=method, local=local))
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_local_steps_that_would_move_something_else_are_refused_before_anything_is_spent(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a method of another package does: a round's steps would be paid for nothing."""
+    site = setting.site(methods=("pe-sgd",))
+    local = LocalSteps(count=2, optimizer=OptimizerSection(name="sgd"), denoise=DenoiseSection())
+    site.consider(proposal(setting, local=local))
+    monkeypatch.setattr(PeSgd, "start", lambda self, parameters: np.zeros(2, dtype=np.float32))
+    with pytest.raises(ProtocolError, match="has one step a round"):
+        ask(site, setting, 0, WHOLE)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_a_proposal_that_differs_in_a_type_alone_is_another(setting: Setting) -> None:
+    """Python takes 1 for True; the digests, and what a method makes of them, differ."""
+    site = setting.site(methods=("pe-sgd",))
+    jobs = []
+    for ridge in (1, True):
+        asked = proposal(setting, settings={"size": 3, "ridge": ridge, "bound": "clipped"})
+        site.consider(asked)
+        assert site._job is not None
+        assert site._job.plan.proposal == asked.digest()
+        jobs.append(asked)
+    assert jobs[0] == jobs[1]
+    site.close()
+
+
+def test_what_one_request_computed_is_gone_before_the_next(setting: Setting) -> None:
+    """The gradients of a set are large, and hold on to the model that made them."""
+    import gc
+
+    from fedpriv.methods.pe_sgd.basis import Basis
+
+    site = ready(setting)
+    for slot in (0, 1):
+        ask(site, setting, slot, WHOLE)
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, Basis)]
+    site.close()
+
+
 def test_a_set_of_megabytes_arrives(setting: Setting) -> None:
     """Through what a site lets in of a server's messages."""
     made = SyntheticSet({"text": f"{i} " + "wörds " * 2000} for i in range(300))

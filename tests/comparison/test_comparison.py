@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
 from fedpriv.models.base import digest_of
+from fedpriv.privacy.mechanism import execution
 from fedpriv.training import unit_sum
 from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison import public_training, trial

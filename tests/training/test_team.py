@@ -75,7 +75,7 @@ def sums(workers: tuple[Any, Any], count: int, numerics: Any = "default") -> lis
     found = []
     noise = np.random.default_rng(1).normal(size=alone.vector.size).astype(np.float32) / 10
     for worker in (alone, leader):
-        method = with_team(worker, DpLora(), HALF)
+        method = with_team(worker, HALF)
         values = worker.initial + noise
         assert method.prepare(worker, values) == worker.vector.size
         found.append(method.clipped_sum(worker, units(count), values, CLIP, numerics))

@@ -45,7 +45,7 @@ class ClippedSum:
         whatever the others add.
 
     Privacy:
-        Private. Only `fedpriv.privacy.mechanism.release` turns it into something that may leave.
+        Private. Only `PlanExecution` turns it into something that may leave.
     """
 
     value: Tensor

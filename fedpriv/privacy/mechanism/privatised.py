@@ -1,6 +1,6 @@
 """The type of what may be used freely, and the few honest ways to make one.
 
-    released       from records, by a mechanism that was paid for    release.py, beside this file
+    released       from records, by a mechanism that was paid for    execution.py, beside this file
     received       a site's reply: its word that it was released     fedpriv_strategies.messages
                    the server's values, which no record here made    fedpriv.training.local_steps
     restored       such values, read back from a file                fedpriv_server.checkpoint

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.methods.pe_sgd import PeSgdMethod
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
+    from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.protocol import Proposal
     from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
 
@@ -37,16 +38,27 @@ class _Control:
             )
         return PeSgdMethod().settings(config)
 
+    def checked(self, proposal: Proposal) -> ProjectionSection:
+        """What a proposal says of the set.
+
+        Raises:
+            ProtocolError: as of PE-SGD, or it asks for local steps.
+        """
+        from fedpriv.methods.pe_sgd.site import projection_of
+
+        if proposal.local is not None:
+            raise ProtocolError(f"local: {proposal.method} has one step a round.")
+        return projection_of(proposal)
+
 
 class NoiseOnTheProducts(_Control):
     """As `fedpriv.training.method.Method`."""
 
     def at_site(self, proposal: Proposal) -> SiteMethod:
         """See `products`."""
-        from fedpriv.methods.pe_sgd.site import projection_of
         from fedpriv_comparison.controls.products import Products
 
-        return Products(projection_of(proposal))
+        return Products(self.checked(proposal))
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `products`."""
@@ -60,10 +72,9 @@ class NoiseOnTheGradient(_Control):
 
     def at_site(self, proposal: Proposal) -> SiteMethod:
         """See `gradient`."""
-        from fedpriv.methods.pe_sgd.site import projection_of
         from fedpriv_comparison.controls.gradient import Gradient
 
-        return Gradient(projection_of(proposal))
+        return Gradient(self.checked(proposal))
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `gradient`."""
@@ -77,10 +88,9 @@ class NoiseOnTheResidual(_Control):
 
     def at_site(self, proposal: Proposal) -> SiteMethod:
         """See `residual`."""
-        from fedpriv.methods.pe_sgd.site import projection_of
         from fedpriv_comparison.controls.residual import Residual
 
-        return Residual(projection_of(proposal))
+        return Residual(self.checked(proposal))
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `residual`."""
