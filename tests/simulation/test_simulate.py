@@ -169,6 +169,7 @@ def test_unseeded_runs_differ(federation: Make, tmp_path: Path) -> None:
     assert "signed budget report" in card(first)
 
 
+@pytest.mark.slow
 def test_updates_travel_as_the_job_says(federation: Make, tmp_path: Path) -> None:
     """Rounded to fewer bytes, they come to nearly the same."""
     vectors, up = [], []
@@ -194,6 +195,7 @@ def test_a_seed_needs_public_data(federation: Make, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_training_with_little_noise_learns(federation: Make, tmp_path: Path) -> None:
     outcome = run(
         federation(rounds=15),
@@ -245,6 +247,7 @@ simulate(load_job(file), out, source=file, resume=sys.argv[3] == "resume")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.05, 0.4])
 def test_a_killed_run_resumes_to_the_same_ledger_total(
     federation: Make, tmp_path: Path, delay: float
@@ -701,6 +704,7 @@ def test_other_precisions_run(
     assert "failed" not in caplog.text  # no unit, and no step that released noise only
 
 
+@pytest.mark.slow
 def test_a_gate_chooses_by_public_records_and_goes_on_where_it_was(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -759,6 +763,7 @@ def load_adapter(outcome: Outcome) -> dict[str, Any]:
     return dict(load_file(outcome.run.path / "adapter" / "adapter_model.safetensors"))
 
 
+@pytest.mark.slow
 def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=4)
     settings = [
@@ -780,6 +785,7 @@ def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_p
     assert adapter_bytes(other) != adapter_bytes(whole)
 
 
+@pytest.mark.slow
 def test_with_a_frozen_a_nothing_else_is_trained(federation: Make, tmp_path: Path) -> None:
     outcome = run(federation(rounds=2), tmp_path / "run", "lora.frozen_a=true", insecure_seed=3)
     plain = run(federation(rounds=2), tmp_path / "plain", insecure_seed=3)

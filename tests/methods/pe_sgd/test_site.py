@@ -109,7 +109,7 @@ def test_what_sites_send_adds_up_to_what_one_would(make_worker: Make) -> None:
     assert (torch.stack(sites).sum(0) - whole).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("bound", ["normalised", "clipped"])
+@pytest.mark.parametrize("bound", [pytest.param("normalised", marks=pytest.mark.slow), "clipped"])
 def test_one_unit_moves_the_sum_by_at_most_the_bound(make_worker: Make, bound: Any) -> None:
     """Random neighbours, and sets and values that an adversary might choose."""
     worker = make_worker("llama")
@@ -157,8 +157,8 @@ def test_a_unit_adds_the_same_integers_whatever_else_is_sampled(make_worker: Mak
     "settings",
     [
         {"size": 64, "bound": "normalised"},
-        {"size": 64, "bound": "clipped"},
-        {"size": 64, "noise": "products"},
+        pytest.param({"size": 64, "bound": "clipped"}, marks=pytest.mark.slow),
+        pytest.param({"size": 64, "noise": "products"}, marks=pytest.mark.slow),
     ],
     ids=["normalised", "clipped", "products"],
 )

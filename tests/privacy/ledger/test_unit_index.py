@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.privacy.ledger import unit_index as units
 from fedpriv.privacy.ledger.unit_index import ID, Identity, UnitIndex
@@ -45,7 +46,7 @@ def tags(folder: Path) -> set[bytes]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.sampled_from("xyz"), st.sets(st.integers(0, 9), max_size=5)), max_size=8)
 )
