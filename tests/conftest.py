@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +151,14 @@ def note(seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=4))
 
 
-@pytest.fixture
-def federation(tmp_path: Path, model_folder: Make) -> Make:
-    """A factory of federation files: two sites, a tiny model, a few seconds to run."""
+@pytest.fixture(scope="session")
+def federation_in(model_folder: Make) -> Make:
+    """A factory of federation files in a folder: two sites, a tiny model, a few seconds to run."""
     import json
 
-    def make(rounds: int = 3, sites: int = 2, public: bool = True, extra: str = "") -> Path:
-        folder = tmp_path / "federation"
+    def make(
+        folder: Path, rounds: int = 3, sites: int = 2, public: bool = True, extra: str = ""
+    ) -> Path:
         folder.mkdir(exist_ok=True)
         for index in range(sites + 1):
             name = f"site-{index}.jsonl" if index < sites else "held-out.jsonl"
@@ -197,6 +199,12 @@ data = "held-out.jsonl"
         return file
 
     return make
+
+
+@pytest.fixture
+def federation(tmp_path: Path, federation_in: Make) -> Make:
+    """The same in the test's own folder."""
+    return partial(federation_in, tmp_path / "federation")
 
 
 @pytest.fixture

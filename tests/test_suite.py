@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from examples import examples
+from example_counts import examples
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from fedpriv.config.job import DenoiseSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from examples import examples
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import (
     ACCOUNTANT,

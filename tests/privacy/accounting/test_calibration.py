@@ -3,10 +3,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.calibration import (

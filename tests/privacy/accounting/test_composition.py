@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from examples import examples
 from fedpriv.privacy.accounting import composition
 from fedpriv.privacy.accounting.composition import Composition
 from fedpriv.privacy.accounting.privacy_loss import SubsampledGaussian

@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from fedpriv.errors import (
     AccountingError,
     BudgetError,

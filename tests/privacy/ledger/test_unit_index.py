@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.privacy.ledger import unit_index as units
 from fedpriv.privacy.ledger.unit_index import ID, Identity, UnitIndex
