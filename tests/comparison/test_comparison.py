@@ -243,6 +243,7 @@ def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:
     assert asked.config(asked.variants[0], (), 1).job.rounds == 2
 
 
+@pytest.mark.slow
 def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "dp-lora", "lora", grids=("dp-lora:lr=1e-3,1e-2",))
     done: list[str] = []
