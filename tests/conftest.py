@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,34 @@ from small_models import ENCODERS, TARGETS, small_config
 from fedpriv.environment import set_environment
 
 set_environment()
-# A slow machine is no fault; and whatever the runner of the mutations has set stays.
-hypothesis.settings.register_profile("unhurried", hypothesis.settings.default, deadline=None)
-hypothesis.settings.load_profile("unhurried")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker a core; small matrices gain nothing
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
+DEFAULT = "not slow"  # the expression of pyproject.toml
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two; none for tests that are named and for one file, which one worker would have anyway."""
+    alone = len(config.args) == 1 and config.args[0].endswith(".py")
+    return 0 if alone or _named(config) else 2
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose slow tests where they are named, and how many examples a property gets."""
+    if _named(config) and config.option.markexpr == DEFAULT:
+        config.option.markexpr = ""
+    # A slow machine is no fault; and whatever the runner of the mutations has set stays.
+    every = hypothesis.settings(hypothesis.settings.default, deadline=None)
+    hypothesis.settings.register_profile("every example", every)
+    hypothesis.settings.register_profile("a fifth", every, max_examples=every.max_examples // 5)
+    hypothesis.settings.load_profile(
+        "a fifth" if config.option.markexpr == DEFAULT else "every example"
+    )
+
+
+def _named(config: pytest.Config) -> bool:
+    """Whether single tests were asked for, each by its node id."""
+    return all("::" in argument for argument in config.args)
 
 
 @pytest.fixture(scope="session")
@@ -128,13 +152,14 @@ def note(seed: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=4))
 
 
-@pytest.fixture
-def federation(tmp_path: Path, model_folder: Make) -> Make:
-    """A factory of federation files: two sites, a tiny model, a few seconds to run."""
+@pytest.fixture(scope="session")
+def federation_in(model_folder: Make) -> Make:
+    """A factory of federation files in a folder: two sites, a tiny model, a few seconds to run."""
     import json
 
-    def make(rounds: int = 3, sites: int = 2, public: bool = True, extra: str = "") -> Path:
-        folder = tmp_path / "federation"
+    def make(
+        folder: Path, rounds: int = 3, sites: int = 2, public: bool = True, extra: str = ""
+    ) -> Path:
         folder.mkdir(exist_ok=True)
         for index in range(sites + 1):
             name = f"site-{index}.jsonl" if index < sites else "held-out.jsonl"
@@ -175,6 +200,12 @@ data = "held-out.jsonl"
         return file
 
     return make
+
+
+@pytest.fixture
+def federation(tmp_path: Path, federation_in: Make) -> Make:
+    """The same in the test's own folder."""
+    return partial(federation_in, tmp_path / "federation")
 
 
 @pytest.fixture

@@ -161,6 +161,7 @@ def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
             assert any(part in text for text in texts), message
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
     """Those of `fedpriv plan` and `fedpriv ledger`, as they are written there."""
     text = (ROOT / "docs/privacy.md").read_text()

@@ -116,6 +116,7 @@ def test_a_connection_would_be_seen(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text() == "a look-up of 192.0.2.1\n"
 
 
+@pytest.mark.slow
 def test_a_simulation_asks_nobody_for_anything(
     federation: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_what_is_found_is_shown_as_it_is(file: Path) -> None:
     assert "[/old]/[red]notes.jsonl" in "".join(shown)
 
 
+@pytest.mark.slow
 def test_a_doctor_that_is_asked_to_end_leaves_no_records(file: Path) -> None:
     """What one that is killed leaves is in a folder that a site empties when it starts."""
     state = load_site(file).site.state_dir

@@ -220,6 +220,7 @@ def test_a_reply_that_was_not_stored_is_asked_for_again(server: Any, site: Runni
     assert "Not answered" not in json.dumps(read_status(site.folder))
 
 
+@pytest.mark.slow
 def test_a_busy_site_holds_no_more_than_it_can_use(server: Any, site: Running) -> None:
     """A question that is being answered, a few that wait, and the newest request for a step."""
     site.gate.clear()

@@ -244,6 +244,7 @@ def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:
     assert asked.config(asked.variants[0], (), 1).job.rounds == 2
 
 
+@pytest.mark.slow
 def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "dp-lora", "lora", grids=("dp-lora:lr=1e-3,1e-2",))
     done: list[str] = []
@@ -262,6 +263,7 @@ def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None
             assert (mine.rounds, mine.epsilon) == (theirs.rounds, theirs.epsilon)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_shown_and_tried_again(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +391,7 @@ def test_a_site_that_does_not_answer_fails_the_run(
     assert re.search(r"Round 2: [\w-]+: did not answer", row.results[0].error)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_twice_is_run_once(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "lora:lr=1e-2", "lora:lr=0.01")
     done: list[str] = []

@@ -78,6 +78,7 @@ def test_products_equal_the_loop(make_worker: Make, bound: Any) -> None:
     assert np.abs(found - expected).max() < 1e-6 * CLIP
 
 
+@pytest.mark.slow
 def test_products_of_a_unit_are_the_same_whatever_else_is_sampled(make_worker: Make) -> None:
     worker = make_worker("llama", dtype="float32", microbatch=16)
     parameters = np.zeros_like(worker.initial)
@@ -87,6 +88,7 @@ def test_products_of_a_unit_are_the_same_whatever_else_is_sampled(make_worker: M
     adds_up(method, worker, units([1] * 8 + [3, 2, 1, 1]), parameters)
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_gradient_is_the_same_whatever_else_is_sampled(make_worker: Make) -> None:
     """Rows of 355 values begin anywhere in memory."""
     worker = make_worker(

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "simulate.sbatch"
 BIN = str(Path(sys.executable).parent)
 
@@ -27,6 +29,7 @@ def submit(file: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_out_of_time_goes_on_when_submitted_again(
     federation: Callable[..., Any], tmp_path: Path
 ) -> None:

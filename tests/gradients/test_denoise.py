@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def denoise(x: Array, deviation: float = 1.0, **options: Any) -> tuple[Array, in
     return found.vector.reshape(x.shape).astype(np.float64), found.on
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     short=st.integers(1, 12),
     more=st.integers(0, 60),
@@ -228,7 +229,15 @@ def test_it_says_whose_word_it_rests_on_and_changes_nothing_in_place() -> None:
     assert found.trust_model is given_.trust_model and np.array_equal(x, before)
 
 
-@pytest.mark.parametrize("shape", [(1, 200), (4, 256), (16, 384), (40, 60)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 200),
+        (4, 256),
+        pytest.param((16, 384), marks=pytest.mark.slow),
+        pytest.param((40, 60), marks=pytest.mark.slow),
+    ],
+)
 def test_noise_is_above_the_margin_of_its_shape_once_in_a_hundred(shape: tuple[int, int]) -> None:
     """By decompositions of matrices, where the margin comes from bidiagonal ones."""
     generator = torch.Generator().manual_seed(1)

@@ -75,6 +75,7 @@ def test_without_a_sabotage_the_same_tests_are_green(result_of: Callable[..., Re
 
 
 @pytest.mark.parametrize("sabotage", TABLE, ids=named)
+@pytest.mark.slow
 def test_a_sabotage_is_caught(sabotage: Sabotage, result_of: Callable[..., Result]) -> None:
     sabotage.files(ROOT)
     code, text = result_of(sabotage)

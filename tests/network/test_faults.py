@@ -6,6 +6,8 @@ import pytest
 from network_federation import ROUNDS, Federation
 from network_processes import KILLED
 
+pytestmark = pytest.mark.slow
+
 Totals = tuple[float, float, float, int]
 
 

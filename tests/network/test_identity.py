@@ -83,6 +83,7 @@ def wants_others(federation: Federation, pki: Path) -> ServerTls:
     return tls(pki, pki / "other" / "ca.crt")
 
 
+@slow
 @pytest.mark.parametrize(
     ("shows", "said", "logged"),
     [
@@ -109,6 +110,7 @@ def test_a_site_turns_away_from_who_is_not_its_server(
         assert logged in caplog.text
 
 
+@slow
 def test_a_site_without_tls_is_told_that_the_server_speaks_it(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_site_without_tls_is_told_that_the_server_speaks_it(
         assert "http request" in caplog.text
 
 
+@slow
 @pytest.mark.parametrize(
     ("fault", "seconds", "direction"),
     [("clock-ahead", 60, "ahead of"), ("clock-behind", 3600, "behind")],
@@ -136,6 +139,7 @@ def test_a_clock_that_is_wrong_is_named(
     assert abs(int(said[1]) - seconds) <= 2
 
 
+@slow
 def test_a_key_that_is_not_registered_is_refused(federation: Federation) -> None:
     """A site that the file does not name; and one that made itself another key."""
     federation.only(2, needed=1)

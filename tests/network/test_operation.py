@@ -117,6 +117,7 @@ def test_processes_end_when_asked_and_go_on_when_started(
     assert "the job is finished" in again.text
 
 
+@slow
 def test_one_server_a_run_and_one_a_port(federation: Federation) -> None:
     federation.only(1, needed=1)
     federation.server().until("Listening")
@@ -151,6 +152,7 @@ def probes(federation: Federation) -> tuple[int, int]:
     return answers[0].exit_code, answers[1].exit_code
 
 
+@slow
 def test_processes_say_how_they_are(federation: Federation, expected: Totals) -> None:
     """To probes, to people and to programs; and no word of a record is in it."""
     federation.only(2, needed=2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from network_federation import Federation
 
+pytestmark = pytest.mark.slow
+
 Totals = tuple[float, float, float, int]
 
 
@@ -12,10 +14,11 @@ Totals = tuple[float, float, float, int]
     "fault",
     [
         "nan",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("wrong-shape", "wrong-dtype", "oversized", "truncated", "stale")
-        ),
+        "wrong-shape",
+        "wrong-dtype",
+        "oversized",
+        "truncated",
+        "stale",
     ],
 )
 def test_a_bad_update_is_not_used(federation: Federation, expected: Totals, fault: str) -> None:

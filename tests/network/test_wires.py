@@ -14,9 +14,8 @@ Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize(
-    "fault", ["lost-reply", "lost-request", pytest.param("replayed", marks=slow)]
-)
+@slow
+@pytest.mark.parametrize("fault", ["lost-reply", "lost-request", "replayed"])
 def test_what_a_site_sends_or_is_sent_is_lost_or_copied(
     federation: Federation, expected: Totals, fault: str
 ) -> None:
@@ -30,7 +29,8 @@ def test_what_a_site_sends_or_is_sent_is_lost_or_copied(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
-@pytest.mark.parametrize("fault", [pytest.param("twice", marks=slow), "reordered"])
+@slow
+@pytest.mark.parametrize("fault", ["twice", "reordered"])
 def test_messages_come_more_than_once_and_in_another_order(
     federation: Federation, expected: Totals, fault: str
 ) -> None:
@@ -44,6 +44,7 @@ def test_messages_come_more_than_once_and_in_another_order(
     assert max(row["seconds"] for row in federation.metrics()) < 20  # none was waited for in vain
 
 
+@slow
 def test_connections_break_in_the_middle_of_uploads(
     federation: Federation, expected: Totals
 ) -> None:
@@ -142,7 +143,6 @@ def test_a_cable_is_pulled_for_good(federation: Federation, expected: Totals, ca
     assert federation.totals(1) == expected
 
 
-@slow
 def test_server_and_client_are_both_killed_and_restarted(
     federation: Federation, expected: Totals
 ) -> None:

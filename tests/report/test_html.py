@@ -310,6 +310,7 @@ def test_a_model_that_diverged_has_a_page(make_run: MakeRun) -> None:
     assert "Held-out loss 3.412 → not finite" in Page(write_report(run)).words
 
 
+@pytest.mark.slow
 def test_fifty_sites_and_many_rounds_stay_small_and_the_same(make_run: MakeRun) -> None:
     path = write_report(make_run(sites=50, rounds=300))
     first = path.read_bytes()

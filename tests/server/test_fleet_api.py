@@ -254,6 +254,7 @@ def test_of_strangers_not_even_the_body_is_read(network: Network) -> None:
     assert _head_only(network.port, "Content-Length: 1000").startswith(b"HTTP/1.1 401")
 
 
+@pytest.mark.slow
 def test_a_site_has_a_few_requests_open_and_no_more(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

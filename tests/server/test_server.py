@@ -107,6 +107,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_writing_a_checkpoint_takes_no_second_copy(tmp_path: Path) -> None:
     path = tmp_path / "latest.safetensors"
     grown = subprocess.check_output([sys.executable, "-c", MEMORY, str(path)], text=True)

@@ -32,6 +32,7 @@ def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_processes_make_what_threads_make(federation: Make, tmp_path: Path) -> None:
     """One process with more sites than it keeps open: each is opened again in every round."""
     file = federation(rounds=2, sites=OPEN + 2)

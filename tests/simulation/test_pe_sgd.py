@@ -135,6 +135,7 @@ def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning
     assert [event.count for event in found.budgets["site-0"].events] == [1]
 
 
+@pytest.mark.slow
 def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_path: Path) -> None:
     file, evolving = federation(rounds=4), ("synthetic.generator.kind=model",)
     whole = run(file, tmp_path / "whole", *evolving, insecure_seed=3)

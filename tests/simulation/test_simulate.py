@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -60,18 +62,37 @@ def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-def test_a_finished_run_leaves_everything(
-    federation: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    out = tmp_path / "run"
-    run(federation(rounds=3), out)
+class Finished:
+    """A run of three rounds that is over, for tests that look at it and change nothing.
+
+    Attributes:
+        logged: what was logged by it, from warnings on.
+    """
+
+    def __init__(self, file: Path, out: Path) -> None:
+        self.file, logged = file, io.StringIO()
+        handler = logging.StreamHandler(logged)
+        logging.getLogger().addHandler(handler)
+        self.outcome = run(file, out)
+        logging.getLogger().removeHandler(handler)
+        self.logged = logged.getvalue()
+
+
+@pytest.fixture(scope="module")
+def finished(federation_in: Make, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("finished")
+    return Finished(federation_in(folder / "federation"), folder / "run")
+
+
+def test_a_finished_run_leaves_everything(finished: Finished) -> None:
+    out = finished.outcome.run.path
     info = json.loads((out / "run.json").read_text())
     assert info["status"] == "finished"
     assert info["private"] is True
     assert info["seeds"]["noise"] == "operating system"
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
-    assert caplog.text == ""
+    assert finished.logged == ""
     for line in lines:
         assert {"eval_loss", "eval_accuracy", "bytes_up", "bytes_down", "seconds"} < line.keys()
         assert {site["status"] for site in line["sites"].values()} == {"ok"}
@@ -103,13 +124,13 @@ def test_a_finished_run_leaves_everything(
         assert own.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_adapter_loads_in_peft_and_is_the_last_model(federation: Make, tmp_path: Path) -> None:
+def test_the_adapter_loads_in_peft_and_is_the_last_model(finished: Finished) -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    outcome = run(federation(), tmp_path / "run")
-    base = AutoModelForCausalLM.from_pretrained(load_job(federation()).model.name)
+    outcome = finished.outcome
+    base = AutoModelForCausalLM.from_pretrained(load_job(finished.file).model.name)
     model = PeftModel.from_pretrained(base, outcome.run.path / "adapter")
     loaded = torch.cat([p.reshape(-1) for n, p in model.named_parameters() if "lora_" in n])
     checkpoint = outcome.run.checkpoint()
@@ -160,14 +181,15 @@ def test_the_hardest_are_those_of_the_largest_loss(make_worker: Make) -> None:
     assert hardest_of(worker, examples, 0.0, start) == []
 
 
-def test_unseeded_runs_differ(federation: Make, tmp_path: Path) -> None:
-    first, second = (run(federation(), tmp_path / name) for name in "ab")
+def test_unseeded_runs_differ(finished: Finished, tmp_path: Path) -> None:
+    first, second = finished.outcome, run(finished.file, tmp_path / "run")
     assert adapter_bytes(first) != adapter_bytes(second)
     assert "NOT PRIVATE" not in first.report.read_text()
     assert "NOT PRIVATE" not in card(first)
     assert "signed budget report" in card(first)
 
 
+@pytest.mark.slow
 def test_updates_travel_as_the_job_says(federation: Make, tmp_path: Path) -> None:
     """Rounded to fewer bytes, they come to nearly the same."""
     vectors, up = [], []
@@ -193,6 +215,7 @@ def test_a_seed_needs_public_data(federation: Make, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_training_with_little_noise_learns(federation: Make, tmp_path: Path) -> None:
     outcome = run(
         federation(rounds=15),
@@ -244,6 +267,7 @@ simulate(load_job(file), out, source=file, resume=sys.argv[3] == "resume")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.05, 0.4])
 def test_a_killed_run_resumes_to_the_same_ledger_total(
     federation: Make, tmp_path: Path, delay: float
@@ -699,6 +723,7 @@ def test_other_precisions_run(
     assert "failed" not in caplog.text  # no unit, and no step that released noise only
 
 
+@pytest.mark.slow
 def test_a_gate_chooses_by_public_records_and_goes_on_where_it_was(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -757,6 +782,7 @@ def load_adapter(outcome: Outcome) -> dict[str, Any]:
     return dict(load_file(outcome.run.path / "adapter" / "adapter_model.safetensors"))
 
 
+@pytest.mark.slow
 def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=4)
     settings = [
@@ -778,6 +804,7 @@ def test_sites_move_by_themselves_denoised_and_resumable(federation: Make, tmp_p
     assert adapter_bytes(other) != adapter_bytes(whole)
 
 
+@pytest.mark.slow
 def test_with_a_frozen_a_nothing_else_is_trained(federation: Make, tmp_path: Path) -> None:
     outcome = run(federation(rounds=2), tmp_path / "run", "lora.frozen_a=true", insecure_seed=3)
     plain = run(federation(rounds=2), tmp_path / "plain", insecure_seed=3)

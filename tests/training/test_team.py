@@ -117,6 +117,7 @@ def test_two_processes_make_the_sum_of_one(workers: tuple[Any, Any]) -> None:
     assert (one.value - two.value).abs().max() <= 1e-6
 
 
+@pytest.mark.slow
 def test_a_process_that_is_gone_amid_a_step_is_not_missed(workers: tuple[Any, Any]) -> None:
     alone, leader = workers
     method = Shared(DpLora(), team_of(leader), HALF)

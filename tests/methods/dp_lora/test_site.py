@@ -173,7 +173,7 @@ def watched(
     return sizes
 
 
-@pytest.mark.parametrize("kind", ["modernbert", "bert"])
+@pytest.mark.parametrize("kind", ["modernbert", pytest.param("bert", marks=pytest.mark.slow)])
 def test_one_unit_moves_no_other_whatever_values_a_server_sends(
     make_worker: Callable[..., Any], kind: str
 ) -> None:
@@ -278,6 +278,7 @@ def test_in_strict_numerics_a_unit_adds_the_same_integers_whatever_else_is_sampl
         assert torch.equal(total(chosen), alone[chosen].sum(0))
 
 
+@pytest.mark.slow
 def test_in_default_numerics_the_same_property_does_not_hold(
     make_worker: Callable[..., Any], parameters_of: Any
 ) -> None:

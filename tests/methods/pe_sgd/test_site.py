@@ -69,7 +69,7 @@ def test_what_sites_send_adds_up_to_what_one_would(make_worker: Make) -> None:
     assert (torch.stack(sites).sum(0) - whole).abs().max() < 1e-12
 
 
-@pytest.mark.parametrize("bound", ["normalised", "clipped"])
+@pytest.mark.parametrize("bound", [pytest.param("normalised", marks=pytest.mark.slow), "clipped"])
 def test_one_unit_moves_the_sum_by_at_most_the_bound(make_worker: Make, bound: Any) -> None:
     """Random neighbours, and sets and values that an adversary might choose."""
     worker = make_worker("llama")
@@ -112,7 +112,7 @@ def test_a_unit_adds_the_same_integers_whatever_else_is_sampled(make_worker: Mak
     assert whole.dtype == torch.int64
 
 
-@pytest.mark.parametrize("bound", ["normalised", "clipped"])
+@pytest.mark.parametrize("bound", ["normalised", pytest.param("clipped", marks=pytest.mark.slow)])
 def test_a_unit_adds_the_same_whatever_else_is_sampled_at_a_small_ridge(
     make_worker: Make, bound: Any
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
@@ -29,7 +30,7 @@ DELTA = 1e-5
 rates = st.floats(-4, 0).map(lambda x: 10**x)
 sigmas = st.floats(-0.4, 1).map(lambda x: 10**x)
 counts = st.integers(1, 300)
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=examples(15), deadline=None)
 
 
 def slack(epsilon: float) -> float:
@@ -243,6 +244,7 @@ def test_steps_outside_the_plan_are_charged_too() -> None:
     assert online.epsilon() >= oracle([Event(0.3, 0.7, 50)], DELTA, pessimistic=False)
 
 
+@pytest.mark.slow
 def test_500_noise_levels() -> None:
     plan = [Event(0.02, 1 + 0.002 * i, 1) for i in range(500)]
     online = OnlineAccountant(plan, DELTA)
@@ -253,6 +255,7 @@ def test_500_noise_levels() -> None:
     assert online.epsilon() == pytest.approx(epsilon_upper(plan, DELTA), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "sigma", "steps", "units"), [(0.01, 2.0, 300, 3), (0.2, 3.0, 20, 2)])
 def test_a_person_with_several_units(q: float, sigma: float, steps: int, units: int) -> None:
     """Against another implementation of mixtures of Gaussians."""

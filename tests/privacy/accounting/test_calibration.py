@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_calibration_meets_its_target(epsilon: float, delta: float, q: float, st
     assert epsilon_upper([Event(q, 0.99 * sigma, steps)], delta) > epsilon
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(epsilon=st.floats(-3, 2).map(lambda x: 10**x), q=rates, steps=st.integers(1, 100))
 def test_calibration_is_never_above_its_target(epsilon: float, q: float, steps: int) -> None:
     assert epsilon_upper([Event(q, calibrate_noise(epsilon, DELTA, q, steps), steps)], DELTA) <= (
@@ -70,7 +71,7 @@ def test_calibration_refuses(arguments: tuple[float, float, float, int], match: 
         calibrate_noise(*arguments)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(epsilon=st.floats(-1, 2).map(lambda x: 10**x), q=rates, sigma=st.floats(0.5, 8))
 def test_the_most_steps_are_the_most(epsilon: float, q: float, sigma: float) -> None:
     steps = calibrate_steps(epsilon, DELTA, q, sigma)
@@ -79,7 +80,7 @@ def test_the_most_steps_are_the_most(epsilon: float, q: float, sigma: float) -> 
     assert epsilon_upper([dearer], DELTA) > epsilon or steps >= 10**9
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(epsilon=st.floats(-1, 1).map(lambda x: 10**x), steps=st.integers(1, 500))
 def test_the_largest_rate_is_the_largest(epsilon: float, steps: int) -> None:
     rate = calibrate_rate(epsilon, DELTA, 2.0, steps)
@@ -87,7 +88,7 @@ def test_the_largest_rate_is_the_largest(epsilon: float, steps: int) -> None:
     assert rate == 1 or epsilon_upper([Event(min(1.0, 1.01 * rate), 2.0, steps)], DELTA) > epsilon
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(epsilon=st.floats(0.5, 8), sigma=st.floats(0.7, 3))
 def test_the_least_delta_is_the_least(epsilon: float, sigma: float) -> None:
     delta = calibrate_delta(epsilon, 0.05, sigma, 100)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -44,7 +45,7 @@ def hockey_stick(pair: SubsampledGaussian, loss: float, *, add: bool) -> float:
     return float(np.maximum(p - math.exp(loss) * q, 0).sum() * (x[1] - x[0]))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(q=st.floats(0.05, 1), sigma=st.floats(0.8, 4), share=st.floats(0, 1))
 def test_the_discrete_pair_dominates(q: float, sigma: float, share: float) -> None:
     """As much as the continuous one at every node, more between nodes."""

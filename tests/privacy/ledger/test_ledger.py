@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -399,7 +400,7 @@ def test_only_the_owner_may_read_it(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     actions=st.lists(
         st.tuples(
@@ -1298,7 +1299,8 @@ def test_what_a_ledger_cannot_keep_it_does_not_promise(
         assert ledger.rows() == before and ledger.terms.declared_size == 200
 
 
-@settings(deadline=None, max_examples=60)
+@pytest.mark.slow
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.one_of(

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def test_an_envelope_takes_dominated_events_only(tmp_path: Path, change: dict[st
         opened.commit(replace(PLAN, **change))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     q=st.floats(0.01, 1),
     sigma=st.floats(0.5, 5),
@@ -180,7 +181,7 @@ def test_a_closed_job_still_answers_what_it_released(tmp_path: Path, rule: Rule)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     actions=st.lists(
         st.tuples(
