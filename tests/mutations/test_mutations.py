@@ -95,11 +95,11 @@ def test_a_row_changes_the_code_that_is_there(sabotage: Sabotage) -> None:
 @pytest.mark.parametrize("sabotage", TABLE, ids=named)
 def test_a_row_names_a_test_that_is_there(sabotage: Sabotage) -> None:
     path, _, name = sabotage.caught_by.partition("[")[0].partition("::")
-    assert name in tests_in(ROOT / path), f"{sabotage.what}: {path} has no test {name}."
+    assert name in names_of_tests(ROOT / path), f"{sabotage.what}: {path} has no test {name}."
 
 
 @functools.cache
-def tests_in(path: Path) -> set[str]:
+def names_of_tests(path: Path) -> set[str]:
     """The names of the tests of a file, as they are in node ids."""
     nodes = ast.parse(path.read_text(encoding="utf-8")).body
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}

@@ -93,7 +93,7 @@ def test_batches_are_tried_with_the_threads_of_the_steps(
 
         monkeypatch.setattr(site_module, name, watched)
 
-    watch("settle")
+    watch("try_lengths")
     watch("private_step")
     before = torch.get_num_threads()
     torch.set_num_threads(4)
@@ -103,4 +103,4 @@ def test_batches_are_tried_with_the_threads_of_the_steps(
         assert torch.get_num_threads() == 4  # the server's own
     finally:
         torch.set_num_threads(before)
-    assert seen == {"settle": {2}, "private_step": {2}}
+    assert seen == {"try_lengths": {2}, "private_step": {2}}
