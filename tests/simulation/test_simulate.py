@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -179,6 +180,17 @@ def test_the_hardest_are_those_of_the_largest_loss(make_worker: Make) -> None:
     found = hardest_of(worker, examples, 0.3, start)
     assert found == [examples[i] for i in sorted(worst)]
     assert hardest_of(worker, examples, 0.0, start) == []
+
+
+def test_a_site_without_a_seed_draws_from_the_operating_system(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Sample and noise alike; a seed of the file is public."""
+    config = load_job(federation())
+    for seed, secure in ((None, True), (0, False)):
+        sites = Sites(config, tmp_path / str(seed), seed, "sha256:" + "0" * 64, 10**6)
+        with contextlib.closing(sites.open(config.sites[0], WorkerPool())) as site:
+            assert site._csprng("job", 0).is_secure is secure
 
 
 def test_unseeded_runs_differ(finished: Finished, tmp_path: Path) -> None:
