@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import secrets
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,7 @@ from fedpriv_simulation.workers import hosts_that_fit
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
+BACK, PAUSE = 60.0, 0.1  # seconds that a process has to come back, and between two looks
 OPEN = 4  # sites that a process keeps open
 Answer = Callable[[Message, Context], Message]
 
@@ -116,6 +118,7 @@ class Hosts:
             log_to_driver=False,
         )
         self._ray = ray
+        self._closing = False
         try:
             kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
             self._hosts = [kind.remote(sites, proposal, threads) for _ in range(count)]
@@ -133,6 +136,7 @@ class Hosts:
 
     def close(self) -> None:
         """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
+        self._closing = True
         asked = [(host, host.close.remote()) for host in self._hosts]
         for host, closing in asked:
             try:
@@ -150,8 +154,16 @@ class Hosts:
         host: Any = self._hosts[self._of[number]]
 
         def answer(message: Message, context: Context) -> Message:
-            reply: Message = self._ray.get(host.answer.remote(number, message))
-            return reply
+            """A process that died is started again by Ray; what is asked twice is paid once."""
+            until = time.monotonic() + BACK
+            while True:
+                try:
+                    reply: Message = self._ray.get(host.answer.remote(number, message))
+                    return reply
+                except self._ray.exceptions.RayActorError:
+                    if self._closing or time.monotonic() >= until:
+                        raise
+                time.sleep(PAUSE)
 
         return answer
 
