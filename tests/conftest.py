@@ -17,7 +17,7 @@ from fedpriv.environment import set_environment
 
 set_environment()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker a core; small matrices gain nothing
-# A shell has what it starts in the background ignore Ctrl-C, and so does all that is started from there.
+# A shell lets what it starts in the background ignore Ctrl-C, and all that is started from there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
