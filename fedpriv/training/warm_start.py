@@ -1,34 +1,29 @@
-"""Some steps on public records before the first round."""
+"""Some steps on the synthetic set before the first round."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from fedpriv.config.job import OptimizerSection
-from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.worker import Worker
 
 
 def warm_start(
-    worker: Worker,
-    records: Sequence[Example | None],
-    parameters: Privatised[Vector],
-    *,
-    steps: int,
-    lr: float,
+    worker: Worker, public_set: Evolution, parameters: Privatised[Vector]
 ) -> Privatised[Vector]:
-    """The parameters after some steps by adamw along the records' mean gradient.
+    """The parameters after the set's own count of steps by adamw along its mean gradient.
 
     Privacy:
         Of public records alone; costs nothing.
     """
-    optimizer = VectorOptimizer(OptimizerSection(lr=lr), parameters)
-    gradient = partial(mean_gradient, worker, records)
-    for _ in range(steps):
+    settings = public_set.settings
+    optimizer = VectorOptimizer(OptimizerSection(lr=settings.warm_start_lr), parameters)
+    gradient = partial(mean_gradient, worker, public_set.examples)
+    for _ in range(settings.warm_start):
         optimizer.step(post_process(gradient, optimizer.vector))
     return optimizer.vector

@@ -75,16 +75,8 @@ def train(
     every = config.evaluation.every * config.job.sync
     look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
-        settings = evolution.settings
         with pool.borrow(ModelRecipe.of(config)) as worker:
-            begun = warm_start(
-                worker,
-                evolution.examples,
-                optimizer.vector,
-                steps=settings.warm_start,
-                lr=settings.warm_start_lr,
-            )
-        optimizer.start_at(begun)
+            optimizer.start_at(warm_start(worker, evolution, optimizer.vector))
     started = time.monotonic()
     for number in range(1, steps + 1):
         rate = learning_rate(config.optimizer, number, config.steps)

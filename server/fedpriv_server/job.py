@@ -81,6 +81,7 @@ class Job:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = ModelRecipe.of(config)
         method_settings(config)  # refuses what the method has no use for
+        method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
             self.model_facts = {
@@ -99,19 +100,16 @@ class Job:
                 tokenizer = worker.base.tokenizer
                 self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
                 public_records = gate_records(config, tokenizer, Path(cache))
-        half = find_method(config.job.method).at_site(self.proposal)
-        half.held_bytes(initial.value.size)  # refuses a set that is of no use for this model
+        # Refuses a set that is of no use for this model.
+        method.at_site(self.proposal).held_bytes(initial.value.size)
         gate = None
         if config.gate is not None:
             gate = Gate(config.gate, public_records, self._loss, config.job.seed)
-        if config.job.sync == 1:
-            processors = post_processors(config.denoise, shapes, config.gate)
-            update = Update(config.optimizer, initial, processors, gate)
-        else:
-            mover = config.server_optimizer or ServerOptimizerSection()
-            processors = post_processors(DenoiseSection(), shapes, config.gate)
-            update = Update(mover, initial, processors, gate)
-        self.update = update
+        mover, denoise = config.optimizer, config.denoise
+        if config.job.sync > 1:  # sites have done both by themselves
+            mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
+        processors = post_processors(denoise, shapes, config.gate)
+        self.update = update = Update(mover, initial, processors, gate)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self.rounds = run.rounds(self._done)
@@ -140,7 +138,7 @@ class Job:
         self.strategy = Rounds(
             self.proposal,
             update,
-            find_method(config.job.method).at_server(context),
+            method.at_server(context),
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),
@@ -156,17 +154,9 @@ class Job:
 
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
-        settings = evolution.settings
-        if settings.warm_start:
+        if evolution.settings.warm_start:
             with self._pool.borrow(self.recipe) as worker:
-                begun = warm_start(
-                    worker,
-                    evolution.examples,
-                    self.update.vector,
-                    steps=settings.warm_start,
-                    lr=settings.warm_start_lr,
-                )
-            self.update.start_at(begun)
+                self.update.start_at(warm_start(worker, evolution, self.update.vector))
         self.run.begin(self._checkpoint(0, {}))
 
     def _checkpoint(self, number: int, heads: Mapping[str, Head]) -> Checkpoint:
