@@ -143,8 +143,7 @@ def pe_sgd_cases(batch: int, size: int) -> Cases:
     noise = np.random.default_rng(2).normal(size=worker.vector.size) / 20
     vector = (worker.initial + noise).astype(np.float32)  # lora_B is 0 at the start
     units = [(record,) for record in made_up(batch, seed=0)]
-    method = PeSgd(ProjectionSection(size=size))
-    method.take(made_up(size, seed=1))
+    method = PeSgd(ProjectionSection(size=size), made_up(size, seed=1))
 
     def pe_sgd() -> torch.Tensor:
         method.prepare(worker, vector)

@@ -25,6 +25,9 @@ from fedpriv.training.unit_sum import Unit
 from fedpriv.training.update import Aggregate
 from fedpriv.training.worker import Worker
 
+# One an example; None for a record without a token to predict.
+Records = tuple[Example | None, ...]
+
 
 class SiteMethod(Protocol):
     """What a method computes at a site, for one job.
@@ -41,10 +44,6 @@ class SiteMethod(Protocol):
         Raises:
             ProtocolError: such records are of no use for that model.
         """
-        ...
-
-    def take(self, records: Sequence[Example | None]) -> None:
-        """The public records from now on; None for one without a token to predict."""
         ...
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
@@ -150,8 +149,11 @@ class Method(Protocol):
         """
         ...
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """The site's half, for a job that a server proposed.
+
+        Args:
+            records: the public ones; none before there are any.
 
         Raises:
             ProtocolError: the proposal can't be meant for this method.
@@ -173,7 +175,7 @@ class SiteHalf:
 
     method: Method
     proposal: Proposal
-    records: tuple[Example | None, ...] = ()
+    records: Records = ()
 
     def make(self) -> SiteMethod:
         """The half.
@@ -181,6 +183,4 @@ class SiteHalf:
         Raises:
             ProtocolError: see `Method.at_site`.
         """
-        half = self.method.at_site(self.proposal)
-        half.take(self.records)
-        return half
+        return self.method.at_site(self.proposal, self.records)

@@ -23,7 +23,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from fedpriv.data.encode import Example
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.vector import Vector
@@ -173,11 +172,6 @@ class Shared:
     def held_bytes(self, trained: int) -> int:
         """As of the method."""
         return self._own.held_bytes(trained)
-
-    def take(self, records: Sequence[Example | None]) -> None:
-        """As of the method; the other processes get them with the next `prepare`."""
-        self._own.take(records)
-        self._made_of = replace(self._made_of, records=tuple(records))
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Prepare every process, before anything is paid.

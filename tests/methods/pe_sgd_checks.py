@@ -36,8 +36,7 @@ RECORDS = tuple(example(10_000 + i, 9 + 11 * i) for i in range(N))
 def prepared(
     worker: Any, parameters: np.ndarray, records: Any = RECORDS, kind: Any = PeSgd, **settings: Any
 ) -> Any:
-    method = kind(ProjectionSection(**{"size": len(records), "ridge": RIDGE, **settings}))
-    method.take(records)
+    method = kind(ProjectionSection(**{"size": len(records), "ridge": RIDGE, **settings}), records)
     method.prepare(worker, parameters)
     return method
 

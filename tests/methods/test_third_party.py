@@ -39,7 +39,7 @@ class FirstPart:
             raise ConfigError("expected a share", key="method.share", value=share)
         return {"share": share}
 
-    def at_site(self, proposal):
+    def at_site(self, proposal, records=()):
         share = proposal.settings.get("share")
         if not isinstance(share, float):
             raise ProtocolError("settings.share: expected a number")

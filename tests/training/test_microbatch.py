@@ -95,8 +95,7 @@ def test_memory_that_runs_out_in_a_step_changes_no_other_step(
     """Which record is long enough for that is not for the others to show."""
     units, worker = units_of(3), make_worker(microbatch=4)
     section = ProjectionSection(size=4)
-    method = PeSgd(section)
-    method.take([one for (one,) in units_of(4)])
+    method = PeSgd(section, tuple(one for (one,) in units_of(4)))
     method.prepare(worker, worker.initial)
     parameters = worker.initial + np.float32(0.01)
     before = DpLora().clipped_sum(worker, units, parameters, 1.0).value

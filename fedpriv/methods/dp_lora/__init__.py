@@ -10,7 +10,7 @@ from fedpriv.errors import ProtocolError
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
 
 
 class DpLoraMethod:
@@ -22,7 +22,7 @@ class DpLoraMethod:
         """None."""
         return {}
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `site`."""
         from fedpriv.methods.dp_lora.site import DpLora
 

@@ -8,7 +8,6 @@ from functools import partial
 from torch import Tensor
 
 from fedpriv.data.batch import Batch
-from fedpriv.data.encode import Example
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
@@ -26,9 +25,6 @@ class DpLora:
     def held_bytes(self, trained: int) -> int:
         """Nothing is held."""
         return 0
-
-    def take(self, records: Sequence[Example | None]) -> None:
-        """There are none to take."""
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Nothing is computed beforehand."""

@@ -10,7 +10,7 @@ from fedpriv.errors import ConfigError
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
 
 
 class PeSgdMethod:
@@ -40,11 +40,11 @@ class PeSgdMethod:
             )
         return config.synthetic.projection.model_dump(mode="json")
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `site`."""
         from fedpriv.methods.pe_sgd.site import PeSgd, projection_of
 
-        return PeSgd(projection_of(proposal))
+        return PeSgd(projection_of(proposal), records)
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `server`."""

@@ -9,7 +9,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedpriv.data.encode import Example
 from fedpriv.errors import ProtocolError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.projection import normalised
@@ -18,6 +17,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.protocol import Proposal
+from fedpriv.training.method import Records
 from fedpriv.training.unit_sum import Unit, sum_of_units
 from fedpriv.training.worker import Worker
 
@@ -38,20 +38,16 @@ class PeSgd:
         Zou et al., "PE-SGD", ICLR 2026.
     """
 
-    def __init__(self, settings: ProjectionSection) -> None:
+    def __init__(self, settings: ProjectionSection, records: Records = ()) -> None:
         self.settings = settings
         self.public_records = settings.size
-        self._records: tuple[Example | None, ...] = ()
+        self._records = records
         self._span: Span | None = None
 
     def held_bytes(self, trained: int) -> int:
         """Of the set's gradients."""
         self.settings.check_fits(trained)
         return self.settings.size * trained * 4
-
-    def take(self, records: Sequence[Example | None]) -> None:
-        """The set from now on."""
-        self._records = tuple(records)
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Compute the set's gradients with these values; they stay as they are until the next call.

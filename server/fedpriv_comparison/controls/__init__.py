@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
 
 
 class _Control:
@@ -54,11 +54,11 @@ class _Control:
 class NoiseOnTheProducts(_Control):
     """As `fedpriv.training.method.Method`."""
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `products`."""
         from fedpriv_comparison.controls.products import Products
 
-        return Products(self.checked(proposal))
+        return Products(self.checked(proposal), records)
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `products`."""
@@ -70,11 +70,11 @@ class NoiseOnTheProducts(_Control):
 class NoiseOnTheGradient(_Control):
     """As `fedpriv.training.method.Method`."""
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `gradient`."""
         from fedpriv_comparison.controls.gradient import Gradient
 
-        return Gradient(self.checked(proposal))
+        return Gradient(self.checked(proposal), records)
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `gradient`."""
@@ -86,11 +86,11 @@ class NoiseOnTheGradient(_Control):
 class NoiseOnTheResidual(_Control):
     """As `fedpriv.training.method.Method`."""
 
-    def at_site(self, proposal: Proposal) -> SiteMethod:
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `residual`."""
         from fedpriv_comparison.controls.residual import Residual
 
-        return Residual(self.checked(proposal))
+        return Residual(self.checked(proposal), records)
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `residual`."""

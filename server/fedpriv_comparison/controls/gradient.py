@@ -13,14 +13,14 @@ from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
-from fedpriv.training.method import ServerContext
+from fedpriv.training.method import Records, ServerContext
 from fedpriv.training.worker import Worker
 
 
 class Gradient(DpLora):
     """DP-LoRA, at a site that is sent a set and has no use for it."""
 
-    def __init__(self, settings: ProjectionSection) -> None:
+    def __init__(self, settings: ProjectionSection, records: Records = ()) -> None:
         self.public_records = settings.size
 
 
