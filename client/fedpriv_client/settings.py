@@ -55,6 +55,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         lasting=True,
         witness=budget.witness,
         model=allow.model,
+        held_out=file.data.held_out,
     )
 
 

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedpriv.config.job import Wire
-from fedpriv.data import TokenFile, encode_population, read_labelled
+from fedpriv.data import TokenFile, encode_population
+from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
 from fedpriv.errors import AccountingError, ProtocolError, SlotError, StepFailedError
@@ -46,9 +46,6 @@ from fedpriv_client.site_job import (
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
-
-if TYPE_CHECKING:
-    import datasets
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +101,12 @@ class Site:
             self.close()
             raise
 
-    def _read_records(self) -> datasets.Dataset:
+    def _read_records(self) -> OwnRecords:
         settings = self.settings
         shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
-        return read_labelled(
+        return read_own(
             settings.data,
+            settings.held_out,
             settings.columns,
             unit=settings.terms.unit,
             labels=settings.limits.labels,
@@ -123,13 +121,17 @@ class Site:
         terms, path = self.ledger.terms, self.ledger.path.resolve()
         return UnitIndex(path.parent).claim(
             terms.dataset_id,
-            (identities(record, terms.unit) for record in self._records),
+            (
+                identities(record, terms.unit)
+                for part in (self._records.training, self._records.held_out)
+                for record in part
+            ),
             file=path.name,
             begun=self.ledger.begun,
         )
 
     def _reserve_disk_space(self) -> TokenFile:
-        terms, records = self.ledger.terms, self._records
+        terms, records = self.ledger.terms, self._records.training
         units = len(records) if terms.unit == "record" else len(set(records[UNIT]))
         return reserve_disk_space(self.settings, self._cache, max(units, terms.declared_size))
 
@@ -182,7 +184,10 @@ class Site:
         spec = spec_of(proposal, settings)
         assert self._token_file is not None
         self._job = None  # whose examples are replaced
-        population = encode_population(self._records, spec, tokenizer, self._token_file)
+        own = self._records
+        population = encode_population(
+            own.training, spec, tokenizer, self._token_file, rows=own.rows
+        )
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe) as worker:
                 try_lengths(worker, population.units)

@@ -30,6 +30,7 @@ class SiteSettings:
         witness: file on another disk that is told of every row of the ledger.
         model: what is loaded, however the server calls it; None, in a simulation, is what the
             proposal names.
+        held_out: records that no job trains on: a file of further ones, or a share of the units.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
     """
 
@@ -44,6 +45,7 @@ class SiteSettings:
     lasting: bool = False
     witness: Path | None = None
     model: str | None = None
+    held_out: Path | float | None = None
     report_folder: Path | None = None
 
     @property

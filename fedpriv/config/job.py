@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from fedpriv.config.defaults import ANY_SIZE
+from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.privacy import usual
@@ -43,6 +44,8 @@ Address = Annotated[
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
+Share = Annotated[float, Field(gt=0, lt=1)]
+HeldOut = Share | Path  # of a site's units, or further records
 MAX_JOB_STEPS = 100_000
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_SEED = 2**63 - 1
@@ -474,6 +477,11 @@ class SiteSection(Section):
         description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
         " simulation needs it.",
     )
+    held_out: HeldOut | None = Field(
+        None,
+        description="Records of the site that nobody trains on and every model is tested on: a"
+        " share of its units, such as 0.2, or a file of further records.",
+    )
     size: int | None = Field(
         None,
         ge=1,
@@ -511,6 +519,7 @@ class JobConfig(Section):
         {}, description="Settings of a method from another package, which checks them."
     )
     evaluation: EvaluationSection
+    personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
@@ -522,7 +531,11 @@ class JobConfig(Section):
 
     def files(self) -> dict[str, Path]:
         """The files and folders of records, by key; what the hub holds is none of them."""
-        sites = {f"sites.{site.name}.data": site.data for site in self.sites}
+        sites = {
+            f"sites.{site.name}.{key}": path
+            for site in self.sites
+            for key, path in (("data", site.data), ("held_out", site.held_out))
+        }
         found = {key: path for key, path in sites.items() if isinstance(path, Path)}
         gate = {} if self.gate is None else {"gate.data": self.gate.data}
         made_up = {} if self.synthetic is None else self.synthetic.files()

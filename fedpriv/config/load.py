@@ -66,7 +66,10 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
                 }
             ),
             "data": file.data.model_copy(
-                update={"path": _source(path, "data.path", file.data.path)}
+                update={
+                    "path": _source(path, "data.path", file.data.path),
+                    "held_out": _held_out(folder, file.data.held_out),
+                }
             ),
             "budget": file.budget.model_copy(
                 update={"witness": None if witness is None else folder / witness}
@@ -229,6 +232,7 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
                 "data": None
                 if site.data is None
                 else _source(path, f"sites.{site.name}.data", site.data),
+                "held_out": _held_out(folder, site.held_out),
                 "ledger": None if site.ledger is None else folder / site.ledger,
                 "witness": None if site.witness is None else folder / site.witness,
             }
@@ -261,6 +265,10 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
             "server": server,
         }
     )
+
+
+def _held_out(folder: Path, stated: Path | float | None) -> Path | float | None:
+    return folder / stated if isinstance(stated, Path) else stated
 
 
 def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:

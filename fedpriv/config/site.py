@@ -18,8 +18,10 @@ from fedpriv.config.job import (
     ComputeSection,
     DataSection,
     Digest,
+    HeldOut,
     Name,
 )
+from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy import usual
@@ -88,6 +90,11 @@ class SiteData(DataSection):
         le=usual.MAX_UNITS,
         description="Declared size: how many units there are, as a person states it; never counted"
         " from the records.",
+    )
+    held_out: HeldOut | None = Field(
+        None,
+        description="Records of the site that nobody trains on and every model is tested on: a"
+        " share of its units, such as 0.2, or a file of further records.",
     )
     labels: tuple[str, ...] = Field(
         (), description="Names of the classes, where a column holds labels; never discovered."
@@ -196,6 +203,7 @@ class SiteFile(Section):
     data: SiteData
     budget: BudgetSection
     allow: AllowSection
+    personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()
 
     @model_validator(mode="after")

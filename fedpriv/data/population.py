@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
@@ -108,6 +109,8 @@ def encode_population(
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     file: TokenFile,
+    *,
+    rows: Iterable[int] | None = None,
 ) -> Population:
     """Records that were read as units of examples, whatever they hold.
 
@@ -116,6 +119,9 @@ def encode_population(
     A record that can't be encoded contributes nothing and its row is noted: a server chooses the
     tokenizer, the labels and how long an example is, so a refusal would be an answer about the
     records.
+
+    Args:
+        rows: the records' numbers in their file; by default they count from 1.
 
     Raises:
         DataError: the tokenizer has no usable chat template for ``messages``, whatever the records
@@ -126,7 +132,7 @@ def encode_population(
     units: dict[int | str, list[int]] = {}
     empty_rows = []
     problem: OSError | None = None
-    for row, record in enumerate(records, 1):
+    for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         try:
             examples = encode_record(record, spec, tokenizer, row=row, source="")
         except (KeyboardInterrupt, SystemExit):

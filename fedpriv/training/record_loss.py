@@ -21,7 +21,7 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
 
     A language model's loss is the mean over the record's own target tokens (the batch mean of
     `outputs.loss` would scale a record by the lengths of the others); a record without targets
-    has loss 0. A classifier's is its cross-csprng.
+    has loss 0. A classifier's is its cross-entropy.
     """
     logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     if batch.labels.ndim == 1:

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.stats import rankdata
 
 from fedpriv.config.job import JobConfig
 from fedpriv.data import DataSpec, Example, load_examples
 from fedpriv.data.batch import buckets
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
-from fedpriv.training.record_loss import correct_tokens, record_losses, token_losses
+from fedpriv.training.record_loss import record_losses
+from fedpriv.training.scores import BATCH, Scores, score
 from fedpriv.training.worker import Worker
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-BATCH = 32
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How good a model is.
-
-    Attributes:
-        eval_loss: mean over the target tokens, or over the records of a classifier.
-        eval_accuracy: next tokens or records that the model has right, as a share.
-        eval_auc: area under the ROC curve of the second label; two labels only.
-        eval_hardest: the loss on the records that were worst for the base model, where asked for.
-    """
-
-    eval_loss: float
-    eval_accuracy: float
-    eval_auc: float | None = None
-    eval_hardest: float | None = None
-
-    def as_dict(self) -> dict[str, float]:
-        """The scores there are, by name."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def evaluation_records(
@@ -94,7 +70,6 @@ def evaluation_spec(config: JobConfig) -> DataSpec:
     )
 
 
-@torch.inference_mode()
 def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vector]) -> Scores:
     """Score the model with `vector` on public examples.
 
@@ -104,30 +79,7 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
     Privacy:
         Never called with private records: their loss would be a release of its own.
     """
-    values = require_privatised(vector, "vector")
-    worker.vector.write(values)
-    total, right, count = 0.0, 0, 0
-    ranked: list[torch.Tensor] = []
-    truth: list[torch.Tensor] = []
-    for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for start in range(0, len(members), BATCH):
-            batch = worker.batch([examples[i] for i in members[start : start + BATCH]], length)
-            logits = worker.model(
-                input_ids=batch.input_ids, attention_mask=batch.attention_mask
-            ).logits.float()
-            if batch.labels.ndim == 1:
-                loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
-                total, count = total + loss.item(), count + len(batch)
-                right += int((logits.argmax(-1) == batch.labels).sum())
-                ranked.append((logits[:, -1] - logits[:, 0]).cpu())
-                truth.append(batch.labels.cpu())
-            else:
-                losses, counted = token_losses(logits, batch.labels)
-                total, count = total + losses.sum().item(), count + int(counted.sum())
-                right += int(correct_tokens(logits, batch.labels))
-    binary = len(worker.recipe.model.labels) == 2
-    auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
-    return Scores(total / count, right / count, auc)
+    return score(worker, examples, require_privatised(vector, "vector"))
 
 
 @torch.inference_mode()
@@ -174,16 +126,3 @@ def scores(
     if tuning:
         found["tuning_loss"] = evaluate(worker, tuning, vector).eval_loss
     return found
-
-
-def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
-    """P(score of a positive > score of a negative), ties half; None with one class only.
-
-    The Mann-Whitney statistic (Hanley & McNeil 1982).
-    """
-    positive = (truth == 1).numpy()
-    n_positive, n = int(positive.sum()), positive.size
-    if n_positive in (0, n):
-        return None
-    ranks = rankdata(scores.double().numpy())[positive].sum()
-    return float((ranks - n_positive * (n_positive + 1) / 2) / (n_positive * (n - n_positive)))

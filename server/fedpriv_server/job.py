@@ -28,13 +28,13 @@ from fedpriv.training.gate import Gate
 from fedpriv.training.method import ServerContext
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.post_processing import post_processors
+from fedpriv.training.scores import Scores
 from fedpriv.training.update import Update
 from fedpriv.training.warm_start import warm_start
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import (
-    Scores,
     evaluate,
     evaluation_records,
     gate_records,

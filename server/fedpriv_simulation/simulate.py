@@ -16,10 +16,10 @@ from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
 from fedpriv.training.pool import WorkerPool
+from fedpriv.training.scores import Scores
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
-from fedpriv_server.evaluation import Scores
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_simulation.hosts import Hosts

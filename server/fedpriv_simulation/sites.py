@@ -89,6 +89,7 @@ class Sites:
             compute=config.compute,
             lasting=section.ledger is not None,
             witness=section.witness,
+            held_out=section.held_out,
         )
 
         def csprng(job_id: str, slot: int) -> RandomSource:

@@ -24,9 +24,10 @@ from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.pool import WorkerPool
+from fedpriv.training.scores import area_under_curve
 from fedpriv_client.app import client_app
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.evaluation import area_under_curve, evaluate
+from fedpriv_server.evaluation import evaluate
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.inline import InlineGrid

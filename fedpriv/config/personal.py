@@ -1,0 +1,36 @@
+"""`[personal]`: training on a site's own records, without noise, for what never leaves it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedpriv.config.section import Section
+
+Rate = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class PersonalSection(Section):
+    """A site's own adapter: trained on its own records without noise, and never handed on."""
+
+    rates: tuple[Rate, ...] = Field(
+        (1e-3, 3e-3, 1e-2),
+        min_length=1,
+        description="Learning rates to choose from, by the loss on the site's own validation"
+        " records.",
+    )
+    validation: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of the site's units that training stops by, and learns nothing from.",
+    )
+    batch_size: int = Field(16, ge=1, le=65536, description="Records of a step.")
+    epochs: int = Field(50, ge=1, le=10_000, description="The most passes over the records.")
+    patience: int = Field(
+        3, ge=1, description="Passes without a lower loss on the validation records before it ends."
+    )
+    form: Literal["continued", "second"] = Field("continued", description="TBD")
+    pull: float = Field(0.0, ge=0, description="TBD")
+    interpolate: bool = Field(False, description="TBD")

@@ -1,0 +1,126 @@
+"""Which units a site keeps apart from training: a map of each unit alone, the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.data.identity import whole_record
+from fedpriv.data.population import read_labelled
+from fedpriv.data.read import UNIT
+from fedpriv.errors import DataError
+from fedpriv.files import canonical_json
+
+if TYPE_CHECKING:
+    import datasets
+
+HELD_OUT, VALIDATION = "held-out", "validation"  # what a share may be kept apart for
+
+
+def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -> bool:
+    """Whether a record's unit is of the share that is kept apart for a purpose.
+
+    Drawn by a hash of the unit's id, or of the record's texts where each record is a unit: so all
+    records of a patient fall on one side, copies of a text too, and no unit moves another.
+    An empty record trains.
+
+    Args:
+        record: a row of `read_records`.
+        unit: ``record``, or the id column that the row's ``unit`` was read from.
+        share: of the units, about, from 0 to 1.
+        purpose: draws of several purposes are independent of each other.
+
+    Privacy:
+        A per-unit map by public settings (law 2), so that adding or removing a unit changes one
+        side by that unit alone. The answer is private as the record is.
+    """
+    if not share:
+        return False
+    owner = _owner(record, unit)
+    if not owner:
+        return False
+    drawn = hashlib.sha256(purpose.encode() + b"\0" + owner).digest()[:8]
+    return int.from_bytes(drawn) < share * 2**64
+
+
+def _owner(record: Mapping[str, Any], unit: str) -> bytes:
+    """What tells a record's unit from others; nothing for an empty record without an id."""
+    return whole_record(record) if unit == "record" else canonical_json([record[UNIT]])
+
+
+@dataclass(frozen=True)
+class OwnRecords:
+    """A site's records, those that train and those that it keeps apart to test models on.
+
+    Attributes:
+        training: rows of `read_records`.
+        rows: their numbers in the file, from 1, for messages.
+        held_out: rows of other units; none where the site keeps none apart.
+    """
+
+    training: datasets.Dataset
+    rows: Sequence[int]
+    held_out: datasets.Dataset
+
+
+def read_own(
+    source: Path | str,
+    held_out: Path | float | None,
+    columns: Mapping[str, str],
+    *,
+    unit: str,
+    labels: Sequence[str],
+    cache_dir: Path,
+    key: str,
+) -> OwnRecords:
+    """A site's records in two parts.
+
+    Args:
+        held_out: a file of further records, or the share of the units of `source` to keep apart.
+        source, columns, unit, labels, cache_dir: see `read_labelled`.
+        key: the setting that named the source, such as ``data.path``; that of the held-out
+            records is ``held_out`` of the same table.
+
+    Raises:
+        DataError: see `read_labelled`; nothing is left to train on, nothing is held out though a
+            share or a file is named, or a unit is in both files.
+
+    Privacy:
+        Reads every record, for the site's own administrator at its start; see `is_apart`.
+    """
+    asked = f"{key.rpartition('.')[0]}.held_out"
+
+    def read(path: Path | str, named: str) -> datasets.Dataset:
+        return read_labelled(
+            path, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=named
+        )
+
+    records = read(source, key)
+    every = range(1, len(records) + 1)
+    if isinstance(held_out, Path):
+        further = read(held_out, asked)
+        known = {_owner(record, unit) for record in records}
+        both = [n for n, record in enumerate(further, 1) if _owner(record, unit) in known - {b""}]
+        if both:
+            raise DataError(
+                f"{len(both)} rows are of units that train, too, row {both[0]} the first",
+                file=held_out,
+                key=asked,
+                fix="Take them out of one of the two files.",
+            )
+        return OwnRecords(records, every, further)
+    share = held_out or 0.0
+    apart = [n for n in every if is_apart(records[n - 1], unit, share, HELD_OUT)]
+    trained = sorted(set(every) - set(apart))
+    if share and not (apart and trained):
+        raise DataError(
+            f"a share of {share:g} leaves {len(trained)} rows to train on and {len(apart)} to test",
+            file=source,
+            key=asked,
+            value=share,
+            fix="Choose another share, or name a file of records to test on.",
+        )
+    return OwnRecords(records.select(trained), trained, records.select(apart))

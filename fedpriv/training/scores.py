@@ -1,0 +1,85 @@
+"""How good a model is on records: loss, accuracy, area under the curve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from scipy.stats import rankdata
+
+from fedpriv.data.batch import buckets
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.training.record_loss import correct_tokens, token_losses
+from fedpriv.training.worker import Worker
+
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good a model is.
+
+    Attributes:
+        eval_loss: mean over the target tokens, or over the records of a classifier.
+        eval_accuracy: next tokens or records that the model has right, as a share.
+        eval_auc: area under the ROC curve of the second label; two labels only, and both in the
+            records.
+        eval_hardest: the loss on the records that were worst for the base model, where asked for.
+    """
+
+    eval_loss: float
+    eval_accuracy: float
+    eval_auc: float | None = None
+    eval_hardest: float | None = None
+
+    def as_dict(self) -> dict[str, float]:
+        """The scores there are, by name."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@torch.inference_mode()
+def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
+    """The scores of a model with these trained values (P,) on records, at least one.
+
+    Privacy:
+        As confidential as the records and the values: of a site's own records, or with values
+        that were not released, it never leaves the site.
+    """
+    worker.vector.write(parameters)
+    total, right, count = 0.0, 0, 0
+    ranked: list[torch.Tensor] = []
+    truth: list[torch.Tensor] = []
+    for length, members in buckets(examples, worker.recipe.model.max_length).items():
+        for start in range(0, len(members), BATCH):
+            batch = worker.batch([examples[i] for i in members[start : start + BATCH]], length)
+            logits = worker.model(
+                input_ids=batch.input_ids, attention_mask=batch.attention_mask
+            ).logits.float()
+            if batch.labels.ndim == 1:
+                loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
+                total, count = total + loss.item(), count + len(batch)
+                right += int((logits.argmax(-1) == batch.labels).sum())
+                ranked.append((logits[:, -1] - logits[:, 0]).cpu())
+                truth.append(batch.labels.cpu())
+            else:
+                losses, counted = token_losses(logits, batch.labels)
+                total, count = total + losses.sum().item(), count + int(counted.sum())
+                right += int(correct_tokens(logits, batch.labels))
+    binary = len(worker.recipe.model.labels) == 2
+    auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
+    return Scores(total / count, right / count, auc)
+
+
+def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
+    """P(score of a positive > score of a negative), ties half; None with one class only.
+
+    The Mann-Whitney statistic (Hanley & McNeil 1982).
+    """
+    positive = (truth == 1).numpy()
+    n_positive, n = int(positive.sum()), positive.size
+    if n_positive in (0, n):
+        return None
+    ranks = rankdata(scores.double().numpy())[positive].sum()
+    return float((ranks - n_positive * (n_positive + 1) / 2) / (n_positive * (n - n_positive)))
