@@ -59,6 +59,11 @@ def cache_folder(state_dir: Path) -> Path:
     return state_dir / "cache"
 
 
+def adapters_folder(state_dir: Path) -> Path:
+    """Where the adapters of finished jobs are, each in a folder of its job's name."""
+    return state_dir / "adapters"
+
+
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:
     """Where the newest report from a ledger is kept, to compare the ledger with.
 

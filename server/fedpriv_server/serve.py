@@ -23,6 +23,7 @@ from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.grid import NetworkGrid
+from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.reports import collect_reports
@@ -59,7 +60,12 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     with only_run(out):
         run = RunDirectory.open(out, config)
         if run.info["status"] == "finished":
-            log.info("%s: the job is finished.", out)
+            log.info(
+                "%s: the job is finished. A site that was not handed its adapter can be sent the"
+                " folder %s.",
+                out,
+                out / "adapter",
+            )
         else:
             _serve(config, run, site_keys, address, tls)
     return run
@@ -129,8 +135,28 @@ def _run(
                 write_report(run.path)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
+    _hand_over(grid, job, run.path)
     status.update(state="finished", problem="")
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
+
+
+def _hand_over(grid: NetworkGrid, job: Job, out: Path) -> None:
+    """Send the adapter to the sites that released something for it. The job is finished anyway."""
+    strategy = job.strategy
+    names = {
+        node: offer.site for node, offer in strategy.offers.items() if offer.site in strategy.heads
+    }
+    try:
+        missing = hand_over(grid, job.proposal, job.update.vector, names)
+    except Exception as error:
+        log.error("The adapter was not handed over: %s", error)
+        missing = sorted(names.values())
+    if missing:
+        log.warning(
+            "%s did not hear of the adapter: send them the folder %s.",
+            ", ".join(missing),
+            out / "adapter",
+        )
 
 
 class Assembly:
