@@ -18,11 +18,12 @@ from fedpriv.training.worker import Worker
 
 @dataclass(frozen=True)
 class Epoch:
-    """The state after a pass over the records; the first one, of number 0, is before any.
+    """A pass over the records.
 
     Attributes:
         rate: learning rate.
-        loss: on the validation records.
+        number: counts from 1 at each rate; 0 is before any.
+        loss: on the validation records after it.
     """
 
     rate: float
@@ -35,10 +36,10 @@ class Personal:
     """What training on own records came to.
 
     Attributes:
-        values: (P,) float32, those with the lowest loss on the validation records, which may be
+        values: (P,) float32, those with the lowest loss on the validation records; they may be
             those that training began with.
-        best: the epoch that made them.
-        epochs: all that were tried.
+        best: the pass that made them.
+        epochs: all that were made.
     """
 
     values: Vector
@@ -58,8 +59,11 @@ def train_alone(
 ) -> Personal:
     """Continue from `start` (P,) by AdamW at each rate, and keep the best of all passes.
 
+    A rate is given up after `settings.patience` passes that brought no lower loss on the
+    validation records (early stopping).
+
     Args:
-        validation: of other units than `records`.
+        records, validation: at least one each, of different units.
         seed: of the order of the records.
         told: of every pass.
 
@@ -68,12 +72,10 @@ def train_alone(
     """
     first = Epoch(0.0, 0, score(worker, validation, start).eval_loss)
     told(first)
-    best, values = first, start
-    epochs = [first]
+    epochs, best, values = [first], first, start
     for rate in settings.rates:
-        tried = _at_one_rate(worker, start, records, validation, settings, rate, seed)
-        lowest, since = float("inf"), 0
-        for epoch, moved in tried:
+        lowest, since = first.loss, 0
+        for epoch, moved in _passes(worker, start, records, validation, settings, rate, seed):
             told(epoch)
             epochs.append(epoch)
             if epoch.loss < best.loss:
@@ -85,7 +87,7 @@ def train_alone(
     return Personal(values, best, tuple(epochs))
 
 
-def _at_one_rate(
+def _passes(
     worker: Worker,
     start: Vector,
     records: Sequence[Example],
@@ -94,17 +96,17 @@ def _at_one_rate(
     rate: float,
     seed: int,
 ) -> Iterator[tuple[Epoch, Vector]]:
-    """Each pass at one rate, with the values after it."""
-    order = random.Random(seed)
+    """The passes at one rate, each with the values after it."""
+    drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
     anchor = torch.from_numpy(start)
     for number in range(1, settings.epochs + 1):
-        shuffled = order.sample(list(records), len(records))
-        for begin in range(0, len(shuffled), settings.batch_size):
-            batch = shuffled[begin : begin + settings.batch_size]
-            values = parameter.detach().numpy()
-            parameter.grad = torch.from_numpy(mean_gradient(worker, batch, values))
+        order = drawn.sample(records, len(records))
+        for begin in range(0, len(order), settings.batch_size):
+            batch = order[begin : begin + settings.batch_size]
+            gradient = mean_gradient(worker, batch, parameter.detach().numpy())
+            parameter.grad = torch.from_numpy(gradient)
             if settings.pull:
                 parameter.grad += settings.pull * (parameter.detach() - anchor)
             optimizer.step()

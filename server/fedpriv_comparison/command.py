@@ -28,8 +28,8 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            help="METHOD[-pooled|-local][:KEY=VALUE]…, separated by commas. Without noise: base,"
-            " lora, lora-clipped, synthetic."
+            help="METHOD[-pooled|-local][+personal][:KEY=VALUE]…, separated by commas. Without"
+            " noise: base, lora, lora-clipped, lora-alone, synthetic."
         ),
     ] = "base,lora,dp-lora",
     grid: Annotated[
@@ -42,6 +42,12 @@ def compare(
     ] = 1,
     baseline: Annotated[
         str | None, typer.Option(help="What the others are held against.", show_default="dp-lora")
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=0.99, help="Share of its units that each site tests on, if it names none."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where results are kept and found again.")] = Path(
         "comparison"
@@ -70,7 +76,7 @@ def compare(
     names = listed(methods)
     variants = parse_variants(names, grid or [])
     held = _baseline(names, baseline)
-    asked = running.Comparison.of(file, set_ or [], variants, seeds, tuning_seeds)
+    asked = running.Comparison.of(file, set_ or [], variants, seeds, tuning_seeds, held_out)
     folder = _folder(out)
     stop_on_terminate()
 

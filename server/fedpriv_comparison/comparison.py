@@ -47,12 +47,14 @@ class Comparison:
         variants: Sequence[Variant],
         seeds: int,
         tuning_seeds: int = 1,
+        held_out: float | None = None,
     ) -> Comparison:
         """A comparison on a federation file.
 
         Args:
             source: None is the embedded one.
             overrides: KEY=VALUE for all runs.
+            held_out: share of the units of each site that has no `held_out` of its own.
 
         Raises:
             ConfigError: a run of it can't be, or would be charged to private records.
@@ -61,7 +63,7 @@ class Comparison:
         inputs = Inputs()
         for variant in variants:
             for settings in variant.grid:
-                config = _job(source, overrides, variant, settings)
+                config = _job(source, overrides, variant, settings, held_out)
                 inputs.add(config)
                 configs[variant, settings] = config
         return cls(tuple(variants), configs, inputs.digests, seeds, tuning_seeds)
@@ -74,7 +76,7 @@ class Comparison:
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
         """One run."""
         config = self.config(variant, settings, seed)
-        return Trial(variant.method, variant.place, config, seed, self.inputs)
+        return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
     def choices(self, variant: Variant) -> list[Trial]:
         """The runs by which a variant's settings are chosen, none where there is no choice."""
@@ -114,7 +116,11 @@ class Comparison:
 
 
 def _job(
-    source: Path | None, overrides: Sequence[str], variant: Variant, settings: Settings
+    source: Path | None,
+    overrides: Sequence[str],
+    variant: Variant,
+    settings: Settings,
+    held_out: float | None,
 ) -> JobConfig:
     method = [] if variant.method in PUBLIC else [f"job.method={variant.method}"]
     job = load_job(source, [*overrides, *method, *variant.settings, *settings])
@@ -126,6 +132,9 @@ def _job(
             value=False,
             fix="Compare on public records that are like yours.",
         )
+    job = _keeping_apart(job, held_out)
+    if variant.personal:
+        _check_held_out(job, source)
     if variant.method == "synthetic" and job.synthetic is None:
         raise ConfigError(
             "is missing", file=source, key="synthetic", fix="Describe the set to train on."
@@ -137,6 +146,30 @@ def _job(
     # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
     sites = [site.model_copy(update={"ledger": None, "witness": None}) for site in job.sites]
     return job.model_copy(update={"evaluation": evaluation, "sites": tuple(sites)})
+
+
+def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
+    """The job in which each site that names no held-out records keeps a share apart."""
+    sites = tuple(
+        site if site.held_out else site.model_copy(update={"held_out": share}) for site in job.sites
+    )
+    return job.model_copy(update={"sites": sites})
+
+
+def _check_held_out(job: JobConfig, source: Path | None) -> None:
+    """Refuse to let sites train on by themselves where there is nothing to test it on.
+
+    Raises:
+        ConfigError: a site keeps no records apart.
+    """
+    for site in job.sites:
+        if site.held_out is None:
+            raise ConfigError(
+                "is missing, and a site's own training is tested on its own records",
+                file=source,
+                key=f"sites.{site.name}.held_out",
+                fix="Add it, or --held-out 0.2 for every site that has none.",
+            )
 
 
 def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:
@@ -214,9 +247,13 @@ def compare(comparison: Comparison, runner: Runner) -> list[Row]:
 def _by_variant(
     runner: Runner, trials: Mapping[Variant, Sequence[Trial]]
 ) -> dict[Variant, list[Result]]:
-    """Run trials, those with one seed together: they have one model."""
+    """Run trials, those with one seed together: they have one model.
+
+    What a site trains on from is made beforehand, once for all that do.
+    """
     pairs = [(variant, trial) for variant, found in trials.items() for trial in found]
     pairs.sort(key=lambda pair: pair[1].seed)  # stable
+    runner.results([trial.before for _, trial in pairs if trial.personal])
     results: dict[Variant, list[Result]] = {variant: [] for variant in trials}
     found = runner.results([trial for _, trial in pairs])
     for (variant, _), result in zip(pairs, found, strict=True):
@@ -225,8 +262,11 @@ def _by_variant(
 
 
 def tuning_loss(results: Sequence[Result | None]) -> float | None:
-    """What settings are chosen by, the mean over their runs; None if one failed or diverged."""
-    losses = [None if result is None else result.last("tuning_loss") for result in results]
+    """What settings are chosen by, the mean over their runs; None if one failed or diverged.
+
+    Where sites keep records apart, it is the loss at home, of every site alike.
+    """
+    losses = [None if result is None else result.tuning_loss for result in results]
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     return math.fsum(finite) / len(losses) if len(finite) == len(losses) else None
 

@@ -21,6 +21,7 @@ from fedpriv_comparison.runner import threads_of
 from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
+PASSES = 12  # over its own records, after which a site's own training mostly ends
 
 
 def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
@@ -33,12 +34,15 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     torch.set_num_threads(threads_of(parallel))
     try:
         # A pooled or local run takes the steps of all sites, too.
-        variant = next((v for v in reversed(left) if left[v] and v.method != "base"), None)
+        variant = next(
+            (v for v in reversed(left) if left[v] and (v.method != "base" or v.personal)), None
+        )
         seconds = 0.0
         if variant is not None:
-            one = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
+            one, home = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
             trained = sum(n for variant, n in left.items() if variant.method != "base")
-            seconds = one * trained / parallel
+            further = sum(n for variant, n in left.items() if variant.personal)
+            seconds = (one * trained + home * further) / parallel
     except FedprivError as error:
         return f"{count} of {runs} runs to do; how long it takes can't be told: {error}"
     finally:
@@ -46,8 +50,8 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     return f"{count} of {runs} runs to do, about {_duration(seconds)}."
 
 
-def seconds_of_a_run(config: JobConfig) -> float:
-    """Of one run with these settings on this machine, roughly."""
+def seconds_of_a_run(config: JobConfig) -> tuple[float, float]:
+    """Of one run with these settings on this machine, roughly; and of each site's own training."""
     started = time.monotonic()
     worker = make_worker(ModelRecipe.of(config))
     populations, reported, tuning = load(config, worker)
@@ -64,7 +68,9 @@ def seconds_of_a_run(config: JobConfig) -> float:
     batch = config.privacy.sample_rate * len(units)
     looks = -(-config.job.rounds // config.evaluation.every) + 1
     trained, seen = config.steps * batch, looks * len(shown)
-    return fixed + trained * _each(step, units) + seen * _each(look, shown)
+    each = _each(step, units)
+    home = PASSES * len(config.personal.rates) * len(units) * each
+    return fixed + trained * each + seen * _each(look, shown), home
 
 
 def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:

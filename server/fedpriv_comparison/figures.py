@@ -13,6 +13,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
+from fedpriv_comparison.variants import ALONE
 
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
 
@@ -56,6 +57,27 @@ class Reached:
 
 
 @dataclass(frozen=True)
+class AtHome:
+    """What the sites' models are worth on the held-out records of each itself.
+
+    Attributes:
+        loss, accuracy, auc: mean over the sites, each counting the same.
+        difference: of the losses of equal seeds, less those of each site alone.
+        worst: the loss at the site where it is highest.
+        pays: share of the sites that have a lower loss than they have alone, mean over the seeds.
+        by_site: the loss of each site.
+    """
+
+    loss: Spread
+    accuracy: Spread
+    auc: Spread | None
+    difference: Spread | None
+    worst: Spread
+    pays: Spread | None
+    by_site: dict[str, Spread]
+
+
+@dataclass(frozen=True)
 class Figures:
     """A row of the table.
 
@@ -63,6 +85,7 @@ class Figures:
         runs: how many the means are over, of those that were wanted.
         scores: after the last round.
         difference: of the losses of equal seeds, this variant's less the baseline's.
+        home: on the sites' own records; None where they keep none apart.
         failed: errors of runs, the tuning ones too.
         tuned: loss on the tuning records of each setting; None where a run failed or diverged.
     """
@@ -75,6 +98,7 @@ class Figures:
     delta: float
     scores: dict[str, Spread]
     difference: Spread | None
+    home: AtHome | None
     half: Reached | None
     full: Reached | None
     epsilon: float | None
@@ -92,10 +116,11 @@ class Figures:
 def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[Figures]:
     """Of every variant, against the one that is named `baseline`."""
     (base,) = (row for row in rows if row.variant.name == baseline)
-    return [_figures(comparison, row, base) for row in rows]
+    alone = next((row for row in rows if row.variant.name == ALONE), None)
+    return [_figures(comparison, row, base, alone) for row in rows]
 
 
-def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
+def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> Figures:
     good = [result for result in row.results if not result.error]
     scores = {}
     for key in SCORES:
@@ -124,6 +149,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
     rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
     # Neither the base model nor what is held against it takes rounds to get anywhere.
     is_other = row is not base and "base" not in (row.variant.method, base.variant.method)
+    is_other &= not (row.variant.personal or base.variant.personal)
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),
@@ -133,6 +159,7 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
+        home=at_home(row.results, () if alone is None or row is alone else alone.results),
         half=reached(pairs, max(1, rounds // 2), config) if is_other else None,
         full=reached(pairs, rounds, config) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
@@ -141,6 +168,46 @@ def _figures(comparison: Comparison, row: Row, base: Row) -> Figures:
         seconds=statistics.fmean(r.seconds for r in good) if good else 0.0,
         failed=failed,
         tuned=[(settings, tuning_loss(results)) for settings, results in row.tuned],
+    )
+
+
+def at_home(results: Sequence[Result], alone: Sequence[Result]) -> AtHome | None:
+    """The scores on the sites' own records, beside those that each has alone.
+
+    Args:
+        results, alone: by seed; none of `alone` where nothing is held against it.
+    """
+    good = [result for result in results if not result.error and result.home]
+    if not good:
+        return None
+
+    def over_sites(key: str) -> list[float]:
+        sites = [list(result.home.values()) for result in good]
+        return [
+            statistics.fmean(s[key] for s in each) for each in sites if all(key in s for s in each)
+        ]
+
+    differences, pays = [], []
+    for mine, theirs in zip(results, alone, strict=False):
+        if not (mine.error or theirs.error):
+            gains = [
+                theirs.home[name]["eval_loss"] - scores["eval_loss"]
+                for name, scores in mine.home.items()
+            ]
+            differences.append(-statistics.fmean(gains))
+            pays.append(statistics.fmean(gain > 0 for gain in gains))
+    loss, accuracy = Spread.of(over_sites("eval_loss")), Spread.of(over_sites("eval_accuracy"))
+    worst = Spread.of([max(site["eval_loss"] for site in r.home.values()) for r in good])
+    assert loss and accuracy and worst
+    by_site = {name: Spread.of([r.home[name]["eval_loss"] for r in good]) for name in good[0].home}
+    return AtHome(
+        loss=loss,
+        accuracy=accuracy,
+        auc=Spread.of(over_sites("eval_auc")),
+        difference=Spread.of(differences),
+        worst=worst,
+        pays=Spread.of(pays),
+        by_site={name: spread for name, spread in by_site.items() if spread},
     )
 
 

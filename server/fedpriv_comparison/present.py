@@ -15,16 +15,19 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
-from fedpriv_comparison.figures import Figures, Reached, Spread
+from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
+HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC")
 COST = ("½T", "T", "Δε", "ε", "up", "s")
-COLUMNS = ("method", *GOOD, *COST)
+COLUMNS = ("method", *GOOD, *HOME, *COST)
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
     " seeds; hardest: the loss on those that were worst for the base model. Δ: of the losses of"
-    " equal seeds, against the baseline. ½T, T: private steps to the loss that the baseline has"
-    " after half, and all, of its own, and the share saved of those that it took. Δε:"
+    " equal seeds, against the baseline. own: on each site's own held-out records, mean over the"
+    " sites. Δ alone: of the own losses of equal seeds, against each site alone without noise."
+    " pays: share of the sites that do better than alone. ½T, T: private steps to the loss that the"
+    " baseline has after half, and all, of its own, and the share saved of those that it took. Δε:"
     " what stopping there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
     " * the best setting is at the end of its grid: better ones may lie beyond."
 )
@@ -46,6 +49,7 @@ def cells(figures: Figures, seeds: int) -> list[str]:
         _spread(scores.get("eval_accuracy"), ".1%"),
         _spread(scores.get("eval_auc"), ".3f"),
         _spread(scores.get("eval_hardest"), ".3f"),
+        *_home(figures.home),
         _reached(figures.half),
         _reached(full),
         "" if full is None or full.epsilon_saved is None else f"{full.epsilon_saved:.2f}",
@@ -55,12 +59,32 @@ def cells(figures: Figures, seeds: int) -> list[str]:
     ]
 
 
+def _home(home: AtHome | None) -> list[str]:
+    """The cells of `HOME`."""
+    if home is None:
+        return [""] * len(HOME)
+    return [
+        _spread(home.loss, ".3f"),
+        _spread(home.difference, "+.3f"),
+        "" if home.pays is None else f"{home.pays.mean:.0%}",
+        _spread(home.worst, ".3f"),
+        _spread(home.accuracy, ".1%"),
+        _spread(home.auc, ".3f"),
+    ]
+
+
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
     """For the terminal: how good, and how soon and at what cost. Without columns that are empty."""
     texts = [cells(row, seeds) for row in rows]
     found = []
-    for title, part in (("How good", GOOD), ("How soon, at what cost", COST)):
+    for title, part in (
+        ("How good", GOOD),
+        ("How good for each site's own people", HOME),
+        ("How soon, at what cost", COST),
+    ):
         shown = _shown(texts, [COLUMNS.index(name) for name in part])
+        if part is HOME and len(shown) == 1:
+            continue
         made = Table(*(COLUMNS[i] for i in shown), title=title, title_justify="left")
         for text in texts:
             made.add_row(*(Text(text[i]) for i in shown))

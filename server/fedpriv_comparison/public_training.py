@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import DataSpec, Example, Population, load_population
+from fedpriv.data import DataSpec, Example, Population, TokenFile, encode_population
+from fedpriv.data.held_out import read_own
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
@@ -35,8 +36,8 @@ Slope = Callable[[int], Privatised[Vector]]  # of a step, at the optimiser's val
 
 def train(
     config: JobConfig, method: str, seed: int, pool: WorkerPool
-) -> tuple[list[dict[str, Any]], float]:
-    """A federation without noise: scores by step, from 0 on, and seconds.
+) -> tuple[list[dict[str, Any]], float, Vector]:
+    """A federation without noise: scores by step, from 0 on, seconds, and the values it came to.
 
     The samples are those of the private run with the same seed. Every record counts the same, at
     whatever site it is: one step a round adds up over sites, pooled or not. (In a private run, a
@@ -83,7 +84,7 @@ def train(
         optimizer.step(slope(number), lr=rate)
         if number % every == 0 or number == steps:
             look(number)
-    return rows, round(time.monotonic() - started, 2)
+    return rows, round(time.monotonic() - started, 2), optimizer.vector.value
 
 
 def _of_the_records(
@@ -174,8 +175,17 @@ def load(
         populations = {}
         for site in config.sites:
             assert site.data is not None
-            populations[site.name] = load_population(
-                site.data, spec, tokenizer, cache_dir=cache, key=f"sites.{site.name}.data"
+            own = read_own(
+                site.data,
+                site.held_out,
+                spec.columns,
+                unit=spec.unit,
+                labels=spec.labels,
+                cache_dir=cache,
+                key=f"sites.{site.name}.data",
+            )
+            populations[site.name] = encode_population(
+                own.training, spec, tokenizer, TokenFile(cache), rows=own.rows
             )
         reported, tuning = evaluation_records(config, tokenizer, cache)
     return populations, reported, tuning

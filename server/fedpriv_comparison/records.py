@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.load import config_error
-from fedpriv.data.read import UNIT, read_records
+from fedpriv.data.held_out import read_own
+from fedpriv.data.read import UNIT
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
@@ -19,7 +20,7 @@ def alone(config: JobConfig, name: str) -> JobConfig:
 
 
 def pooled(config: JobConfig, folder: Path) -> JobConfig:
-    """The federation of one party that holds what all sites hold, in a file of `folder`.
+    """The federation of one party that holds what all sites train on, in a file of `folder`.
 
     Units with one id at several sites are one unit here, and the least ε of a site is that of all.
     """
@@ -27,17 +28,19 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
     with path.open("w", encoding="utf-8") as stream:
         for site in config.sites:
             assert site.data is not None
-            records = read_records(
+            own = read_own(
                 site.data,
+                site.held_out,
                 config.data.columns,
                 unit=privacy.unit,
+                labels=config.model.labels,
                 cache_dir=folder / "cache",
                 key=f"sites.{site.name}.data",
             )
             columns = dict(config.data.columns)
             if privacy.unit != "record":
                 columns[UNIT] = privacy.unit
-            for record in records:
+            for record in own.training:
                 row = {column: record[field] for field, column in columns.items()}
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
     size = sum(site.size or 0 for site in config.sites)

@@ -6,20 +6,34 @@ import hashlib
 import json
 import logging
 import shutil
+import statistics
+import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import RunError
-from fedpriv.files import canonical_json, write_json
+from fedpriv.files import canonical_json, replacing, write_json
+from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
+from fedpriv_comparison.at_home import (
+    Home,
+    as_it_is,
+    home_scores,
+    own_examples,
+    trained_further,
+)
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
+from fedpriv_server.evaluation import evaluation_records
 from fedpriv_simulation.simulate import simulate
 
 log = logging.getLogger(__name__)
@@ -34,6 +48,7 @@ class Trial:
         config: with all settings applied; its seed too.
         seed: of samples and noise.
         inputs: digests of what the configuration names.
+        personal: whether each site trains on by itself afterwards.
     """
 
     method: str
@@ -41,13 +56,22 @@ class Trial:
     config: JobConfig
     seed: int
     inputs: Mapping[str, str]
+    personal: bool = False
+
+    @property
+    def before(self) -> Trial:
+        """The run that made what each site goes on with."""
+        return replace(self, personal=False)
 
     @property
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
-        settings = _by_content(self.config.model_dump(mode="json"), self.inputs)
-        said = canonical_json([self.method, self.place, settings, self.seed, __version__])
-        return f"{self.method}-{self.place}-{hashlib.sha256(said).hexdigest()[:16]}"
+        without = set() if self.personal else {"personal"}
+        dumped = self.config.model_dump(mode="json", exclude=without)
+        place = f"{self.place}+personal" if self.personal else self.place
+        settings = _by_content(dumped, self.inputs)
+        said = canonical_json([self.method, place, settings, self.seed, __version__])
+        return f"{self.method}-{place}-{hashlib.sha256(said).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)
@@ -60,6 +84,7 @@ class Result:
         noise_multiplier: σ of that site.
         bytes_up: by all sites in all rounds.
         seconds: wall time of the rounds with their evaluation, without loading.
+        home: of each site that keeps records apart, the scores there after the last round.
         error: why there is no result; "" if there is one.
     """
 
@@ -68,12 +93,20 @@ class Result:
     noise_multiplier: float | None = None
     bytes_up: int = 0
     seconds: float = 0.0
+    home: dict[str, Home] = field(default_factory=dict)
     error: str = ""
 
     def last(self, key: str) -> float | None:
         """A score after the last round."""
         found = self.rounds[-1].get(key) if self.rounds else None
         return None if found is None else float(found)
+
+    @property
+    def tuning_loss(self) -> float | None:
+        """What settings are chosen by: the mean over the sites at home, if they have records."""
+        if self.home:
+            return statistics.fmean(scores["tuning_loss"] for scores in self.home.values())
+        return self.last("tuning_loss")
 
 
 def kept(trial: Trial, folder: Path) -> Result | None:
@@ -117,7 +150,7 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        result = _run(trial, work, pool)
+        result = _run(trial, folder, work, pool)
     except Exception as error:  # whatever it is, it is shown, and the others are run
         log.warning("%s failed: %s", trial.key, error)
         result = Result([], error=f"{type(error).__name__}: {error}")
@@ -139,36 +172,91 @@ def _path(trial: Trial, folder: Path) -> Path:
     return folder / f"{trial.key}.json"
 
 
-def _run(trial: Trial, work: Path, pool: WorkerPool) -> Result:
-    config = trial.config
-    with pool.borrow(ModelRecipe.of(config)) as worker:
+def _values_path(trial: Trial, folder: Path) -> Path:
+    return _path(trial, folder).with_suffix(".npy")
+
+
+def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
+    config, recipe = trial.config, ModelRecipe.of(trial.config)
+    with pool.borrow(recipe) as worker:
         worker.failures.clear()
+    if trial.personal:
+        return _trained_further(trial, folder, pool)
+    result, values = _trained(trial, work, pool)
+    if any(site.held_out is None for site in config.sites):
+        return result
+    with pool.borrow(recipe) as worker:
+        home = {
+            name: home_scores(as_it_is(worker, values[name]), own)
+            for name, own in own_examples(config, worker).items()
+        }
+    if trial.place == "federated":
+        with replacing(_values_path(trial, folder)) as path, path.open("wb") as stream:
+            np.save(stream, next(iter(values.values())))
+    return replace(result, home=home)
+
+
+def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[str, Vector]]:
+    """What training came to, and the trained values (P,) that each site has then."""
+    config = trial.config
+    names = [site.name for site in config.sites]
     if trial.method in PUBLIC:
-        rounds, seconds = train(config, trial.method, trial.seed, pool)
-        return _checked(Result(rounds, seconds=seconds), config, pool)
+        rounds, seconds, values = train(config, trial.method, trial.seed, pool)
+        result = _checked(Result(rounds, seconds=seconds), config, pool)
+        return result, dict.fromkeys(names, values)
     match trial.place:
         case "federated":
             configs = [config]
         case "pooled":
             configs = [pooled(config, work)]
         case "local":
-            configs = [alone(config, site.name) for site in config.sites]
-    parts = [
+            configs = [alone(config, name) for name in names]
+    made = [
         _simulated(part, trial.seed, work / str(index), pool) for index, part in enumerate(configs)
     ]
-    if len(parts) == 1:
-        return parts[0]
+    if len(made) == 1:
+        return made[0][0], dict.fromkeys(names, made[0][1])
+    parts = [result for result, _ in made]
     worst = max(parts, key=lambda part: part.epsilon or 0.0)
-    return Result(
+    result = Result(
         _mean([part.rounds for part in parts]),
         worst.epsilon,
         worst.noise_multiplier,
         sum(part.bytes_up for part in parts),
         sum(part.seconds for part in parts),
     )
+    return result, dict(zip(names, (values for _, values in made), strict=True))
 
 
-def _simulated(config: JobConfig, seed: int, folder: Path, pool: WorkerPool) -> Result:
+def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
+    """What each site makes of the model of the run before, on its own records without noise.
+
+    On everyone's records it is the mean over the sites' models.
+
+    Raises:
+        RunError: the run before failed.
+    """
+    before, config, started = run(trial.before, folder, pool), trial.config, time.monotonic()
+    if before.error:
+        raise RunError(before.error)
+    values = np.load(_values_path(trial.before, folder))
+    home, everyone = {}, []
+    with pool.borrow(ModelRecipe.of(config)) as worker:
+        with tempfile.TemporaryDirectory() as cache:
+            reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
+        for name, own in own_examples(config, worker).items():
+            model = trained_further(config, worker, values, own, trial.seed)
+            home[name] = home_scores(model, own)
+            row = {"round": float(config.steps), **model(reported).as_dict()}
+            everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
+    seconds = before.seconds + time.monotonic() - started
+    rounds = [before.rounds[0], *_mean(everyone)]
+    return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home)
+
+
+def _simulated(
+    config: JobConfig, seed: int, folder: Path, pool: WorkerPool
+) -> tuple[Result, Vector]:
     outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
     for row in outcome.rounds:
         for site in config.sites:
@@ -192,7 +280,9 @@ def _simulated(config: JobConfig, seed: int, folder: Path, pool: WorkerPool) -> 
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
     )
-    return _checked(result, config, pool)
+    kept = outcome.run.checkpoint()
+    assert kept is not None  # every round ends in one
+    return _checked(result, config, pool), kept.tensors.value["vector"].numpy()
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:

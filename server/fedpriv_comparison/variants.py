@@ -18,6 +18,8 @@ PUBLIC = {  # methods without noise, for public records alone
     "lora-clipped": "clipping, no noise",
     "synthetic": "on the synthetic set alone, as it begins: no private record, ε = 0",
 }
+PERSONAL = "+personal"  # a site goes on with its own records, without noise
+ALONE = "lora-alone"  # a site begins with its own records, without noise
 SHORT = {
     "lr": "optimizer.lr",
     "clip_norm": "privacy.clip_norm",
@@ -25,6 +27,7 @@ SHORT = {
     "optimizer": "optimizer.name",
     "schedule": "optimizer.schedule",
     "denoise": "denoise.where",
+    "form": "personal.form",
     "kappa": "denoise.kappa",
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
@@ -59,6 +62,7 @@ class Variant:
         name: as it was asked for.
         method: a registered method, or a key of `PUBLIC`.
         place: who trains: all sites together, one party with all records, each site alone.
+        personal: whether each site trains on by itself, on its own records and without noise.
         settings: fixed for this row.
         grid: settings to choose from, the best being reported.
     """
@@ -66,6 +70,7 @@ class Variant:
     name: str
     method: str
     place: Place
+    personal: bool
     settings: Settings
     grid: tuple[Settings, ...]
 
@@ -74,7 +79,7 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     """The rows of a comparison.
 
     Args:
-        names: ``METHOD[-pooled|-local][:KEY=VALUE]…`` each.
+        names: ``METHOD[-pooled|-local][+personal][:KEY=VALUE]…`` each.
         grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
 
     Raises:
@@ -86,41 +91,46 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     general, special = _parse_grids(grids, names)
     found = []
     for name in names:
-        method, place, settings = _parse_name(name)
+        method, place, personal, settings = _parse_name(name)
         for key in special.get(name, {}):
-            if not _matters(method, key):
+            if not _matters(method, personal, key):
                 raise ConfigError(f"changes nothing for {method}", key="--grid", value=key)
         fixed = {setting.partition("=")[0] for setting in settings}
         wanted = {
             key: values
             for key, values in {**general, **special.get(name, {})}.items()
-            if key not in fixed and _matters(method, key)
+            if key not in fixed and _matters(method, personal, key)
         }
-        found.append(Variant(name, method, place, settings, _combinations(wanted)))
+        found.append(Variant(name, method, place, personal, settings, _combinations(wanted)))
     if not found:
         raise ConfigError("names no method", key="--methods", fix=f"Such as {', '.join(_known())}.")
     return found
 
 
-def _parse_name(name: str) -> tuple[str, Place, Settings]:
+def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
     method, *settings = name.split(":")
     place: Place = "federated"
+    if method == ALONE:
+        method = f"base{PERSONAL}"
+    personal = method.endswith(PERSONAL)
+    method = method.removesuffix(PERSONAL)
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
     elif method.endswith("-local"):
         method, place = method.removesuffix("-local"), "local"
-    if method not in _known() or (method in PUBLIC and place != "federated"):
+    if method not in _known() or (place != "federated" and (method in PUBLIC or personal)):
         raise ConfigError(
             "is no method that can be compared",
             key="--methods",
             value=name,
-            fix=f"Use {', '.join(_known())}; a private one also with -pooled or -local.",
+            fix=f"Use {ALONE}, {', '.join(_known())}; each also with {PERSONAL}, a private one with"
+            " -pooled or -local.",
         )
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
         _check(_long(setting), SAME, "--methods")
-    return method, place, tuple(_long(setting) for setting in settings)
+    return method, place, personal, tuple(_long(setting) for setting in settings)
 
 
 def _parse_grids(
@@ -159,8 +169,12 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
         )
 
 
-def _matters(method: str, key: str) -> bool:
-    """Whether a setting changes anything for a method: what does not is not tried."""
+def _matters(method: str, personal: bool, key: str) -> bool:
+    """Whether a setting changes anything for a row: what does not is not tried."""
+    if key.startswith("personal."):
+        return personal
+    if personal and key.startswith(("model.", "lora.")):
+        return True
     if method == "base" or (method in PUBLIC and key.startswith(OF_RELEASES)):
         return False
     if method == "synthetic":
