@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.privacy.ledger.history import Terms
@@ -62,6 +63,11 @@ def cache_folder(state_dir: Path) -> Path:
 def adapters_folder(state_dir: Path) -> Path:
     """Where the adapters of finished jobs are, each in a folder of its job's name."""
     return state_dir / "adapters"
+
+
+def own_adapters(state_dir: Path, kind: Literal["personal", "alone"]) -> Path:
+    """Where adapters are that were trained on the site's own records, each in one of its job's."""
+    return state_dir / kind
 
 
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:
