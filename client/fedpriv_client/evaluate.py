@@ -20,14 +20,11 @@ from fedpriv.personal.records import own_examples
 from fedpriv.report.figures import score
 from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.worker import Worker
-from fedpriv_client.own import Federated, federated, opened
-from fedpriv_client.personalise import shown_held_out
-from fedpriv_client.site_settings import own_adapters
+from fedpriv_client.own import Federated, federated, opened, shown_held_out
+from fedpriv_client.site_settings import OwnKind, own_adapters
 
 PAGE = "evaluation.html"  # in the site's folder
-STAYS = (
-    "Computed from this site's records without privacy: neither figures nor page leave the house."
-)
+STAYS = "Computed from this site's records without privacy: not to leave this house."
 
 
 def own_view(
@@ -101,7 +98,8 @@ def _models(
         "federated": read_values(chosen.folder, worker, chosen.facts),
     }
     notes, missing = [], []
-    for kind, how in (("alone", " --alone"), ("personal", "")):
+    kinds: dict[OwnKind, str] = {"alone": " --alone", "personal": ""}
+    for kind, how in kinds.items():
         folder = own_adapters(chosen.settings.state_dir, kind) / chosen.facts.job
         if not folder.exists():
             missing.append(f"fedpriv-client personalise{how}")
@@ -145,7 +143,7 @@ def run(
         for note in found.notes:
             console.print(note, highlight=False, soft_wrap=True, markup=False)
         console.print(f"{STAYS}\nPage: {page}", highlight=False, soft_wrap=True, markup=False)
-    return finite_json(found.as_dict() | {"page": str(page)})
+    return dict(finite_json(found.as_dict() | {"page": str(page)}))
 
 
 def table(found: Evaluation) -> Table:

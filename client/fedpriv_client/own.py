@@ -102,9 +102,8 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
         private_folder(settings.state_dir)
-        stack.enter_context(
-            only_process(private_folder(own_adapters(settings.state_dir, "personal")))
-        )
+        folder = private_folder(own_adapters(settings.state_dir, "personal"))
+        stack.enter_context(only_process(folder))
         _check_room(settings)
         cache = own_cache(settings.state_dir)
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
@@ -125,6 +124,11 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
         stack.callback(pool.close)
         with pool.borrow(recipe_of(proposal, settings), look) as worker:
             yield Opened(records, worker)
+
+
+def shown_held_out(file: SiteFile) -> str | None:
+    """What `data.held_out` is, so that it is noticed when models were trained by another."""
+    return None if file.data.held_out is None else str(file.data.held_out)
 
 
 def own_cache(state_dir: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -17,10 +17,9 @@ from fedpriv.files import private_folder
 from fedpriv.personal.records import own_examples
 from fedpriv.personal.training import Epoch, Personal, train_alone
 from fedpriv.training.adapter import read_values, write_adapter
-from fedpriv_client.own import Federated, federated, opened
-from fedpriv_client.site_settings import own_adapters
+from fedpriv_client.own import Federated, federated, opened, shown_held_out
+from fedpriv_client.site_settings import OwnKind, own_adapters
 
-Kind = Literal["personal", "alone"]
 WARNING = "trained on this site's records without privacy: not to leave this house"
 
 
@@ -33,7 +32,7 @@ class Made:
         result: passes and losses. Private, as all of it.
     """
 
-    kind: Kind
+    kind: OwnKind
     folder: Path
     job: str
     training: int
@@ -80,7 +79,7 @@ def personalise(
         None: it is trained on raw records, and so stays in the site's folder (law 16).
     """
     chosen = federated(file, config, adapter)
-    kind: Kind = "alone" if alone else "personal"
+    kind: OwnKind = "alone" if alone else "personal"
     with opened(chosen, say) as own:
         worker, spec = own.worker, chosen.spec
         start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
@@ -109,12 +108,7 @@ def personalise(
     return Made(kind, folder, chosen.facts.job, len(training), len(validation), made)
 
 
-def shown_held_out(file: SiteFile) -> str | None:
-    """What `data.held_out` is, so that it is noticed when models were trained by another."""
-    return None if file.data.held_out is None else str(file.data.held_out)
-
-
-def _card(chosen: Federated, kind: Kind) -> str:
+def _card(chosen: Federated, kind: OwnKind) -> str:
     begun = "the base model" if kind == "alone" else f"the adapter of job `{chosen.facts.job}`"
     return (
         "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"

@@ -11,6 +11,7 @@ from fedpriv.config.job import ComputeSection
 from fedpriv.privacy.ledger.history import Terms
 from fedpriv_client.limits import Limits
 
+OwnKind = Literal["personal", "alone"]  # what a site trains for itself
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 
 
@@ -65,7 +66,7 @@ def adapters_folder(state_dir: Path) -> Path:
     return state_dir / "adapters"
 
 
-def own_adapters(state_dir: Path, kind: Literal["personal", "alone"]) -> Path:
+def own_adapters(state_dir: Path, kind: OwnKind) -> Path:
     """Where adapters are that were trained on the site's own records, each in one of its job's."""
     return state_dir / kind
 

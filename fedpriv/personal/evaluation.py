@@ -64,9 +64,9 @@ class Evaluation:
             "loss": lambda row: row.scores.eval_loss,
             accuracy: lambda row: row.scores.eval_accuracy,
             "AUC": lambda row: row.scores.eval_auc,
-            "ROUGE-1": lambda row: row.rouge and row.rouge.rouge_1,
-            "ROUGE-2": lambda row: row.rouge and row.rouge.rouge_2,
-            "ROUGE-L": lambda row: row.rouge and row.rouge.rouge_l,
+            "ROUGE-1": lambda row: row.rouge.rouge_1 if row.rouge else None,
+            "ROUGE-2": lambda row: row.rouge.rouge_2 if row.rouge else None,
+            "ROUGE-L": lambda row: row.rouge.rouge_l if row.rouge else None,
         }
         columns = {name: [value(row) for row in self.rows] for name, value in measured.items()}
         return {name: found for name, found in columns.items() if set(found) != {None}}
@@ -122,6 +122,6 @@ def one_label(examples: Sequence[Example], labels: Sequence[str]) -> str | None:
     if len(labels) != 2 or len(found) != 1:
         return None
     return (
-        f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and accuracy"
-        " says little. Keep a larger share apart, or name a file with records of both labels."
+        f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
+        " accuracy says little. Keep a larger share apart, or name a file with both labels."
     )
