@@ -22,7 +22,15 @@ from fedpriv_client.init import init_site
 from fedpriv_client.site_settings import adapters_folder
 
 COMPUTE = ComputeSection(device="cpu")
-QUICK = 'rates = [3e-2]\nepochs = 3\nbatch_size = 8\nvalidation = 0.25'
+QUICK = "rates = [3e-2]\nepochs = 3\nbatch_size = 8\nvalidation = 0.25"
+
+
+WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs")
+
+
+def notes(count: int = 24) -> list[dict[str, str]]:
+    """Records of a site, all different."""
+    return [{"note": f"{WORDS[i % 6]} {WORDS[i // 6 % 6]} {i}"} for i in range(count)]
 
 
 class OwnSetting:
@@ -125,3 +133,12 @@ def tree(folder: Path) -> dict[str, bytes]:
     """Every file of a folder with its content."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def invoke(setting: OwnSetting, *arguments: str) -> Any:
+    """What `fedpriv-client` answers for the site."""
+    from typer.testing import CliRunner
+
+    from fedpriv_client.cli import app
+
+    return CliRunner().invoke(app, [*arguments, "--config", str(setting.config)])

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_setting import OwnSetting, tree
-from typer.testing import CliRunner
+from own_setting import WORDS, OwnSetting, invoke, notes, tree
 
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
@@ -26,11 +25,6 @@ from fedpriv_client.personalise import personalise
 from fedpriv_client.settings import ledgers
 
 Make = Callable[..., Any]
-WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs")
-
-
-def notes(count: int = 24) -> list[dict[str, str]]:
-    return [{"note": f"{WORDS[i % 6]} {WORDS[i // 6 % 6]} {i}"} for i in range(count)]
 
 
 @pytest.fixture
@@ -140,7 +134,9 @@ def test_the_newest_adapter_is_taken_or_the_one_that_is_named(setting: OwnSettin
 
 
 def test_without_any_adapter_it_is_said_where_to_get_one(setting: OwnSetting) -> None:
-    with pytest.raises(ConfigError, match="no adapter was handed over to this site yet.*--adapter"):
+    with pytest.raises(
+        ConfigError, match=r"no adapter was handed over to this site yet.*--adapter"
+    ):
         personalise(setting.file, setting.config)
     with pytest.raises(ConfigError, match=r"holds no adapter of a job: fedpriv\.json is missing"):
         personalise(setting.file, setting.config, setting.folder)
@@ -268,18 +264,6 @@ def test_a_client_that_runs_is_left_its_disk(
     with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
         personalise(setting.file, setting.config)
     assert personalise(setting.file, setting.config).folder.exists()
-
-
-def invoke(setting: OwnSetting, *arguments: str) -> Any:
-    from fedpriv_client.cli import app
-
-    return CliRunner().invoke(app, [*arguments, "--config", str(setting.config)])
-
-
-@pytest.fixture
-def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command does to SIGTERM would last for all other tests."""
-    monkeypatch.setattr("fedpriv.process.stop_on_terminate", lambda: None)
 
 
 @pytest.mark.usefixtures("quiet_signals")
