@@ -135,28 +135,9 @@ def _run(
                 write_report(run.path)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
-    _hand_over(grid, job, run.path)
+    hand_over(grid, job.strategy, run.path / "adapter")
     status.update(state="finished", problem="")
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
-
-
-def _hand_over(grid: NetworkGrid, job: Job, out: Path) -> None:
-    """Send the adapter to the sites that released something for it. The job is finished anyway."""
-    strategy = job.strategy
-    names = {
-        node: offer.site for node, offer in strategy.offers.items() if offer.site in strategy.heads
-    }
-    try:
-        missing = hand_over(grid, job.proposal, job.update.vector, names)
-    except Exception as error:
-        log.error("The adapter was not handed over: %s", error)
-        missing = sorted(names.values())
-    if missing:
-        log.warning(
-            "%s did not hear of the adapter: send them the folder %s.",
-            ", ".join(missing),
-            out / "adapter",
-        )
 
 
 class Assembly:
