@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,40 @@ def _name(temporary: Path, path: Path) -> None:
         temporary.replace(path)
     else:
         temporary.unlink()
+
+
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """An empty folder to write files into, that takes the place of `path` when the block ends.
+
+    It and the files in it are its owner's alone (0700, 0600), and on disk before the name points
+    at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside
+    for a moment; if the machine fails in it, the next writer puts it back.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.old")
+    if aside.exists() and not path.exists():
+        aside.rename(path)
+    for left in (temporary, aside):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir(mode=0o700)
+    try:
+        yield temporary
+        for item in temporary.iterdir():
+            with item.open("rb") as stream:
+                os.fchmod(stream.fileno(), 0o600)
+                os.fsync(stream.fileno())
+        sync_folder(temporary)
+        if path.exists():
+            path.rename(aside)
+        temporary.rename(path)
+    except BaseException:
+        if aside.exists() and not path.exists():
+            aside.rename(path)
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,8 @@
     site → server   StepReply     the privatised vector, with the ledger's head; or Refusal
     server → site   ReportRequest after the last round
     site → server   BudgetReport  what the job cost, signed by the site; or Refusal
+    server → site   Handover      the job's adapter, once the job is finished
+    site → server   Received      always the same, whatever became of it
 
 A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`; where a job has a
 synthetic set, a request has a text besides, `fedpriv.synthetic.records.SetChange`. The site treats
@@ -285,6 +287,27 @@ class ReportRequest(Body):
     """Asks for the signed budget report of a job, see `fedpriv.report.budget`: public figures."""
 
     job_id: JobId
+
+
+class Handover(Body):
+    """The adapter of a finished job. Its trained values come beside it, all of them released.
+
+    Attributes:
+        values_digest: of the values: they arrived whole. That they are what the job came to is
+            the server's word.
+    """
+
+    proposal: Proposal
+    values_digest: Digest
+
+
+class Received(Body):
+    """A handover came. There is nothing else in it: not whether the site could keep it, either."""
+
+
+def values_digest(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
+    """Of the values of a vector (P,), as they travel."""
+    return sha256(np.ascontiguousarray(vector, dtype="<f4").tobytes())
 
 
 class StepReply(Body):

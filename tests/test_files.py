@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.files import finite_json, replacing, write_atomic
+from fedpriv.files import finite_json, replacing, replacing_folder, write_atomic
 
 
 def in_place(path: Path) -> None:
@@ -71,6 +71,73 @@ def test_two_threads_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
         assert path.read_text() == "second"
     assert path.read_text() == "first"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def fill(folder: Path, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "a").write_text(text)
+
+
+def test_a_folder_takes_the_place_of_another_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for text in ("old", "new"):
+        with replacing_folder(path) as made:
+            fill(made, text)
+            assert not path.exists() or (path / "a").read_text() == "old"
+        assert (path / "a").read_text() == text
+    assert [found.name for found in tmp_path.iterdir()] == ["folder"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((path / "a").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("there", [True, False])
+def test_after_an_error_the_old_folder_is_there_and_nothing_else(
+    tmp_path: Path, error: type[BaseException], there: bool
+) -> None:
+    path = tmp_path / "folder"
+    if there:
+        fill(path, "old")
+    with pytest.raises(error), replacing_folder(path) as made:
+        fill(made, "half")
+        raise error
+    assert [found.name for found in tmp_path.iterdir()] == (["folder"] if there else [])
+    assert not there or (path / "a").read_text() == "old"
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder"
+    fill(path, "old")
+    plain = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name.endswith(".tmp"):
+            raise PermissionError
+        return plain(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(PermissionError), replacing_folder(path) as made:
+        fill(made, "new")
+    assert [found.name for found in tmp_path.iterdir()] == ["folder"]
+    assert (path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("left", [".folder.tmp", ".folder.old"])
+def test_a_folder_that_a_killed_process_left_is_put_back_or_removed(
+    tmp_path: Path, left: str
+) -> None:
+    path = tmp_path / "folder"
+    fill(tmp_path / left, "left")
+    with pytest.raises(RuntimeError), replacing_folder(path):
+        raise RuntimeError
+    if left.endswith(".old"):  # it was the one that is replaced
+        assert (path / "a").read_text() == "left"
+    with replacing_folder(path) as made:
+        fill(made, "new")
+    assert [found.name for found in tmp_path.iterdir()] == ["folder"]
+    assert (path / "a").read_text() == "new"
 
 
 def test_what_is_not_finite_has_no_json() -> None:

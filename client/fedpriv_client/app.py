@@ -16,8 +16,10 @@ from fedpriv.protocol import (
     SYNTHETIC,
     VECTOR,
     Body,
+    Handover,
     Offer,
     Proposal,
+    Received,
     Refusal,
     ReportRequest,
     StepRequest,
@@ -35,8 +37,8 @@ Result = tuple[Body | BudgetReport, ArrayRecord | None]
 def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> ClientApp:
     """Serve a site to a server.
 
-    `query` messages carry proposals, `train` messages step requests, and `query.report` asks for
-    the budget report of a job.
+    `query` messages carry proposals, `train` messages step requests, `query.report` asks for the
+    budget report of a job, and `query.adapter` brings the adapter of one that is finished.
 
     Args:
         permit: called with the id of the job before each answer; raises what forbids it.
@@ -50,6 +52,11 @@ def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> 
     @app.query("report")
     def report(message: Message, context: Context) -> Message:
         return _answer(message, lambda: (_report(site, message), None))
+
+    @app.query("adapter")
+    def adapter(message: Message, context: Context) -> Message:
+        _take_adapter(site, message)
+        return _reply(message, Received(), None)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -92,6 +99,24 @@ def _report(site: Site, message: Message) -> BudgetReport:
     return write_budget_report(site, request.job_id)
 
 
+def _take_adapter(site: Site, message: Message) -> None:
+    """Keep an adapter if it can be kept; what is wrong is said here alone.
+
+    Privacy:
+        Free disk and memory depend on the records, so the answer depends on nothing (law 18).
+    """
+    try:
+        handover = Handover.parse(_body(message))
+        kept = site.take_adapter(handover, _vector(message, site.settings.limits.max_trainable))
+        log.info("Job %s: its adapter is in %s.", handover.proposal.job_id, kept)
+    except FedprivError as error:
+        log.error("An adapter was not kept: %s", error)
+    except OSError as error:
+        log.error("An adapter was not kept: %s.", error.strerror)
+    except Exception as error:
+        log.error("An adapter was not kept: %s", type(error).__name__, exc_info=error)
+
+
 def _answer(message: Message, work: Callable[[], Result]) -> Message:
     """The reply to a message."""
     try:
@@ -130,8 +155,12 @@ def _change(message: Message) -> SetChange | None:
     return None if record is None else SetChange.decode(record)
 
 
-def _vector(message: Message) -> Vector:
-    """The vector of a request. As long as its arrays say; the site knows how long it has to be."""
+def _vector(message: Message, most: int | None = None) -> Vector:
+    """The vector of a request. As long as its arrays say; the site knows how long it has to be.
+
+    Args:
+        most: values that it may have, before memory is taken for them.
+    """
     record = message.content.array_records.get(VECTOR)
     if record is None:
         raise ProtocolError("The request has no arrays.")
@@ -142,4 +171,6 @@ def _vector(message: Message) -> Vector:
                 size += count
             case _:
                 raise ProtocolError("An array of the request is no block.")
+    if most is not None and size > most:
+        raise ProtocolError(f"A vector of {size:,} values; this site allows {most:,}.")
     return Blocks(lambda name: record[name].data, record.keys(), size, "float32").vector()

@@ -26,6 +26,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Probe = Annotated[
     bool, typer.Option("--probe", help="Print nothing; exit with 0 if it is connected, else 1.")
 ]
+Adapter = Annotated[
+    Path | None,
+    typer.Option("--adapter", help="Folder of a job's adapter.", show_default="the newest here"),
+]
 SITE = Path("site.toml")
 
 
@@ -138,6 +142,48 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
             f"  ε: {held['epsilon_spent']:.3f} spent, {held['epsilon_allocated']:.3f} allocated,"
             f" {held['budget']:g} for life (job {held['job']})"
         )
+
+
+@app.command()
+def personalise(
+    config: Config = SITE,
+    adapter: Adapter = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="From the base model, to compare with.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train an adapter on this site's own records, without noise; it is not to leave the house."""
+    from fedpriv.process import stop_on_terminate
+
+    file = _load(config)
+    stop_on_terminate()
+    from fedpriv_client.personalise import run as train
+
+    made = train(file, config, adapter, alone=alone, as_json=as_json)
+    if as_json:
+        print(json.dumps(made, indent=2))
+
+
+@app.command()
+def evaluate(
+    config: Config = SITE,
+    adapter: Adapter = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use the first so many held-out records only.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the models on this site's own held-out records; the figures stay here."""
+    from fedpriv.process import stop_on_terminate
+
+    file = _load(config)
+    stop_on_terminate()
+    from fedpriv_client.evaluate import run as compare
+
+    found = compare(file, config, adapter, limit=limit, as_json=as_json)
+    if as_json:
+        print(json.dumps(found, indent=2))
 
 
 @app.command()

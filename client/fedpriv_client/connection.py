@@ -31,6 +31,7 @@ from fedpriv.errors import (
 from fedpriv_client.envelope import unpack
 from fedpriv_client.fleet import MIB, FleetClient
 from fedpriv_client.flower import Announced, object_id_of, outgoing
+from fedpriv_client.mailbox import HANDOVER
 
 logs.silence("flwr")  # it would tell of every request
 GOODBYE = 3.0  # seconds
@@ -45,7 +46,7 @@ class ServerConnection:
         address: host:port.
         tls: what to trust and to show; None speaks plain HTTP.
         key: the node's identity: P-256, as Flower asks for.
-        largest: bytes of a request for a step; of any other message 1 MiB.
+        largest: bytes of a request for a step, or of an adapter; of any other message 1 MiB.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class ServerConnection:
 
     def _fetch(self, node: int, announced: Announced) -> Message:
         metadata, keys = announced.metadata, announced.object_ids()
-        largest = self._largest if metadata.message_type == MessageType.TRAIN else MIB
+        carries_values = metadata.message_type in (MessageType.TRAIN, HANDOVER)
+        largest = self._largest if carries_values else MIB
         if len(keys) > MAX_OBJECTS:
             raise ProtocolError(f"A message of {len(keys)} objects is more than any needs.")
         stored = {key: content for key, content in self._stored.items() if key in keys}

@@ -63,9 +63,33 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
         ("memory", lambda: memory.weights(file.allow.model, file.compute)),
     ]
     findings += [look(what, how) for what, how in looks]
+    findings += _own_models(file)
     if job is not None:
         fits = findings[-1].ok is not False
         findings += _job(file, config, job, load=fits)
+    return findings
+
+
+def _own_models(file: SiteFile) -> list[Finding]:
+    """Where adapters are that were trained on the site's records without privacy, if any are."""
+    from fedpriv_client.own import own_cache
+    from fedpriv_client.site_settings import OWN_KINDS, own_adapters
+
+    state = file.site.state_dir
+    folders = [own_adapters(state, kind) for kind in OWN_KINDS]
+    found = [path for folder in folders for path in sorted(folder.glob("[!.]*/fedpriv.json"))]
+    findings = []
+    if found:
+        where = ", ".join(str(path.parent) for path in found)
+        text = f"{where}: trained on this site's records without privacy: not to leave this house"
+        findings.append(Finding("own models", True, text))
+    cache = own_cache(state)
+    if cache.exists() and not is_running(own_adapters(state, "personal")):
+        text = (
+            f"{cache}: holds clear text of records, of a command that was killed. Remove it, or run"
+            " fedpriv-client personalise or evaluate again"
+        )
+        findings.append(Finding("own models", None, text))
     return findings
 
 

@@ -73,20 +73,7 @@ class Limits:
             yield ProtocolError(
                 f"method: {proposal.method!r} is not allowed here, only {', '.join(self.methods)}."
             )
-        if self.labels != proposal.model.labels:
-            yield ProtocolError(
-                f"model.labels: {proposal.model.labels} are not this site's labels {self.labels}."
-            )
-        if proposal.model.max_length > self.max_length:
-            yield ProtocolError(
-                f"model.max_length: {proposal.model.max_length} is more than this site allows,"
-                f" {self.max_length}."
-            )
-        if self.base_digest != proposal.base_digest:
-            yield ProtocolError(
-                f"model: {proposal.base_digest} is not the base model this site allows,"
-                f" {self.base_digest}."
-            )
+        yield from self.model_refusals(proposal)
         privacy = proposal.privacy
         if privacy.numerics not in self.numerics:
             yield ProtocolError(
@@ -104,14 +91,31 @@ class Limits:
                 f"A rate of {privacy.sample_rate:g} for {proposal.steps} steps is more than this"
                 f" site allows, {self.max_rate:g} and {self.max_steps}."
             )
-        if proposal.lora.r > self.max_r:
-            yield ProtocolError(
-                f"lora.r: {proposal.lora.r} is more than this site allows, {self.max_r}."
-            )
         if proposal.public_records > self.max_synthetic:
             yield ProtocolError(
                 f"synthetic.size: {proposal.public_records} is more than this site allows,"
                 f" {self.max_synthetic}."
+            )
+
+    def model_refusals(self, proposal: Proposal) -> Iterator[FedprivError]:
+        """All that this site does not allow of a proposal's model, and of what is trained in it."""
+        if self.labels != proposal.model.labels:
+            yield ProtocolError(
+                f"model.labels: {proposal.model.labels} are not this site's labels {self.labels}."
+            )
+        if proposal.model.max_length > self.max_length:
+            yield ProtocolError(
+                f"model.max_length: {proposal.model.max_length} is more than this site allows,"
+                f" {self.max_length}."
+            )
+        if self.base_digest != proposal.base_digest:
+            yield ProtocolError(
+                f"model: {proposal.base_digest} is not the base model this site allows,"
+                f" {self.base_digest}."
+            )
+        if proposal.lora.r > self.max_r:
+            yield ProtocolError(
+                f"lora.r: {proposal.lora.r} is more than this site allows, {self.max_r}."
             )
         wanted = proposal.lora.target_modules
         named = () if isinstance(wanted, str) else wanted

@@ -8,6 +8,7 @@ from collections import deque
 from flwr.app import Message, MessageType, Metadata
 
 QUESTIONS = (MessageType.QUERY, f"{MessageType.QUERY}.report")
+HANDOVER = f"{MessageType.QUERY}.adapter"
 MOST = 4  # questions that wait
 
 
@@ -15,19 +16,21 @@ class Mailbox:
     """Messages on their way from the thread that asks for them to the one that answers.
 
     Of requests for a step one waits, that of the latest round: the others were asked again, or
-    their round is over. Of questions the newest few wait.
+    their round is over. Of adapters the newest waits, as each may be large; of questions the
+    newest few.
     """
 
     def __init__(self) -> None:
         self._news = threading.Condition()
         self._step: Message | None = None
+        self._handover: Message | None = None
         self._questions: deque[Message] = deque(maxlen=MOST)
         self._closed = False
 
     def wants(self, metadata: Metadata) -> bool:
         """Whether there is room for a message, before more of it is fetched."""
         with self._news:
-            if metadata.message_type in QUESTIONS:
+            if metadata.message_type in (*QUESTIONS, HANDOVER):
                 return True
             if metadata.message_type != MessageType.TRAIN:
                 return False
@@ -38,6 +41,8 @@ class Mailbox:
         with self._news:
             if message.metadata.message_type == MessageType.TRAIN:
                 self._step = message
+            elif message.metadata.message_type == HANDOVER:
+                self._handover = message
             else:
                 self._questions.append(message)
             self._news.notify()
@@ -50,16 +55,20 @@ class Mailbox:
                 return None
             if self._questions:
                 return self._questions.popleft()
-            message, self._step = self._step, None
+            message = self._handover if self._step is None else self._step
+            if self._step is None:
+                self._handover = None
+            self._step = None
             return message
 
     def _is_due(self) -> bool:
-        return self._closed or bool(self._questions) or self._step is not None
+        waits = bool(self._questions) or self._step is not None or self._handover is not None
+        return self._closed or waits
 
     def clear(self) -> None:
         """Forget what waits."""
         with self._news:
-            self._step = None
+            self._step = self._handover = None
             self._questions.clear()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import Offer, Proposal, StepReply, StepRequest
+from fedpriv.protocol import Handover, Offer, Proposal, StepReply, StepRequest
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.batch_invariance import try_lengths
@@ -34,6 +34,7 @@ from fedpriv.training.released import GradientSum, Move, Released, pack, unpack
 from fedpriv.training.team import with_team
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
+from fedpriv_client.handover import keep_adapter
 from fedpriv_client.site_job import (
     SiteJob,
     check_fields,
@@ -286,6 +287,24 @@ class Site:
             ledger_head=head.hash,
         )
         return reply, released
+
+    def take_adapter(self, handover: Handover, vector: Vector) -> Path:
+        """Keep the adapter of a finished job in the site's folder; gives where it is.
+
+        Raises:
+            FedprivError: it is not of a job of this site, or can't be kept.
+            OSError: the disk fails.
+
+        Privacy:
+            What comes is public by now. What becomes of it, which may depend on the disk, is for
+            the site's own log: the server hears the same each time.
+        """
+        with self._lock:
+            plan = self.ledger.plan(handover.proposal.job_id)
+            terms, reserve = self.ledger.terms, self._growth.reserve
+            return keep_adapter(
+                self.settings, terms, plan, self._pool, handover, vector, reserve=reserve
+            )
 
     @property
     def wire(self) -> Wire:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.privacy.ledger.history import Terms
 from fedpriv_client.limits import Limits
 
+OwnKind = Literal["personal", "alone"]  # what a site trains for itself
+OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 
 
@@ -57,6 +60,16 @@ class SiteSettings:
 def cache_folder(state_dir: Path) -> Path:
     """Where clear text of records is while a site is open; emptied whenever one is opened."""
     return state_dir / "cache"
+
+
+def adapters_folder(state_dir: Path) -> Path:
+    """Where the adapters of finished jobs are, each in a folder of its job's name."""
+    return state_dir / "adapters"
+
+
+def own_adapters(state_dir: Path, kind: OwnKind) -> Path:
+    """Where adapters are that were trained on the site's own records, each in one of its job's."""
+    return state_dir / kind
 
 
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:

@@ -24,6 +24,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.synthetic.evolution import Evolution
+from fedpriv.training.adapter import write_facts
 from fedpriv.training.gate import Gate
 from fedpriv.training.method import ServerContext
 from fedpriv.training.pool import WorkerPool
@@ -269,5 +270,6 @@ class Job:
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
         write_atomic(folder / "README.md", card(self.config, self.run.info))  # peft's says nothing
+        write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)

@@ -23,6 +23,7 @@ from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.grid import NetworkGrid
+from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.reports import collect_reports
@@ -59,7 +60,12 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     with only_run(out):
         run = RunDirectory.open(out, config)
         if run.info["status"] == "finished":
-            log.info("%s: the job is finished.", out)
+            log.info(
+                "%s: the job is finished. A site that was not handed its adapter can be sent the"
+                " folder %s.",
+                out,
+                out / "adapter",
+            )
         else:
             _serve(config, run, site_keys, address, tls)
     return run
@@ -129,6 +135,7 @@ def _run(
                 write_report(run.path)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
+    hand_over(grid, job.strategy, run.path / "adapter")
     status.update(state="finished", problem="")
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
 

@@ -14,7 +14,7 @@ from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, par
 from fedpriv.wire import Blocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
-REPORT = f"{MessageType.QUERY}.report"
+REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
 
 
 def message(

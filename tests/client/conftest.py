@@ -165,3 +165,9 @@ def server() -> Iterator[Any]:
     made = FakeServer()
     yield made
     made.close()
+
+
+@pytest.fixture
+def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command does to SIGTERM would last for all other tests."""
+    monkeypatch.setattr("fedpriv.process.stop_on_terminate", lambda: None)

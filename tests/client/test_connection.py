@@ -181,15 +181,19 @@ def test_contents_of_another_shape_or_size_are_refused_and_do_not_come_again(
     assert connection.receive() is None
 
 
-def test_only_a_request_for_a_step_may_be_large(server: Any, connection: ServerConnection) -> None:
+def test_only_a_request_for_a_step_and_an_adapter_may_be_large(
+    server: Any, connection: ServerConnection
+) -> None:
     server.say(asked("x" * (MIB // 2), kind="query"))
     assert connection.receive() is not None
     large = ArrayRecord({"a": Array(np.zeros(MIB // 4, np.float32))})
-    server.say(asked(kind="train", arrays=large))
-    assert connection.receive() is not None
-    server.say(asked(kind="query", arrays=large))
-    with pytest.raises(ProtocolError, match="more than"):
-        connection.receive()
+    for kind in ("train", "query.adapter"):
+        server.say(asked(kind=kind, arrays=large))
+        assert connection.receive() is not None
+    for kind in ("query", "query.report"):
+        server.say(asked(kind=kind, arrays=large))
+        with pytest.raises(ProtocolError, match="more than"):
+            connection.receive()
 
 
 def test_a_message_without_its_tree_is_not_one(server: Any, connection: ServerConnection) -> None:

@@ -81,6 +81,29 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     assert tree(file.parent) == before
 
 
+def test_it_says_where_models_are_that_are_not_to_leave(file: Path) -> None:
+    state = load_site(file).site.state_dir
+    made = [state / "personal" / "job-1", state / "alone" / "job-2"]
+    for folder in made:
+        folder.mkdir(parents=True)
+        (folder / "fedpriv.json").write_text("{}")
+    code, found = examined(file, "--offline")
+    assert code == 0, found
+    said = found["own models"]
+    assert said["ok"] is True
+    assert all(str(folder) in said["found"] for folder in made)
+    assert "not to leave this house" in said["found"]
+
+
+def test_it_tells_of_clear_text_that_a_killed_command_left(file: Path) -> None:
+    cache = load_site(file).site.state_dir / "personal-cache"
+    cache.mkdir(parents=True)
+    code, found = examined(file, "--offline")
+    assert code == 0, found
+    assert found["own models"]["ok"] is None
+    assert str(cache) in found["own models"]["found"]
+
+
 @pytest.mark.parametrize(
     ("what", "code", "old", "new", "said"),
     [

@@ -273,3 +273,23 @@ def test_what_waits_is_forgotten_when_the_server_asks_anew() -> None:
     mailbox.put(asked("late"))
     mailbox.close()
     assert mailbox.get() is None
+
+
+def test_of_adapters_the_newest_waits_and_steps_go_first() -> None:
+    """Each may be large, and a server may send as many as it likes."""
+    mailbox = Mailbox()
+    adapters = [asked(str(i), kind="query.adapter") for i in range(3)]
+    for message in (*adapters, asked(kind="train"), asked("question")):
+        assert mailbox.wants(message.metadata)
+        mailbox.put(message)
+    kinds = []
+    for _ in range(3):
+        message = mailbox.get()
+        assert message is not None
+        kinds.append(message.metadata.message_type)
+    assert kinds == ["query", "train", "query.adapter"]
+    assert message is adapters[-1]
+    mailbox.put(adapters[0])
+    mailbox.clear()
+    mailbox.close()
+    assert mailbox.get() is None

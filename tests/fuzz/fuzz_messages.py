@@ -24,9 +24,11 @@ from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.protocol import (
     FAILED,
     Body,
+    Handover,
     LocalSteps,
     Offer,
     Proposal,
+    Received,
     Refusal,
     ReportRequest,
     StepReply,
@@ -36,7 +38,16 @@ from fedpriv.protocol import (
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
 from fedpriv.wire import Blocks, decode_text, encode, encode_text
 
-KINDS: tuple[type[Body], ...] = (Proposal, Offer, StepRequest, StepReply, Refusal, ReportRequest)
+KINDS: tuple[type[Body], ...] = (
+    Proposal,
+    Offer,
+    StepRequest,
+    StepReply,
+    Refusal,
+    ReportRequest,
+    Handover,
+    Received,
+)
 HASH = "sha256:" + "a" * 64
 PROPOSAL = Proposal(
     job_id="job-1",
@@ -76,7 +87,8 @@ REPLY = StepReply(
     ledger_rows=7,
     ledger_head="d" * 64,
 )
-BODIES = (PROPOSAL, OFFER, REQUEST, REPLY, FAILED, ReportRequest(job_id="job-1"))
+HANDOVER = Handover(proposal=PROPOSAL, values_digest=HASH)
+BODIES = (PROPOSAL, OFFER, REQUEST, REPLY, FAILED, ReportRequest(job_id="job-1"), HANDOVER)
 VECTOR = np.linspace(-2, 2, 300, dtype=np.float32)
 
 

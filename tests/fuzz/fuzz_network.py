@@ -39,7 +39,7 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from fuzz_messages import OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
+from fuzz_messages import HANDOVER, OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
 from fuzz_mutate import VALUES, json_bytes, mutate_bytes, mutate_tree
 from fuzz_objects import mutate_nodes, nodes_of, objects_of
 from fuzz_target import Target, packed, parts, raw, refuses
@@ -49,7 +49,16 @@ from google.protobuf.message import Message as Proto
 from fedpriv.config.job import Wire
 from fedpriv.errors import FedprivError
 from fedpriv.pki.keys import public_pem
-from fedpriv.protocol import Body, Offer, Proposal, Refusal, ReportRequest, StepReply, StepRequest
+from fedpriv.protocol import (
+    Body,
+    Handover,
+    Offer,
+    Proposal,
+    Refusal,
+    ReportRequest,
+    StepReply,
+    StepRequest,
+)
 from fedpriv.wire import encode
 from fedpriv_client.app import _body, _change, _vector
 from fedpriv_client.connection import ServerConnection
@@ -244,11 +253,11 @@ def asked(data: bytes, folder: Path) -> None:
         return
     mailbox.put(message)
     payload_bytes([message])
-    bodies: tuple[type[Body], ...] = (Proposal, StepRequest, ReportRequest)
+    bodies: tuple[type[Body], ...] = (Proposal, StepRequest, ReportRequest, Handover)
     _any_of(*(partial(lambda kind: kind.parse(_body(message)), kind) for kind in bodies))
-    if message.metadata.message_type == "train":
-        vector = _vector(message)
-        refuses(bool(np.isfinite(vector).all()) and vector.size > 0, "no vector")
+    if message.metadata.message_type in ("train", "query.adapter"):
+        vector = _vector(message, MIB)
+        refuses(bool(np.isfinite(vector).all()) and 0 < vector.size <= MIB, "no vector")
         _change(message)
 
 
@@ -265,6 +274,7 @@ def messages() -> dict[str, bytes]:
     step = of("train", REQUEST, arrays=arrays("float32"), synthetic=text)
     kinds = {"train": step, "query": of("query", PROPOSAL)}
     kinds["query.report"] = of("query.report", ReportRequest(job_id="job-1"))
+    kinds["query.adapter"] = of("query.adapter", HANDOVER, arrays=arrays("float32"))
     return {
         kind: packed(nodes=nodes_of(message), metadata={**metadata, "messageType": kind})
         for kind, message in kinds.items()

@@ -1,0 +1,155 @@
+"""`fedpriv-client evaluate`: the site's own view of the models it has. Free, as nothing leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.files import finite_json
+from fedpriv.models.vector import Vector
+from fedpriv.personal.evaluation import GENERATED, MEANING, Evaluation, evaluate, one_label
+from fedpriv.personal.page import write_page
+from fedpriv.personal.records import own_examples
+from fedpriv.report.figures import score
+from fedpriv.training.adapter import read_facts, read_values
+from fedpriv.training.worker import Worker
+from fedpriv_client.own import Federated, federated, opened, shown_held_out
+from fedpriv_client.site_settings import OwnKind, own_adapters
+
+PAGE = "evaluation.html"  # in the site's folder
+STAYS = "Computed from this site's records without privacy: not to leave this house."
+
+
+def own_view(
+    file: SiteFile,
+    config: Path,
+    adapter: Path | None = None,
+    *,
+    limit: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Score base, federated and, if they were trained, own models on held-out records.
+
+    Args:
+        adapter: folder of the job's adapter; the newest that was handed over without it.
+        limit: use the first so many held-out records only.
+
+    Raises:
+        ConfigError, DataError, ModelError: it can't be begun; names what to do.
+        RunningError: another such look is under way.
+
+    Privacy:
+        None: computed from raw records, so it is for the site alone (law 16).
+    """
+    if file.data.held_out is None:
+        raise ConfigError(
+            "is missing, so there are no records that no model was trained on",
+            file=config,
+            key="data.held_out",
+            fix="Keep a share of the units apart, such as held_out = 0.2, or name a file of"
+            " further records. Jobs, and fedpriv-client personalise, leave them out from then on.",
+        )
+    chosen = federated(file, config, adapter)
+    with opened(chosen, say) as own:
+        worker, records = own.worker, own.records.held_out
+        if limit is not None:
+            records = records.select(range(min(limit, len(records))))
+        spec = chosen.spec
+        examples, _ = own_examples(records, spec, worker.base.tokenizer)
+        if not examples:
+            raise DataError(
+                "holds nothing to test on: no held-out record has a token to predict",
+                file=config,
+                key="data.held_out",
+                value=str(file.data.held_out),
+                fix="Choose a larger share, or name another file.",
+            )
+        models, notes = _models(chosen, worker, file)
+        if note := one_label(examples, spec.labels):
+            notes.append(note)
+        prompts = "prompt" in spec.columns
+        rows = evaluate(
+            worker, examples, models, prompts=prompts, told=lambda name: say(f"Looking at: {name}")
+        )
+    return Evaluation(
+        site=chosen.settings.name,
+        job=chosen.facts.job,
+        task=spec.task,
+        records=len(records),
+        generated=min(GENERATED, len(examples)) if prompts else 0,
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def _models(
+    chosen: Federated, worker: Worker, file: SiteFile
+) -> tuple[dict[str, Vector], list[str]]:
+    """The values of each model there is, and what there is to know of them."""
+    values = {
+        "base": worker.initial,
+        "federated": read_values(chosen.folder, worker, chosen.facts),
+    }
+    notes, missing = [], []
+    kinds: dict[OwnKind, str] = {"alone": " --alone", "personal": ""}
+    for kind, how in kinds.items():
+        folder = own_adapters(chosen.settings.state_dir, kind) / chosen.facts.job
+        if not folder.exists():
+            missing.append(f"fedpriv-client personalise{how}")
+            continue
+        facts = read_facts(folder)
+        values[kind] = read_values(folder, worker, facts)
+        if facts.held_out != shown_held_out(file):
+            notes.append(
+                f"The model {kind!r} was trained when data.held_out was"
+                f" {facts.held_out or 'not set'}, so it may know some of these records. Train it"
+                f" again: fedpriv-client personalise{how}"
+            )
+    if missing:
+        notes.append(f"There may be more to compare: {', '.join(missing)}.")
+    return {name: values[name] for name in MEANING if name in values}, notes
+
+
+def run(
+    file: SiteFile, config: Path, adapter: Path | None, *, limit: int | None, as_json: bool
+) -> dict[str, Any]:
+    """Evaluate, write the page, and show the table.
+
+    Returns:
+        The evaluation, as JSON.
+    """
+    console = Console(stderr=as_json)
+    status = console.status("Starting") if console.is_terminal else None
+
+    def say(text: str) -> None:
+        if status is None:
+            console.print(text, highlight=False)
+        else:
+            status.update(text)
+
+    with status or nullcontext():
+        found = own_view(file, config, adapter, limit=limit, say=say)
+    page = file.site.state_dir / PAGE
+    write_page(found, page)
+    if not as_json:
+        console.print(table(found))
+        for note in found.notes:
+            console.print(note, highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{STAYS}\nPage: {page}", highlight=False, soft_wrap=True, markup=False)
+    return dict(finite_json(found.as_dict() | {"page": str(page)}))
+
+
+def table(found: Evaluation) -> Table:
+    """The models side by side."""
+    title = f"{found.records} held-out records of {found.site}, job {found.job}"
+    shown = Table("", *found.columns, title=title, title_justify="left")
+    for index, row in enumerate(found.rows):
+        shown.add_row(row.name, *(score(column[index]) for column in found.columns.values()))
+    return shown

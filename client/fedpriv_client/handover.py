@@ -1,0 +1,89 @@
+"""What a site keeps of a job that is finished: its adapter, which is public by now."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from fedpriv.errors import ConfigError, DataError, ProtocolError
+from fedpriv.files import private_folder
+from fedpriv.models.vector import Vector, check_vector
+from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.protocol import Handover, Proposal, values_digest
+from fedpriv.training.adapter import read_facts, read_values, write_adapter
+from fedpriv.training.pool import WorkerPool
+from fedpriv_client.site_job import check_loaded, recipe_of
+from fedpriv_client.site_settings import SiteSettings, adapters_folder
+
+SLACK = 1 << 20  # bytes of an adapter's folder beside its values
+
+
+def keep_adapter(
+    settings: SiteSettings,
+    terms: Terms,
+    plan: Plan | None,
+    pool: WorkerPool,
+    handover: Handover,
+    vector: Vector,
+    *,
+    reserve: int,
+) -> Path:
+    """Check what a server hands over, and write it as a folder that peft reads.
+
+    Args:
+        plan: what the site's ledger holds of the job that the handover names.
+        reserve: bytes of the disk that are the ledger's.
+
+    Raises:
+        ProtocolError: it is of no job of this site, or another one than was proposed; more than
+            the site allows now; or its values did not arrive whole.
+        ConfigError: another adapter of the job is here already.
+        DataError: there is no room for it.
+        OSError: the disk fails.
+    """
+    proposal = handover.proposal
+    job = proposal.job_id
+    if plan is None:
+        raise ProtocolError(f"This site has taken no step of job {job!r}.")
+    if plan.proposal != proposal.digest():
+        raise ProtocolError(f"Job {job!r} is not the one that this site took part in.")
+    if values_digest(vector) != handover.values_digest:
+        raise ProtocolError(f"The adapter of job {job!r} has another digest than was said.")
+    for refusal in settings.limits.refusals(proposal, terms):
+        raise refusal
+    folder = private_folder(adapters_folder(settings.state_dir))
+    _check_room(folder, 4 * vector.size + SLACK + reserve)
+    with pool.borrow(recipe_of(proposal, settings)) as worker:
+        check_loaded(worker.base, worker.vector, proposal, settings.limits)
+        check_vector(vector, worker.vector.size)
+        path = folder / job
+        if not path.exists():
+            write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
+        elif values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest:
+            raise ConfigError(
+                "is another adapter of the same job",
+                file=path,
+                fix="If it is the new one that you want, move this one away; then ask the"
+                " coordinator for the folder `adapter` of the run.",
+            )
+    return path
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    if shutil.disk_usage(folder).free < needed:
+        raise DataError(
+            "has no room for an adapter beside what is reserved for the ledger",
+            file=folder,
+            fix="Free some of the disk, then ask the coordinator for the folder `adapter` of the"
+            " run.",
+        )
+
+
+def _card(proposal: Proposal) -> str:
+    return (
+        "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
+        f"# {proposal.job_id}\n\n"
+        f"The LoRA adapter that job `{proposal.job_id}` came to, as its server handed it over:"
+        f" method {proposal.method}, {proposal.rounds} rounds. It was made of what the sites"
+        " released and paid for, so it may be handed on.\n"
+    )

@@ -1,0 +1,166 @@
+"""What a site's own looks at its records begin with: `personalise` and `evaluate`.
+
+Beside the site's process, which may run: no ledger is opened and no server dialled.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedpriv.config.site import SiteFile
+from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import ConfigError, DataError, FedprivError
+from fedpriv.files import private_folder
+from fedpriv.process import is_running, only_process
+from fedpriv.training.adapter import FACTS, AdapterFacts, read_facts
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import Worker
+from fedpriv_client.disk_space import disk_space_needed, megabytes
+from fedpriv_client.settings import site_settings
+from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
+from fedpriv_client.site_settings import SiteSettings, adapters_folder, own_adapters
+
+
+@dataclass(frozen=True)
+class Federated:
+    """The adapter of a job, which the site may use.
+
+    Attributes:
+        folder: where it is.
+        spec: how the job has the site's records prepared.
+    """
+
+    folder: Path
+    facts: AdapterFacts
+    settings: SiteSettings
+    spec: DataSpec
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A site's records and the model of a job, for the time of a `with` block.
+
+    Privacy:
+        Nothing of it leaves the site.
+    """
+
+    records: OwnRecords
+    worker: Worker
+
+
+def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
+    """The adapter that was asked for, or the newest that a server handed over.
+
+    Raises:
+        ConfigError: there is none, it was changed, or it is of another base model or more than
+            the site allows.
+    """
+    settings = site_settings(file, config)
+    folder = adapter or _newest(adapters_folder(settings.state_dir))
+    facts = read_facts(folder)
+    if facts.kind != "federated":
+        raise ConfigError(
+            f"is an adapter of the kind {facts.kind!r}, made of this site's records already",
+            file=folder,
+            fix="Name the adapter of the job itself, or leave --adapter out.",
+        )
+    try:
+        for refusal in settings.limits.model_refusals(facts.proposal):
+            raise refusal
+        check_fields(facts.proposal, settings)
+    except FedprivError as error:
+        raise ConfigError(
+            f"does not fit this site. {error}".rstrip("."),
+            file=folder,
+            fix="Name an adapter of a job of this site, or change the site's file.",
+        ) from None
+    terms = settings.terms
+    spec = DataSpec.of(
+        settings.columns,
+        facts.proposal.model,
+        unit=terms.unit,
+        max_records_per_unit=terms.max_records_per_unit,
+    )
+    return Federated(folder, facts, settings, spec)
+
+
+@contextmanager
+def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
+    """Read the records and load the model; their clear text is gone afterwards, errors or not.
+
+    Raises:
+        RunningError: another such look is under way.
+        DataError: see `read_own`; or a running client would be left too little of the disk.
+        ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
+    """
+    settings, proposal = chosen.settings, chosen.facts.proposal
+    with ExitStack() as stack:
+        private_folder(settings.state_dir)
+        folder = private_folder(own_adapters(settings.state_dir, "personal"))
+        stack.enter_context(only_process(folder))
+        _check_room(settings)
+        cache = own_cache(settings.state_dir)
+        shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
+        stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
+        say("Reading the records")
+        records = read_own(
+            settings.data,
+            settings.held_out,
+            settings.columns,
+            unit=settings.terms.unit,
+            labels=settings.limits.labels,
+            cache_dir=cache,
+            key="data.path",
+        )
+        say("Loading the model")
+        look = partial(check_loaded, proposal=proposal, limits=settings.limits)
+        pool = WorkerPool(1)
+        stack.callback(pool.close)
+        with pool.borrow(recipe_of(proposal, settings), look) as worker:
+            yield Opened(records, worker)
+
+
+def shown_held_out(file: SiteFile) -> str | None:
+    """What `data.held_out` is, so that it is noticed when models were trained by another."""
+    return None if file.data.held_out is None else str(file.data.held_out)
+
+
+def own_cache(state_dir: Path) -> Path:
+    """Where clear text of records is meanwhile; not where the site's process has its own."""
+    return state_dir / "personal-cache"
+
+
+def _newest(folder: Path) -> Path:
+    """The adapter that came last."""
+    found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
+    if not found:
+        raise ConfigError(
+            "no adapter was handed over to this site yet",
+            file=folder,
+            fix="A server hands it over when a job ends. Or ask the coordinator for the folder"
+            " `adapter` of the run, and name it: --adapter DIR.",
+        )
+    return found[-1].parent
+
+
+def _check_room(settings: SiteSettings) -> None:
+    """Leave a client that runs what it reserved of the disk when it started."""
+    if not is_running(settings.state_dir):
+        return
+    path = Path(settings.data)
+    copy = path.stat().st_size if path.is_file() else 0
+    _, reserved = disk_space_needed(settings, 0)
+    missing = copy + reserved - shutil.disk_usage(settings.state_dir).free
+    if missing > 0:
+        raise DataError(
+            f"is {megabytes(missing)} short of disk space for another copy of the records beside"
+            " the client that runs",
+            file=settings.state_dir,
+            fix="Free some of the disk, or stop the client for as long as this takes.",
+        )

@@ -1,0 +1,188 @@
+"""`fedpriv-client personalise`: an adapter of the site's own, trained without noise; it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from fedpriv.config.personal import PersonalSection
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import DataError
+from fedpriv.files import private_folder
+from fedpriv.personal.records import own_examples
+from fedpriv.personal.training import Epoch, Personal, train_alone
+from fedpriv.training.adapter import read_values, write_adapter
+from fedpriv_client.own import Federated, federated, opened, shown_held_out
+from fedpriv_client.site_settings import OwnKind, own_adapters
+
+WARNING = "trained on this site's records without privacy: not to leave this house"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made.
+
+    Attributes:
+        training, validation: examples that were learned from, and that it was stopped by.
+        result: passes and losses. Private, as all of it.
+    """
+
+    kind: OwnKind
+    folder: Path
+    job: str
+    training: int
+    validation: int
+    result: Personal
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON, for the site's own administrator."""
+        return {
+            "kind": self.kind,
+            "adapter": str(self.folder),
+            "job": self.job,
+            "training": self.training,
+            "validation": self.validation,
+            "best": asdict(self.result.best),
+            "passes": [asdict(epoch) for epoch in self.result.epochs],
+        }
+
+
+def personalise(
+    file: SiteFile,
+    config: Path,
+    adapter: Path | None = None,
+    *,
+    alone: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    told: Callable[[Epoch], None] = lambda epoch: None,
+) -> Made:
+    """Go on from a job's adapter with the site's own records, until validation says enough.
+
+    An earlier adapter of the same kind and job is replaced when this one is whole.
+
+    Args:
+        adapter: folder of the job's adapter; the newest that was handed over without it.
+        alone: begin at the base model instead, for comparison; the shape is the job's.
+        say, told: what is done, and every pass over the records; for the administrator's screen.
+
+    Raises:
+        ConfigError, DataError, ModelError: it can't be begun; names what to do.
+        RunningError: another one is under way.
+        KeyboardInterrupt: nothing was changed.
+
+    Privacy:
+        None: it is trained on raw records, and so stays in the site's folder (law 16).
+    """
+    chosen = federated(file, config, adapter)
+    kind: OwnKind = "alone" if alone else "personal"
+    with opened(chosen, say) as own:
+        worker, spec = own.worker, chosen.spec
+        start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
+        tokenizer, share = worker.base.tokenizer, file.personal.validation
+        training, validation = own_examples(own.records.training, spec, tokenizer, validation=share)
+        if not training or not validation:
+            raise DataError(
+                f"leaves {len(training)} examples to train on and {len(validation)} to stop by",
+                file=config,
+                key="personal.validation",
+                value=share,
+                fix="Choose another share. At least one unit is needed for each.",
+            )
+        say(f"Training on {len(training)} examples, stopping by {len(validation)}")
+        made = train_alone(worker, start, training, validation, file.personal, told=told)
+        folder = private_folder(own_adapters(chosen.settings.state_dir, kind)) / chosen.facts.job
+        write_adapter(
+            folder,
+            worker,
+            made.values,
+            chosen.facts.proposal,
+            _card(chosen, kind),
+            kind=kind,
+            held_out=shown_held_out(file),
+        )
+    return Made(kind, folder, chosen.facts.job, len(training), len(validation), made)
+
+
+def _card(chosen: Federated, kind: OwnKind) -> str:
+    begun = "the base model" if kind == "alone" else f"the adapter of job `{chosen.facts.job}`"
+    return (
+        "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
+        f"# {chosen.settings.name}, {kind}\n\n"
+        f"**{WARNING[0].upper()}{WARNING[1:]}.** Records can be read out of a model that was"
+        " trained on them.\n\n"
+        f"A LoRA adapter, begun at {begun} and trained on this site's own records. It costs no"
+        " budget, as nothing of it is handed on.\n"
+    )
+
+
+def run(
+    file: SiteFile, config: Path, adapter: Path | None, *, alone: bool, as_json: bool
+) -> dict[str, Any]:
+    """Personalise with progress on the screen: a bar on a terminal, plain lines in a pipe.
+
+    Returns:
+        What was made, as JSON.
+    """
+    console = Console(stderr=as_json)
+    settings, lowest = file.personal, float("inf")
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task("Starting", total=_most(settings), note="")
+
+    def say(text: str) -> None:
+        bar.update(task, description=text)
+        if not console.is_terminal:
+            console.print(text, highlight=False, soft_wrap=True)
+
+    def told(epoch: Epoch) -> None:
+        nonlocal lowest
+        lowest = min(lowest, epoch.loss)
+        if epoch.number:
+            at_rate = settings.rates.index(epoch.rate) * settings.epochs
+            bar.update(task, completed=at_rate + epoch.number, note=f"loss {lowest:.3f}")
+        if not console.is_terminal:
+            console.print(_line(epoch), highlight=False)
+
+    with bar:
+        made = personalise(file, config, adapter, alone=alone, say=say, told=told)
+    if not as_json:
+        console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
+    return made.as_dict()
+
+
+def _most(settings: PersonalSection) -> int:
+    return len(settings.rates) * settings.epochs
+
+
+def _line(epoch: Epoch) -> str:
+    if not epoch.number:
+        return f"before: loss {epoch.loss:.3f}"
+    return f"rate {epoch.rate:g}, pass {epoch.number}: loss {epoch.loss:.3f}"
+
+
+def summary(made: Made) -> str:
+    """What was made, for a person."""
+    first, best = made.result.epochs[0], made.result.best
+    if best.number:
+        found = (
+            f"Loss on the validation records: {first.loss:.3f} before, {best.loss:.3f} after pass"
+            f" {best.number} at rate {best.rate:g}."
+        )
+    else:
+        found = "No pass lowered the loss on the validation records, so it is what it began with."
+    return (
+        f"{found}\nThe adapter is in {made.folder}: {WARNING}.\n"
+        "What it is worth on held-out records: fedpriv-client evaluate"
+    )

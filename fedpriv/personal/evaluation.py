@@ -1,0 +1,127 @@
+"""Models side by side on a site's own held-out records, for the site alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.personal.generation import Rouge, completions, references, rouge
+from fedpriv.training.scores import Scores, score
+from fedpriv.training.worker import Worker
+
+GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
+MEANING = {
+    "base": "the base model, before any training",
+    "federated": "the federation's adapter, which this site helped to make",
+    "alone": "trained on this site's own records alone, from the base model",
+    "personal": "the federation's adapter, trained further on this site's own records",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """How good one model is.
+
+    Attributes:
+        name: a key of `MEANING`.
+        rouge: of what it makes of prompts; None where records have none.
+    """
+
+    name: str
+    scores: Scores
+    rouge: Rouge | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A site's own view of the models that it has.
+
+    Attributes:
+        job: whose adapter it is about.
+        records: held-out ones that were used.
+        generated: of those, whose prompts were answered to.
+        task: of the model.
+        rows: the models there are, in the order of `MEANING`.
+        notes: what there is to know when they are compared.
+    """
+
+    site: str
+    job: str
+    task: str
+    records: int
+    generated: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, list[float | None]]:
+        """Name of what was measured → its value for each row; without what nothing has."""
+        accuracy = "next-token accuracy" if self.task == "causal-lm" else "accuracy"
+        measured: dict[str, Callable[[Row], float | None]] = {
+            "loss": lambda row: row.scores.eval_loss,
+            accuracy: lambda row: row.scores.eval_accuracy,
+            "AUC": lambda row: row.scores.eval_auc,
+            "ROUGE-1": lambda row: row.rouge.rouge_1 if row.rouge else None,
+            "ROUGE-2": lambda row: row.rouge.rouge_2 if row.rouge else None,
+            "ROUGE-L": lambda row: row.rouge.rouge_l if row.rouge else None,
+        }
+        columns = {name: [value(row) for row in self.rows] for name, value in measured.items()}
+        return {name: found for name, found in columns.items() if set(found) != {None}}
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        models = {
+            row.name: row.scores.as_dict() | (asdict(row.rouge) if row.rouge else {})
+            for row in self.rows
+        }
+        return {
+            "site": self.site,
+            "job": self.job,
+            "records": self.records,
+            "generated": self.generated,
+            "models": models,
+            "notes": list(self.notes),
+        }
+
+
+def evaluate(
+    worker: Worker,
+    examples: Sequence[Example],
+    models: Mapping[str, Vector],
+    *,
+    prompts: bool,
+    told: Callable[[str], None] = lambda name: None,
+) -> tuple[Row, ...]:
+    """The rows of models, given by their trained values (P,).
+
+    Args:
+        examples: of held-out records, at least one.
+        prompts: they are prompts with completions.
+        told: of each model before it is looked at.
+
+    Privacy:
+        Computed from raw records, so it is for the site alone.
+    """
+    answered = list(examples[:GENERATED]) if prompts else []
+    expected = references(worker, answered)
+    rows = []
+    for name, values in models.items():
+        told(name)
+        found = score(worker, examples, values)
+        made = rouge(completions(worker, answered, values), expected) if answered else None
+        rows.append(Row(name, found, made))
+    return tuple(rows)
+
+
+def one_label(examples: Sequence[Example], labels: Sequence[str]) -> str | None:
+    """A note where all of a classifier's records have one label, and no AUC is defined."""
+    found = {example.labels for example in examples if isinstance(example.labels, int)}
+    if len(labels) != 2 or len(found) != 1:
+        return None
+    return (
+        f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
+        " accuracy says little. Keep a larger share apart, or name a file with both labels."
+    )

@@ -1,0 +1,46 @@
+"""A site's own view as a page, which needs nothing but itself and is for the site alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedpriv.files import write_atomic
+from fedpriv.personal.evaluation import MEANING, Evaluation
+from fedpriv.report.charts import css_colours
+from fedpriv.report.figures import score, when
+
+
+def write_page(evaluation: Evaluation, path: Path) -> None:
+    """Write the page, readable by its owner only.
+
+    Privacy:
+        Made of raw records; it says itself that it is not to be handed on.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    page = Environment(
+        loader=ChoiceLoader(
+            [PackageLoader("fedpriv.personal", "."), PackageLoader("fedpriv.report", ".")]
+        ),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    page.filters.update(score=score, when=when)
+    # What only the report's own parts use has to be known when they are read.
+    page.filters.update(dict.fromkeys(("upper", "amount", "duration", "small"), str))
+    text = page.get_template("evaluation.html.j2").render(
+        site=evaluation.site,
+        job=evaluation.job,
+        records=evaluation.records,
+        generated=evaluation.generated,
+        rows=evaluation.rows,
+        columns=evaluation.columns,
+        notes=evaluation.notes,
+        meaning=MEANING,
+        made=datetime.now(UTC),
+        css_colours=css_colours,
+    )
+    write_atomic(path, text, mode=0o600)

@@ -1,0 +1,65 @@
+"""Hand the adapter of a finished job to the sites that made it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.privacy.mechanism.privatised import require_privatised
+from fedpriv.protocol import Handover, Received, Refusal, values_digest
+from fedpriv_server.reports import PATIENCE
+from fedpriv_strategies.messages import ADAPTER, answer_of, as_arrays, message
+from fedpriv_strategies.rounds import Rounds
+
+log = logging.getLogger(__name__)
+SLOWEST = 1e6  # bytes a second, to all sites together, that are waited for
+
+
+def hand_over(grid: Grid, strategy: Rounds, folder: Path) -> list[str]:
+    """Send the adapter to the sites that released something for it; gives those that did not hear.
+
+    The job is finished all the same, so whatever goes wrong is logged. Whether a site could keep
+    the adapter it does not say.
+
+    Args:
+        folder: where the adapter is, for those who have to be sent it in another way.
+    """
+    names = {
+        node: offer.site for node, offer in strategy.offers.items() if offer.site in strategy.heads
+    }
+    missing = set(names.values())
+    try:
+        missing -= _heard(grid, strategy, names)
+    except Exception as error:
+        log.error("The adapter was not handed over: %s", error)
+    if missing:
+        shown = ", ".join(sorted(missing))
+        log.warning("%s did not hear of the adapter: send them the folder %s.", shown, folder)
+    return sorted(missing)
+
+
+def _heard(grid: Grid, strategy: Rounds, names: Mapping[int, str]) -> set[str]:
+    vector = strategy.update.vector
+    values = require_privatised(vector, "vector")
+    body = Handover(proposal=strategy.proposal, values_digest=values_digest(values))
+    arrays = as_arrays(vector)
+    there = [node for node in grid.get_node_ids() if node in names]
+    messages = [message(body, node, ADAPTER, "adapter", arrays) for node in there]
+    patience = PATIENCE + len(messages) * values.nbytes / SLOWEST
+    replies = grid.send_and_receive(messages, timeout=patience)
+    nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
+    heard = set()
+    for reply in replies:
+        name = names[nodes[reply.metadata.reply_to_message_id]]
+        try:
+            answer = answer_of(reply, Received)
+            if isinstance(answer, Refusal):
+                raise ProtocolError(answer.reason)
+            heard.add(name)
+        except FedprivError as error:
+            log.warning("Site %s did not take the adapter: %s", name, error)
+    return heard

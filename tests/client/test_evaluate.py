@@ -1,0 +1,205 @@
+"""A site's own view of the models it has: the right figures, and for nobody else."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_setting import WORDS, OwnSetting, invoke, notes
+
+from fedpriv.data.held_out import HELD_OUT, is_apart
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.files import private_folder
+from fedpriv.process import only_process
+from fedpriv_client.evaluate import PAGE, own_view
+from fedpriv_client.own import own_cache
+from fedpriv_client.personalise import personalise
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> OwnSetting:
+    made = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes())
+    made.hand_over()
+    return made
+
+
+def labelled(count: int = 40, label: Callable[[int], str] = lambda i: ["no", "yes"][i % 2]):
+    return [{"note": f"{WORDS[i % 6]} {i}", "label": label(i)} for i in range(count)]
+
+
+def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
+    found = own_view(setting.file, setting.config)
+    assert [row.name for row in found.rows] == ["base", "federated"]
+    assert any("fedpriv-client personalise --alone" in note for note in found.notes)
+    alone = personalise(setting.file, setting.config, alone=True)
+    personal = personalise(setting.file, setting.config)
+    found = own_view(setting.file, setting.config)
+    assert [row.name for row in found.rows] == ["base", "federated", "alone", "personal"]
+    assert found.notes == ()
+    assert list(found.columns) == ["loss", "next-token accuracy"]
+    losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))
+    assert len(set(losses.values())) == 4
+    assert alone.result.best.loss != personal.result.best.loss
+
+
+def test_it_is_of_the_held_out_records_alone(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedpriv_client import evaluate as module
+
+    seen: list[str] = []
+    own_examples = module.own_examples
+
+    def look(records: Any, *rest: Any) -> Any:
+        seen.extend(record["text"] for record in records)
+        return own_examples(records, *rest)
+
+    monkeypatch.setattr(module, "own_examples", look)
+    found = own_view(setting.file, setting.config)
+    texts = [row["note"] for row in notes()]
+    assert seen == [t for t in texts if is_apart({"text": t}, "record", 0.25, HELD_OUT)]
+    assert found.records == len(seen) > 1
+    seen.clear()
+    assert own_view(setting.file, setting.config, limit=1).records == len(seen) == 1
+
+
+def test_a_file_of_further_records_is_used(setting: OwnSetting) -> None:
+    rows = "".join(json.dumps({"note": f"other {i}"}) + "\n" for i in range(5))
+    (setting.folder / "further.jsonl").write_text(rows)
+    setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
+    assert own_view(setting.file, setting.config).records == 5
+
+
+def test_a_site_without_held_out_records_is_told_what_to_set(setting: OwnSetting) -> None:
+    setting.change("held_out = 0.25", "")
+    with pytest.raises(ConfigError, match=r"data\.held_out: is missing.*held_out = 0\.2"):
+        own_view(setting.file, setting.config)
+    assert not (setting.state / PAGE).exists()
+
+
+def test_held_out_records_without_a_token_are_told(setting: OwnSetting) -> None:
+    (setting.folder / "further.jsonl").write_text('{"note": ""}\n{"note": " "}\n')
+    setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
+    with pytest.raises(DataError, match=r"data\.held_out: holds nothing to test on"):
+        own_view(setting.file, setting.config)
+
+
+def test_models_trained_by_another_held_out_share_are_noted(setting: OwnSetting) -> None:
+    personalise(setting.file, setting.config)
+    setting.change("held_out = 0.25", "held_out = 0.5")
+    found = own_view(setting.file, setting.config)
+    [note] = [note for note in found.notes if "may know some of these records" in note]
+    assert "data.held_out was 0.25" in note
+
+
+def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
+    columns = {"text": "note", "label": "label"}
+    setting = OwnSetting(tmp_path, model_folder("bert"), columns, labelled(), labels=("no", "yes"))
+    setting.hand_over()
+    found = own_view(setting.file, setting.config)
+    assert list(found.columns) == ["loss", "accuracy", "AUC"]
+    assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
+
+
+def test_with_one_label_there_is_no_auc_and_it_says_so(tmp_path: Path, model_folder: Make) -> None:
+    columns = {"text": "note", "label": "label"}
+    further = "".join(json.dumps(row) + "\n" for row in labelled(6, lambda i: "yes"))
+    (tmp_path / "further.jsonl").write_text(further.replace('note": "', 'note": "other '))
+    setting = OwnSetting(
+        tmp_path,
+        model_folder("bert"),
+        columns,
+        labelled(),
+        labels=("no", "yes"),
+        held_out='held_out = "further.jsonl"',
+    )
+    setting.hand_over()
+    found = own_view(setting.file, setting.config)
+    assert list(found.columns) == ["loss", "accuracy"]
+    assert any("have the label 'yes': there is no AUC" in note for note in found.notes)
+
+
+def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder: Make) -> None:
+    rows = [{"q": f"{WORDS[i % 6]} {i}?", "a": f"{WORDS[i % 3]} {i}"} for i in range(24)]
+    setting = OwnSetting(tmp_path, model_folder("llama"), {"prompt": "q", "completion": "a"}, rows)
+    setting.hand_over()
+    found = own_view(setting.file, setting.config)
+    names = ["loss", "next-token accuracy", "ROUGE-1", "ROUGE-2", "ROUGE-L"]
+    assert list(found.columns) == names
+    assert found.generated == found.records
+    again = own_view(setting.file, setting.config)
+    assert again.columns == found.columns
+
+
+def test_clear_text_is_gone_afterwards_and_the_lock_too(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        assert any(own_cache(setting.state).iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedpriv_client.evaluate.evaluate", stop)
+    with pytest.raises(KeyboardInterrupt):
+        own_view(setting.file, setting.config)
+    assert not own_cache(setting.state).exists()
+    with only_process(private_folder(setting.state / "personal")):
+        pass
+
+
+def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
+    made = personalise(setting.file, setting.config)
+    path = made.folder / "adapter_model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"is not the file that fedpriv\.json speaks of"):
+        own_view(setting.file, setting.config)
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> None:
+    personalise(setting.file, setting.config)
+    answer = invoke(setting, "evaluate")
+    assert answer.exit_code == 0, answer.output
+    shown = " ".join(answer.output.split())
+    assert "not to leave this house" in shown
+    page = setting.state / PAGE
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    text = page.read_text()
+    assert "Not to leave this house" in text
+    assert not re.search(r'(src|href)="', text)  # it needs nothing but itself
+    found = own_view(setting.file, setting.config)
+    for column in found.columns.values():
+        for value in column:
+            assert f"{value:.3f}" in shown
+            assert f">{value:.3f}<" in text
+    for name in ("base", "federated", "personal"):
+        assert re.search(rf'<th scope="row">{name} ', text)
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
+    answer = invoke(setting, "evaluate", "--json", "--limit", "2")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert found["records"] == 2
+    assert set(found["models"]) == {"base", "federated"}
+    assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
+
+
+def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
+    from fedpriv.personal.evaluation import Evaluation, Row
+    from fedpriv.personal.page import write_page
+    from fedpriv.training.scores import Scores
+
+    rows = (Row("base", Scores(1.0, 0.5)),)
+    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, ("<u>z",)), tmp_path / "p")
+    text = (tmp_path / "p").read_text()
+    assert all(shown in text for shown in ("&lt;b&gt;x", "&lt;i&gt;y", "&lt;u&gt;z"))

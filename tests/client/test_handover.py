@@ -1,0 +1,319 @@
+"""The adapter of a finished job comes to a site: what it keeps, and that it says nothing of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from client_setting import Setting, request
+from flwr.app import Array, ArrayRecord, Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.protocol import Handover, Proposal, values_digest
+from fedpriv.training.adapter import FACTS, WEIGHTS, read_facts, read_values
+from fedpriv_client.app import client_app
+from fedpriv_client.site import Site
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_strategies.messages import ADAPTER, as_arrays, message
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
+
+
+@pytest.fixture
+def site(setting: Setting) -> Iterator[Site]:
+    """One that has taken a step of the job."""
+    made = setting.site()
+    made.consider(setting.proposal)
+    made.step(request(), setting.vector)
+    yield made
+    made.close()
+
+
+def values(setting: Setting, seed: int = 1) -> Any:
+    return np.random.default_rng(seed).normal(size=setting.vector.size).astype(np.float32)
+
+
+def hand(site: Any, body: Any, arrays: ArrayRecord | None) -> Message:
+    """What a site answers to a handover."""
+    with InlineGrid({2: client_app(site)}, 1) as grid:
+        asked = message(body, 2, ADAPTER, "adapter", arrays)
+        [answer] = grid.send_and_receive([asked], timeout=60)
+    return answer
+
+
+def handover(proposal: Proposal, vector: Any) -> Handover:
+    return Handover(proposal=proposal, values_digest=values_digest(vector))
+
+
+def said(answer: Message) -> dict[str, Any]:
+    assert not answer.has_error()
+    return {name: dict(record) for name, record in answer.content.items()}
+
+
+NOTHING = {"fedpriv": {"body": "{}"}}  # the one answer there is
+
+
+def adapters(setting: Setting) -> Path:
+    return setting.folder / "state" / "adapters"
+
+
+def kept(setting: Setting) -> list[str]:
+    folder = adapters(setting)
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_the_adapter_is_kept_as_peft_reads_it(setting: Setting, site: Site) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    vector = values(setting)
+    answer = hand(site, handover(setting.proposal, vector), as_arrays(public(vector)))
+    assert said(answer) == NOTHING
+    folder = adapters(setting) / "job-1"
+    assert kept(setting) == ["job-1"]
+    facts = read_facts(folder)
+    assert (facts.kind, facts.job, facts.held_out) == ("federated", "job-1", None)
+    assert facts.proposal == setting.proposal
+    base = AutoModelForCausalLM.from_pretrained(setting.proposal.model.name)
+    loaded = PeftModel.from_pretrained(base, folder)
+    found = [p.detach().reshape(-1) for n, p in loaded.named_parameters() if ".lora_" in n]
+    assert np.array_equal(np.concatenate([part.numpy() for part in found]), vector)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert "may be handed on" in (folder / "README.md").read_text()
+
+
+def test_what_was_written_is_what_is_read(setting: Setting, site: Site) -> None:
+    vector = values(setting)
+    path = site.take_adapter(handover(setting.proposal, vector), vector)
+    with site._pool.borrow(site._job.recipe) as worker:  # type: ignore[union-attr]
+        worker.vector.write(np.zeros_like(vector))
+        assert np.array_equal(read_values(path, worker, read_facts(path)), vector)
+
+
+def test_the_same_adapter_comes_twice_and_another_takes_its_place_never(
+    setting: Setting, site: Site
+) -> None:
+    first = values(setting)
+    path = site.take_adapter(handover(setting.proposal, first), first)
+    before = (path / WEIGHTS).stat().st_mtime_ns
+    assert site.take_adapter(handover(setting.proposal, first), first) == path
+    other = values(setting, seed=2)
+    with pytest.raises(ConfigError, match="another adapter of the same job"):
+        site.take_adapter(handover(setting.proposal, other), other)
+    assert (path / WEIGHTS).stat().st_mtime_ns == before
+
+
+def test_an_adapter_of_a_job_that_was_not_paid_for_is_not_kept(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = setting.site()
+    site.consider(setting.proposal)  # and no step
+    vector = values(setting)
+    answer = hand(site, handover(setting.proposal, vector), as_arrays(public(vector)))
+    assert said(answer) == NOTHING
+    assert kept(setting) == []
+    assert "no step of job 'job-1'" in caplog.text
+    site.close()
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"method": "pe-sgd"}, {"fields": ("text", "x")}])
+def test_an_adapter_of_another_proposal_is_not_kept(
+    setting: Setting, site: Site, caplog: pytest.LogCaptureFixture, change: Any
+) -> None:
+    """The plan in the ledger holds the digest of all that was proposed."""
+    vector = values(setting)
+    body = handover(setting.change(**change), vector)
+    assert said(hand(site, body, as_arrays(public(vector)))) == NOTHING
+    assert kept(setting) == []
+    assert "not the one that this site took part in" in caplog.text
+
+
+def test_values_of_another_digest_are_not_kept(
+    setting: Setting, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = handover(setting.proposal, values(setting))
+    other = as_arrays(public(values(setting, seed=2)))
+    assert said(hand(site, body, other)) == NOTHING
+    assert kept(setting) == []
+    assert "another digest" in caplog.text
+
+
+@pytest.mark.parametrize("size", [255, 257])
+def test_values_of_another_model_are_not_kept(setting: Setting, site: Site, size: int) -> None:
+    vector = np.ones(size, np.float32)
+    body = handover(setting.proposal, vector)
+    assert said(hand(site, body, as_arrays(public(vector)))) == NOTHING
+    assert kept(setting) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_trainable": 255}, "this site allows 255"),
+        ({"base_digest": "sha256:" + "f" * 64}, "not the base model this site allows"),
+        ({"max_r": 1}, "lora.r"),
+        ({"targets": ("v_proj",)}, "may get no adapter here"),
+    ],
+)
+def test_the_sites_own_limits_hold_for_it(
+    setting: Setting, caplog: pytest.LogCaptureFixture, limits: Any, words: str
+) -> None:
+    """Also those that were lowered after the job."""
+    first = setting.site()
+    first.consider(setting.proposal)
+    first.step(request(), setting.vector)
+    first.close()
+    site = setting.site(**limits)
+    vector = values(setting)
+    answer = hand(site, handover(setting.proposal, vector), as_arrays(public(vector)))
+    assert said(answer) == NOTHING
+    assert kept(setting) == []
+    assert words in caplog.text
+    site.close()
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        None,
+        {"vector": Array(np.zeros(3, np.float32))},
+        {"000000": Array(np.zeros(256))},
+        {"000000": Array(np.full(256, np.nan, np.float32))},
+        {"000000": Array("float32", (10**15,), "numpy.ndarray", b"")},
+    ],
+)
+def test_what_is_malformed_is_answered_alike(setting: Setting, site: Site, arrays: Any) -> None:
+    body = handover(setting.proposal, values(setting))
+    record = None if arrays is None else ArrayRecord(arrays)
+    assert said(hand(site, body, record)) == NOTHING
+    assert said(hand(site, request(), record)) == NOTHING
+    assert kept(setting) == []
+
+
+FAILURES: list[Exception] = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    PermissionError(errno.EACCES, "Permission denied"),
+    MemoryError(),
+    ConfigError("patient 7"),
+    RuntimeError("patient 7"),
+]
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_the_answer_is_the_same_whatever_became_of_the_writing(
+    setting: Setting, site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Free disk and memory depend on the records (law 18)."""
+
+    def explode(*_: Any, **__: Any) -> None:
+        raise error
+
+    vector = values(setting)
+    body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
+    monkeypatch.setattr("fedpriv.training.adapter.write_facts", explode)
+    failed = hand(site, body, arrays)
+    assert kept(setting) == []  # not half of it, either
+    monkeypatch.undo()
+    assert said(failed) == said(hand(site, body, arrays)) == NOTHING
+    assert kept(setting) == ["job-1"]
+
+
+def test_the_disk_that_is_reserved_for_the_ledger_is_left_to_it(
+    setting: Setting,
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What a job may take of the disk was free when the site started, and stays so."""
+    vector = values(setting)
+    reserve = site._growth.reserve
+    monkeypatch.setattr(
+        "fedpriv_client.handover.shutil.disk_usage", lambda _: SimpleNamespace(free=reserve)
+    )
+    body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
+    assert said(hand(site, body, arrays)) == NOTHING
+    assert kept(setting) == []
+    assert "reserved for the ledger" in caplog.text
+
+
+def test_it_is_told_here_where_the_adapter_is(
+    setting: Setting, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    vector = values(setting)
+    hand(site, handover(setting.proposal, vector), as_arrays(public(vector)))
+    assert f"its adapter is in {adapters(setting) / 'job-1'}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [(FACTS, "fedpriv.json is missing"), (WEIGHTS, f"{WEIGHTS} is missing")]
+)
+def test_a_folder_without_a_part_is_no_adapter(
+    setting: Setting, site: Site, name: str, words: str
+) -> None:
+    vector = values(setting)
+    path = site.take_adapter(handover(setting.proposal, vector), vector)
+    (path / name).unlink()
+    with pytest.raises(ConfigError, match=words):
+        read_facts(path)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 255))
+def test_a_byte_that_was_changed_is_found(seed: int, change: int) -> None:
+    """Of weights that only have to be a file for that."""
+    from tempfile import TemporaryDirectory
+
+    from test_app import PROPOSAL
+
+    from fedpriv.training.adapter import write_facts
+
+    content = bytearray(np.random.default_rng(seed).bytes(64))
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / WEIGHTS).write_bytes(content)
+        write_facts(path, PROPOSAL, kind="federated")
+        read_facts(path)
+        content[seed % 64] ^= change
+        (path / WEIGHTS).write_bytes(content)
+        with pytest.raises(ConfigError, match="is not the file that fedpriv"):
+            read_facts(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"kind": "federated"}', "\udcff"])
+def test_facts_that_are_none_are_a_typed_error(setting: Setting, site: Site, text: str) -> None:
+    vector = values(setting)
+    path = site.take_adapter(handover(setting.proposal, vector), vector)
+    (path / FACTS).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ConfigError, match=r"fedpriv\.json: can't be read"):
+        read_facts(path)
+
+
+def test_an_adapter_of_another_shape_is_refused(setting: Setting, site: Site) -> None:
+    vector = values(setting)
+    path = site.take_adapter(handover(setting.proposal, vector), vector)
+    recipe = site._job.recipe  # type: ignore[union-attr]
+    lora = recipe.lora.model_copy(update={"r": 4})
+    import dataclasses
+
+    with (
+        site._pool.borrow(dataclasses.replace(recipe, lora=lora)) as worker,
+        pytest.raises(ConfigError, match="not those of the job's model"),
+    ):
+        read_values(path, worker, read_facts(path))
+    assert json.loads((path / FACTS).read_text())["proposal"]["lora"]["r"] == 2

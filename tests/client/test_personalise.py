@@ -1,0 +1,301 @@
+"""A site's own adapter: what it is made of, that it is whole or not there, and that it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from own_setting import WORDS, OwnSetting, invoke, notes, tree
+
+from fedpriv.errors import ConfigError, DataError, RunningError
+from fedpriv.files import private_folder
+from fedpriv.personal.training import Epoch
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.process import only_process
+from fedpriv.training.adapter import WEIGHTS, read_facts
+from fedpriv_client import personalise as module
+from fedpriv_client.own import own_cache
+from fedpriv_client.personalise import personalise
+from fedpriv_client.settings import ledgers
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> OwnSetting:
+    return OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes())
+
+
+def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSetting) -> None:
+    federated = setting.hand_over()
+    told: list[Epoch] = []
+    made = personalise(setting.file, setting.config, told=told.append)
+    assert made.folder == setting.state / "personal" / "job-1"
+    assert [(one.rate, one.number) for one in told] == [(0.0, 0), *((0.03, n) for n in (1, 2, 3))]
+    assert made.result.best.loss < told[0].loss
+    assert made.training and made.validation
+    assert made.training + made.validation <= 24
+    assert (federated / WEIGHTS).read_bytes() != (made.folder / WEIGHTS).read_bytes()
+    facts = read_facts(made.folder)
+    assert (facts.kind, facts.job, facts.held_out) == ("personal", "job-1", "0.25")
+
+
+def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSetting) -> None:
+    setting.hand_over()
+    for alone in (False, True):
+        made = personalise(setting.file, setting.config, alone=alone)
+        for folder in (made.folder.parent, made.folder):
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in made.folder.iterdir()}
+        assert modes == {0o600}
+        card = (made.folder / "README.md").read_text()
+        assert "rained on this site's records without privacy: not to leave this house" in card
+
+
+def test_peft_loads_it(setting: OwnSetting) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    setting.hand_over()
+    made = personalise(setting.file, setting.config)
+    base = AutoModelForCausalLM.from_pretrained(setting.model)
+    loaded = PeftModel.from_pretrained(base, made.folder)
+    found = [p.detach().reshape(-1) for n, p in loaded.named_parameters() if ".lora_" in n]
+    assert np.array_equal(np.concatenate([part.numpy() for part in found]), made.result.values)
+
+
+def test_alone_begins_at_the_base_model(setting: OwnSetting) -> None:
+    setting.hand_over(scale=1.0)
+    own = personalise(setting.file, setting.config)
+    alone = personalise(setting.file, setting.config, alone=True)
+    assert alone.folder == setting.state / "alone" / "job-1"
+    assert read_facts(alone.folder).kind == "alone"
+    assert alone.result.epochs[0].loss != own.result.epochs[0].loss
+    assert own.folder.exists()
+
+
+def test_held_out_records_teach_it_nothing(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither do those by which it is stopped; and no two of the three share a record."""
+    from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
+
+    setting.hand_over()
+    seen: dict[str, list[str]] = {}
+
+    def look(records: Any, spec: Any, tokenizer: Any, *, validation: float) -> Any:
+        texts = [record["text"] for record in records]
+        apart = [is_apart({"text": t}, "record", validation, VALIDATION) for t in texts]
+        seen["trained"] = [t for t, is_so in zip(texts, apart, strict=True) if not is_so]
+        seen["stopped by"] = [t for t, is_so in zip(texts, apart, strict=True) if is_so]
+        return own_examples(records, spec, tokenizer, validation=validation)
+
+    own_examples = module.own_examples
+    monkeypatch.setattr(module, "own_examples", look)
+    made = personalise(setting.file, setting.config)
+    held = {
+        row["note"] for row in notes() if is_apart({"text": row["note"]}, "record", 0.25, HELD_OUT)
+    }
+    assert held and not held & {*seen["trained"], *seen["stopped by"]}
+    assert (made.training, made.validation) == (len(seen["trained"]), len(seen["stopped by"]))
+    assert made.training + made.validation + len(held) == 24
+
+
+def test_a_patients_records_are_on_one_side_and_no_more_than_the_unit_allows(
+    tmp_path: Path, model_folder: Make
+) -> None:
+    rows = [{"note": f"{WORDS[i % 6]} {i}", "patient": i // 4} for i in range(32)]
+    setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, rows, held_out="")
+    setting.change('path = "notes.jsonl"', 'path = "notes.jsonl"\nunit = "patient"')
+    for path in ledgers(setting.file).values():
+        path.unlink()
+    from fedpriv_client.init import init_site
+
+    init_site(setting.file, setting.config)
+    setting.hand_over()
+    made = personalise(setting.file, setting.config)
+    assert made.training % 2 == made.validation % 2 == 0
+    assert made.training + made.validation == 2 * 8
+
+
+def test_the_newest_adapter_is_taken_or_the_one_that_is_named(setting: OwnSetting) -> None:
+    first, second = setting.hand_over("job-1"), setting.hand_over("job-2")
+    os.utime(first / "fedpriv.json", (1, 1))
+    assert personalise(setting.file, setting.config).job == "job-2"
+    assert personalise(setting.file, setting.config, first).job == "job-1"
+    os.utime(second / "fedpriv.json", (0, 0))
+    assert personalise(setting.file, setting.config).job == "job-1"
+
+
+def test_without_any_adapter_it_is_said_where_to_get_one(setting: OwnSetting) -> None:
+    with pytest.raises(ConfigError, match=r"no adapter was handed over.*--adapter DIR"):
+        personalise(setting.file, setting.config)
+    with pytest.raises(ConfigError, match=r"holds no adapter of a job: fedpriv\.json is missing"):
+        personalise(setting.file, setting.config, setting.folder)
+
+
+def test_an_adapter_of_another_base_is_refused_by_both_digests(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "sha256:" + "b" * 64
+    setting.hand_over(base_digest=other)
+    monkeypatch.setattr("fedpriv_client.own.read_own", lambda *_, **__: pytest.fail("read"))
+    with pytest.raises(ConfigError) as caught:
+        personalise(setting.file, setting.config)
+    assert other in str(caught.value)
+    assert setting.digest in str(caught.value)
+
+
+def test_what_a_site_loads_is_the_model_that_it_allows(setting: OwnSetting, tmp_path: Path) -> None:
+    """Whatever an adapter calls it: its own word names no file here."""
+    folder = setting.hand_over()
+    assert read_facts(folder).proposal.model.name == "elsewhere"
+    setting.change(str(setting.model), str(tmp_path / "none"))
+    with pytest.raises(Exception, match="none"):
+        personalise(setting.file, setting.config)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("max_r = 1", r"lora\.r"), ("max_length = 8", r"model\.max_length")]
+)
+def test_an_adapter_beyond_the_sites_limits_is_refused(
+    setting: OwnSetting, limit: str, words: str
+) -> None:
+    setting.hand_over()
+    setting.change("[allow]", f"[allow]\n{limit}")
+    with pytest.raises(ConfigError, match=words):
+        personalise(setting.file, setting.config)
+
+
+def test_more_parameters_than_the_site_allows_are_refused(setting: OwnSetting) -> None:
+    setting.hand_over()
+    setting.change("[allow]", "[allow]\nmax_trainable = 100")
+    with pytest.raises(Exception, match="more than this site allows"):
+        personalise(setting.file, setting.config)
+    assert not (setting.state / "personal" / "job-1").exists()
+
+
+def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> None:
+    setting.hand_over()
+    made = personalise(setting.file, setting.config)
+    with pytest.raises(ConfigError, match="of the kind 'personal'"):
+        personalise(setting.file, setting.config, made.folder)
+
+
+def test_too_few_units_to_stop_by_are_told(tmp_path: Path, model_folder: Make) -> None:
+    setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes(2), held_out="")
+    setting.change("validation = 0.25", "validation = 0.0001")
+    setting.hand_over()
+    with pytest.raises(DataError, match=r"personal\.validation.*2 examples to train on and 0"):
+        personalise(setting.file, setting.config)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("patient 7"), MemoryError()])
+@pytest.mark.parametrize("where", ["train_alone", "write_adapter"])
+def test_what_ends_half_way_leaves_nothing_and_what_was_there(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: str
+) -> None:
+    setting.hand_over()
+    personalise(setting.file, setting.config)
+    before = tree(setting.state)
+
+    def stop(*_: Any, **__: Any) -> None:
+        assert any(own_cache(setting.state).iterdir())  # clear text, for now
+        raise error
+
+    if where == "train_alone":
+        monkeypatch.setattr(module, "train_alone", stop)
+    else:
+        monkeypatch.setattr("fedpriv.training.adapter.write_facts", stop)
+    for alone in (False, True):
+        with pytest.raises(type(error)):
+            personalise(setting.file, setting.config, alone=alone)
+        assert tree(setting.state) == before
+    assert not own_cache(setting.state).exists()
+    assert not list((setting.state / "alone").glob("*"))
+    monkeypatch.undo()
+    personalise(setting.file, setting.config)
+    assert tree(setting.state).keys() == before.keys()
+
+
+def test_clear_text_is_gone_afterwards_also_that_of_one_that_was_killed(
+    setting: OwnSetting,
+) -> None:
+    setting.hand_over()
+    left = private_folder(own_cache(setting.state)) / "left.arrow"
+    left.write_text("patient 7")
+    personalise(setting.file, setting.config)
+    assert not own_cache(setting.state).exists()
+
+
+def test_two_at_once_are_one_too_many(setting: OwnSetting) -> None:
+    setting.hand_over()
+    folder = private_folder(setting.state / "personal")
+    with only_process(folder), pytest.raises(RunningError, match="another process"):
+        personalise(setting.file, setting.config)
+
+
+def test_it_works_beside_a_client_that_runs_and_opens_no_ledger(setting: OwnSetting) -> None:
+    setting.hand_over()
+    [path] = ledgers(setting.file).values()
+    before = path.read_bytes()
+    with only_process(setting.state), Ledger.open(path):
+        assert personalise(setting.file, setting.config).folder.exists()
+    assert path.read_bytes() == before
+
+
+def test_a_client_that_runs_is_left_its_disk(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    setting.hand_over()
+    monkeypatch.setattr(
+        "fedpriv_client.own.shutil.disk_usage", lambda _: SimpleNamespace(free=10**6)
+    )
+    with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
+        personalise(setting.file, setting.config)
+    assert personalise(setting.file, setting.config).folder.exists()
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> None:
+    setting.hand_over()
+    answer = invoke(setting, "personalise")
+    assert answer.exit_code == 0, answer.output
+    lines = answer.output.splitlines()
+    assert any(line.startswith("before: loss ") for line in lines)
+    assert any(line.startswith("rate 0.03, pass 3: loss ") for line in lines)
+    shown = " ".join(lines)
+    assert str(setting.state / "personal" / "job-1") in shown
+    assert "not to leave this house" in shown
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
+    setting.hand_over()
+    answer = invoke(setting, "personalise", "--alone", "--json")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    assert found["kind"] == "alone"
+    assert found["job"] == "job-1"
+    assert len(found["passes"]) == 4
+    assert found["best"] in found["passes"]
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_nothing_is_logged(setting: OwnSetting, caplog: pytest.LogCaptureFixture) -> None:
+    """What is shown is for the screen of the administrator; logs are collected elsewhere."""
+    caplog.set_level(0)
+    setting.hand_over()
+    caplog.clear()
+    answer = invoke(setting, "personalise")
+    assert answer.exit_code == 0
+    ours = [one for one in caplog.records if one.name.startswith("fedpriv")]
+    assert not ours

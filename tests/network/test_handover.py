@@ -1,0 +1,84 @@
+"""A finished job's adapter at real sites, and what one of them makes of it, unheard."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from network_federation import Federation
+
+from fedpriv.config.load import load_site
+from fedpriv.training.adapter import WEIGHTS, read_facts
+
+
+@pytest.mark.slow
+def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
+    federation: Federation,
+) -> None:
+    federation.only(2, needed=2)
+    file = federation.site_file(0)
+    text = file.read_text()
+    file.write_text(f"{text}\n[personal]\nrates = [3e-3]\nepochs = 2\n")
+    federation.change(file, 'path = "notes.jsonl"', 'path = "notes.jsonl"\nheld_out = 0.3')
+    server = federation.server()
+    clients = [federation.client(index) for index in range(2)]
+    assert server.wait(90) == 0, server.text
+    job = json.loads((federation.out / "run.json").read_text())["job_id"]
+    states = [load_site(federation.site_file(index)).site.state_dir for index in range(2)]
+    theirs = read_facts(federation.out / "adapter")
+    for client, state in zip(clients, states, strict=True):
+        client.until(f"its adapter is in {state / 'adapters' / job}")
+        ours = read_facts(state / "adapters" / job)
+        assert (ours.kind, ours.job) == ("federated", job)
+        assert ours.proposal.digest() == theirs.proposal.digest()
+        name = WEIGHTS
+        assert (state / "adapters" / job / name).read_bytes() == (
+            federation.out / "adapter" / name
+        ).read_bytes()
+    assert "did not hear of the adapter" not in server.text
+
+    reports = [path.read_bytes() for path in states[0].rglob("budget.json")]
+    made = federation.run("fedpriv-client", "personalise", "--config", str(file), name="own")
+    assert made.wait(60) == 0, made.text
+    folder = states[0] / "personal" / job
+    assert f"The adapter is in {folder}" in made.text
+    seen = federation.run("fedpriv-client", "evaluate", "--config", str(file), name="seen")
+    assert seen.wait(60) == 0, seen.text
+    assert (states[0] / "evaluation.html").exists()
+    assert clients[0].code is None
+    assert [path.read_bytes() for path in states[0].rglob("budget.json")] == reports
+    status = json.loads(federation.ask(0, "status", "--json").stdout)
+    found = [clients[0].text, server.text, json.dumps(status)]
+    found += [
+        path.read_text(errors="replace") for path in federation.out.rglob("*") if path.is_file()
+    ]
+    digest = read_facts(folder).weights_digest
+    for one in found:
+        assert "personalise" not in one
+        assert str(folder) not in one
+        assert digest not in one
+    federation.stop()
+
+
+@pytest.mark.slow
+def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
+    federation: Federation,
+) -> None:
+    federation.only(2, needed=1)
+    server = federation.server()
+    clients = [federation.client(index) for index in range(2)]
+    clients[1].until("slot 1,")
+    clients[1].kill()
+    assert server.wait(90) == 0, server.text
+    assert "site-1 did not hear of the adapter: send them the folder" in server.text
+    again = federation.server()
+    assert again.wait() == 0
+    assert str(federation.out / "adapter") in again.text
+    text = federation.site_file(1).read_text()
+    federation.site_file(1).write_text(f"{text}\n[personal]\nrates = [3e-3]\nepochs = 1\n")
+    clients[0].kill()
+    arguments = ["--config", str(federation.site_file(1)), "--adapter"]
+    made = federation.run(
+        "fedpriv-client", "personalise", *arguments, str(federation.out / "adapter"), name="own"
+    )
+    assert made.wait(60) == 0, made.text
