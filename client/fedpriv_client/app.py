@@ -80,7 +80,7 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
     except (OSError, FedprivError) as error:  # what was paid for leaves, its report with the next
         log.error("The budget report was not written: %s", error)
     log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
-    arrays = {name: Array(block) for name, block in encode(released.values, site.wire)}
+    arrays = {name: Array(block) for name, block in encode(released.values, site.wire(released))}
     return body, ArrayRecord(arrays, keep_input=False)
 
 

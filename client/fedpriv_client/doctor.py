@@ -173,8 +173,9 @@ def _disk(file: SiteFile, *, running: bool) -> str:
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
     machine.disk(folder, cached, "site.state_dir")
-    check_disk_space(settings, file.data.size, machine.free(folder) - cached)
-    needed = cached + sum(disk_space_needed(settings, file.data.size))
+    units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
+    check_disk_space(settings, units, machine.free(folder) - cached)
+    needed = cached + sum(disk_space_needed(settings, units))
     return machine.disk(folder, needed, "site.state_dir")
 
 

@@ -112,10 +112,12 @@ def read_own(
                 fix="Take them out of one of the two files.",
             )
         return OwnRecords(records, every, further)
-    share = held_out or 0.0
+    if held_out is None:
+        return OwnRecords(records, every, records.select([]))
+    share = held_out
     apart = [n for n in every if is_apart(records[n - 1], unit, share, HELD_OUT)]
     trained = sorted(set(every) - set(apart))
-    if share and not (apart and trained):
+    if not (apart and trained):
         raise DataError(
             f"a share of {share:g} leaves {len(trained)} rows to train on and {len(apart)} to test",
             file=source,
@@ -123,4 +125,5 @@ def read_own(
             value=share,
             fix="Choose another share, or name a file of records to test on.",
         )
-    return OwnRecords(records.select(trained), trained, records.select(apart))
+    parts = [records.select([n - 1 for n in rows]) for rows in (trained, apart)]
+    return OwnRecords(parts[0], trained, parts[1])

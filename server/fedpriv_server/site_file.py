@@ -29,7 +29,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         "epsilon": config.privacy.epsilon,
         "method": config.job.method,
         "sample_rate": config.privacy.sample_rate,
-        "steps": config.steps,
+        "steps": config.slots,
         "max_length": model.max_length,
         "r": config.lora.r,
     }
