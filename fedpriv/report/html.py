@@ -19,7 +19,7 @@ from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
-from fedpriv.report.figures import amount, duration, score, small, upper, when
+from fedpriv.report.figures import amount, duration, give_or_take, score, small, upper, when
 from fedpriv.report.rundir import Round, RunDirectory, read_run
 
 MENTIONED = 6  # sites that are listed by name where they agree
@@ -72,7 +72,12 @@ def write_report(run_dir: Path) -> Path:
         lstrip_blocks=True,
     )
     page.filters.update(
-        upper=upper, score=score, amount=amount, when=when, duration=duration, small=small
+        upper=upper,
+        score=score,
+        amount=amount,
+        when=when,
+        duration=duration,
+        small=small,
     )
     path = run_dir / "report.html"
     write_atomic(path, page.get_template("report.html.j2").render(_context(directory)))
@@ -100,6 +105,8 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "denoised": _denoised(rounds),
         "taken": _taken(rounds),
         "evolved": _evolved(rounds),
+        "looks": [row for row in rounds if row.held_out is not None],
+        "give_or_take": give_or_take,
         "totals": budget.totals(reports),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),

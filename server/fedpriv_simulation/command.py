@@ -17,7 +17,7 @@ from rich.table import Table
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.files import finite_json
-from fedpriv.report.figures import amount
+from fedpriv.report.figures import amount, give_or_take, look_line
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome
@@ -99,6 +99,9 @@ def _run(
             if not console.is_terminal:
                 number, of = metrics["round"], config.job.rounds
                 console.print(f"round {number:4}/{of}  {note}", highlight=False)
+        if metrics["held_out"] is not None:
+            text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
+            console.print(text, highlight=False, soft_wrap=True)
         bar.update(task, completed=metrics["round"], note=note)
 
     try:
@@ -155,6 +158,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "rounds": len(outcome.rounds),
         "before": outcome.baseline.as_dict(),
         "after": last,
+        "held_out": _last_look(outcome),
         "bytes_up": sum(row["bytes_up"] for row in outcome.rounds),
         "bytes_down": sum(row["bytes_down"] for row in outcome.rounds),
         "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
@@ -180,6 +184,11 @@ def _last_scores(outcome: Outcome) -> dict[str, float]:
     return outcome.baseline.as_dict()
 
 
+def _last_look(outcome: Outcome) -> dict[str, Any] | None:
+    looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
+    return looks[-1] if looks else None
+
+
 def show(outcome: Outcome, console: Console) -> None:
     """The closing tables."""
     figures = summary(outcome)
@@ -198,6 +207,8 @@ def show(outcome: Outcome, console: Console) -> None:
             form = ".3f" if key != "eval_accuracy" else ".1%"
             utility.add_row(name, format(before[key], form), format(after[key], form))
     console.print(utility)
+    if figures["held_out"] is not None:
+        console.print(_looked_at(figures["held_out"]))
     budget = Table(
         "site",
         "ε spent",
@@ -222,3 +233,18 @@ def show(outcome: Outcome, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _looked_at(look: dict[str, Any]) -> Table:
+    """The last look, by site."""
+    table = Table(
+        "site",
+        "loss",
+        "accuracy",
+        title="On the sites' own held-out records (± noise alone)",
+        title_justify="left",
+    )
+    for name, found in {"all": look, **look["sites"]}.items():
+        shown = [found[key] and give_or_take(**found[key]) for key in ("loss", "accuracy")]
+        table.add_row(name, *(text or found.get("status", "too few answers") for text in shown))
+    return table

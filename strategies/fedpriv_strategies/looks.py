@@ -45,14 +45,16 @@ class Look:
     Attributes:
         number: of the look, from 1.
         counted: sites that answered.
-        units: that were drawn on average, of all of them, in all steps of the look.
+        steps: of the plan that it took.
+        share: of the units, that was drawn in each.
         loss, accuracy: mean over the held-out units of these sites; None if they are too few.
         sites: each by itself.
     """
 
     number: int
     counted: int
-    units: float
+    steps: int
+    share: float
     loss: Estimate | None
     accuracy: Estimate | None
     sites: Mapping[str, SiteLook]
@@ -201,11 +203,10 @@ def _result(asked: _Asked) -> Look:
         name: SiteLook(state, *(mean([name]) if name in asked.found else ()))
         for name, state in asked.states.items()
     }
-    held = sum(offer.held_out_size or 0 for offer, _ in asked.found.values())
     loss = accuracy = None
     if asked.found and len(asked.found) >= rounds.min_sites:
         loss, accuracy = mean(asked.found)
     else:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
-    units = privacy.sample_rate * ranges.slots * held
-    return Look(asked.number, len(asked.found), units, loss, accuracy, sites)
+    counted, share = len(asked.found), privacy.sample_rate
+    return Look(asked.number, counted, ranges.slots, share, loss, accuracy, sites)
