@@ -248,7 +248,14 @@ class Job:
         self._looks, row = due, self.rounds[-1]
         loss, accuracy = row["eval_loss"], row["eval_accuracy"]
         if 0 <= loss <= MAX_RANGE:
-            found = look(self.strategy, due, Centres(loss=loss, accuracy=accuracy), grid)
+            found = look(
+                self.strategy,
+                due,
+                Centres(loss=loss, accuracy=accuracy),
+                grid,
+                min_sites=self.config.job.min_sites,
+                timeout=seconds(self.config.job.round_timeout),
+            )
             self.rounds[-1] = {**row, "held_out": found.as_dict()}
         else:
             log.warning("A look is left out: the loss on the server's own records is %s.", loss)

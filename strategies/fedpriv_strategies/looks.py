@@ -142,7 +142,9 @@ class _Asked:
         return post_process(read, blocks)
 
 
-def look(rounds: Rounds, number: int, centres: Centres, grid: Grid) -> Look:
+def look(
+    rounds: Rounds, number: int, centres: Centres, grid: Grid, *, min_sites: int, timeout: float
+) -> Look:
     """Ask every site for a look at its held-out records with the values that there are now.
 
     What is asked again, after an interruption, has to be the same question: sites then send the
@@ -153,6 +155,8 @@ def look(rounds: Rounds, number: int, centres: Centres, grid: Grid) -> Look:
         rounds: of the job, with the sites' terms.
         number: of the look, from 1.
         centres: the server's own scores of these values.
+        min_sites: how many have to answer for it to count.
+        timeout: seconds to wait for them.
 
     Privacy:
         Post-processing of what sites released.
@@ -167,18 +171,17 @@ def look(rounds: Rounds, number: int, centres: Centres, grid: Grid) -> Look:
         if not left:
             break
         messages = asked.requests(left)
-        nodes = {}
-        replies = grid.send_and_receive(messages, timeout=rounds.timeout)
+        replies = grid.send_and_receive(messages, timeout=timeout)
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             if not asked.take(reply, offers[node]):
                 left.remove(node)
-    return _result(asked)
+    return _result(asked, min_sites)
 
 
-def _result(asked: _Asked) -> Look:
-    rounds, proposal = asked.rounds, asked.rounds.proposal
+def _result(asked: _Asked, min_sites: int) -> Look:
+    proposal = asked.rounds.proposal
     ranges, privacy = proposal.evaluation, proposal.privacy
     assert ranges is not None
 
@@ -204,7 +207,7 @@ def _result(asked: _Asked) -> Look:
         for name, state in asked.states.items()
     }
     loss = accuracy = None
-    if asked.found and len(asked.found) >= rounds.min_sites:
+    if asked.found and len(asked.found) >= min_sites:
         loss, accuracy = mean(asked.found)
     else:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)

@@ -97,8 +97,6 @@ class Rounds:
         offers: node → the site's terms.
         refused: node → why it made none. Who is taken out is asked again.
         heads: site → the newest ledger head seen of it, sent back to it as a witness.
-        min_sites: how many have to answer.
-        timeout: seconds to wait for them.
         outcome: of the last round.
     """
 
@@ -121,8 +119,8 @@ class Rounds:
         self.refused: dict[int, Refusal] = {}
         self.heads: dict[str, Head] = dict(heads or {})
         self.outcome = RoundOutcome()
-        self._sites, self.min_sites, self._site_of = sites, min_sites, site_of
-        self.timeout = timeout
+        self._sites, self._min_sites, self._site_of = sites, min_sites, site_of
+        self._timeout = timeout
         self._pauses: dict[int, tuple[int, int]] = {}  # rounds not to ask a node, and after that
         self._sent: list[Metadata] = []
         self._held: dict[int, str] = {}  # node → digest of its public records
@@ -141,7 +139,7 @@ class Rounds:
         new = self._to_ask(grid.get_node_ids())
         messages = [message(self.proposal, node, QUERY, "0") for node in new]
         # The first time a site loads its model; later nobody waits for those who come late.
-        patience = LATE if len(self.offers) >= self.min_sites else self.timeout
+        patience = LATE if len(self.offers) >= self._min_sites else self._timeout
         replies = grid.send_and_receive(messages, timeout=patience) if messages else []
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
         for reply in replies:
@@ -160,13 +158,13 @@ class Rounds:
                 log.info("Site %s takes no part for now: %s", self._name(node), answer.reason)
             else:
                 self.refused[node] = answer
-        if len(self.offers) < self.min_sites:
+        if len(self.offers) < self._min_sites:
             refused = {self._name(node): self.refused[node].reason for node in self.refused}
             reasons = ", ".join(f"{name}: {refused[name]}" for name in sorted(refused))
             raise RoundError(
-                f"{len(self.offers)} sites accept the job, {self.min_sites} are needed"
+                f"{len(self.offers)} sites accept the job, {self._min_sites} are needed"
                 f" (job.min_sites). Refused: {reasons or 'none answered'}.",
-                may_heal=self._sites - len(self.refused) >= self.min_sites,
+                may_heal=self._sites - len(self.refused) >= self._min_sites,
             )
 
     def _accept(self, node: int, offer: Offer) -> None:
@@ -180,7 +178,7 @@ class Rounds:
         asked = []
         for node in silent:
             left, pause = self._pauses.get(node, (0, 1))
-            if left and len(self.offers) >= self.min_sites:
+            if left and len(self.offers) >= self._min_sites:
                 self._pauses[node] = (left - 1, pause)
             else:
                 self._pauses[node] = (pause, min(2 * pause, 64))
@@ -234,7 +232,7 @@ class Rounds:
         """
         self.propose(grid)  # to who came since
         asked = self.requests(number, grid)
-        replies = grid.send_and_receive(asked, timeout=self.timeout)
+        replies = grid.send_and_receive(asked, timeout=self._timeout)
         del asked  # a vector's worth of memory, while replies are added up
         self.take(number, replies)
 
@@ -300,12 +298,12 @@ class Rounds:
             outcome.sites[offer.site] = SiteRound(
                 "ok", offer.noise_multiplier, answer.epsilon_spent, answer.epsilon_committed
             )
-        if mean.sites < self.min_sites:
+        if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
             raise RoundError(
-                f"Round {number}: {mean.sites} usable replies, {self.min_sites} are needed"
+                f"Round {number}: {mean.sites} usable replies, {self._min_sites} are needed"
                 f" (job.min_sites). {states}.",
-                may_heal=self._sites - hopeless >= self.min_sites,
+                may_heal=self._sites - hopeless >= self._min_sites,
             )
         noise, units = mean.noise_variance, mean.units  # of what is taken next
         self._move(number, Aggregate(mean.take(), noise, units))
