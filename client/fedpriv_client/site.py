@@ -297,14 +297,12 @@ class Site:
         )
         return reply, released
 
-    def wire(self, released: Released) -> Wire:
-        """How a release of the job in hand travels; what was released is rounded for free.
-
-        The two values of a look are of different sizes, and are not rounded together.
-        """
+    @property
+    def wire(self) -> Wire:
+        """How the vectors of the job in hand travel; what was released is rounded for free."""
         if self._job is None:
             raise ProtocolError("This site has made no offer.")
-        return "float32" if isinstance(released, HeldOutSum) else self._job.proposal.wire
+        return self._job.proposal.wire
 
     def close(self) -> None:
         """Remove the clear text of the records, and give the ledger back, in this order: whoever

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,17 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, StepFailedError
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.protocol import Centres, StepRequest
 from fedpriv.report.html import write_report
+from fedpriv.training.pool import WorkerPool
+from fedpriv_client.app import client_app
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
-from fedpriv_simulation.simulate import simulate
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.inline import InlineGrid
+from fedpriv_simulation.simulate import Progress, simulate
+from fedpriv_simulation.sites import Sites
+from fedpriv_strategies.messages import TRAIN, as_arrays, message
 
 Make = Callable[..., Any]
 LOOKS = ["evaluation.sites.looks=2", "evaluation.sites.slots=3"]
@@ -38,8 +46,14 @@ def slots_of(out: Path, job: str, site: str = "site-0") -> list[tuple[int, bool]
 
 @pytest.mark.parametrize(
     "more",
-    [(), ("job.sync=2", "optimizer.schedule=linear"), ("privacy.numerics=strict",)],
-    ids=["sync-1", "sync-2", "strict"],
+    [
+        (),
+        ("job.sync=2", "optimizer.schedule=linear"),
+        ("privacy.numerics=strict",),
+        ("job.wire=int8",),
+        ("job.method=pe-sgd", "synthetic.size=6", "synthetic.generator.kind=model"),
+    ],
+    ids=["sync-1", "sync-2", "strict", "int8", "pe-sgd"],
 )
 def test_looks_are_paid_from_the_same_plan_and_kept(
     federation: Make, tmp_path: Path, more: tuple[str, ...]
@@ -161,3 +175,56 @@ def test_the_report_says_what_was_seen_and_how_sure_that_is(
     assert "a random 30% of the units" in words
     assert "the deviation is that of the noise alone" in words
     assert "site-1, after round 2" in words
+
+
+def test_what_a_look_leaves_does_not_depend_on_records_but_for_two_values(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Law 1: two populations, the same request; every other field of the answers is equal."""
+    file = federation(rounds=1)
+    config = load_job(file, [*LOOKS, "evaluation.sites.looks=1", *shared()])
+    rows = (file.parent / "site-0.jsonl").read_text().splitlines()
+    (file.parent / "site-1.jsonl").write_text("\n".join(rows[:-9]) + "\n")  # fewer records
+    directory = RunDirectory.create(tmp_path / "run", config, insecure_seed=None)
+    pool = WorkerPool()
+    job = Job(config, directory, pool)
+    sites = Sites(config, directory.path, None, job.proposal.base_digest, 10**6)
+    seen = []
+    for section in config.sites:
+        site = sites.open(section, pool)
+        offer = site.consider(job.proposal)
+        asked = StepRequest(
+            job_id=job.proposal.job_id, slot=1, centres=Centres(loss=5.0, accuracy=0.1)
+        )
+        with InlineGrid({2: client_app(site)}, 1) as grid:
+            arrays = as_arrays(job.update.vector)
+            [reply] = grid.send_and_receive([message(asked, 2, TRAIN, "1", arrays)], timeout=60)
+        assert set(reply.content) == {"fedpriv", "arrays"}
+        assert set(reply.content["fedpriv"]) == {"body"}
+        assert set(reply.content["arrays"]) == {"000000"}
+        assert reply.content["arrays"]["000000"].shape == (2,)
+        answers = [offer.model_dump(), json.loads(reply.content["fedpriv"]["body"])]
+        theirs = {"site", "dataset_id", "ledger_head"}
+        seen.append([{k: v for k, v in a.items() if k not in theirs} for a in answers])
+        site.close()
+    assert seen[0] == seen[1]
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(federation: Make, tmp_path: Path) -> None:
+    """With a seed: the same looks, and the same model, whenever it stopped."""
+    file = federation(rounds=3)
+    whole = run(file, tmp_path / "whole", insecure_seed=1)
+
+    def stop(metrics: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with suppress(KeyboardInterrupt):
+            resume = (tmp_path / "parts").exists()
+            stopping = Progress(round_done=stop)
+            parts = tmp_path / "parts"
+            run(file, parts, insecure_seed=1, resume=resume, progress=stopping)
+    outcome = run(file, tmp_path / "parts", insecure_seed=1, resume=True)
+    looks = [[row["held_out"] for row in one.rounds] for one in (whole, outcome)]
+    assert looks[0] == looks[1]
+    assert [row["eval_loss"] for row in whole.rounds] == [r["eval_loss"] for r in outcome.rounds]

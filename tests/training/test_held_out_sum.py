@@ -126,7 +126,8 @@ def test_many_small_samples_estimate_the_mean(make_worker: Make, pay: Make) -> N
         drawn = math.sqrt(rate * (1 - rate) * squares / slots) / (rate * len(UNITS))
         mean = sum(values) / len(values)
         assert abs(one.mean - mean) < 4 * math.hypot(drawn, one.deviation)
-        assert abs(one.mean - centre) > 6 * math.hypot(drawn, one.deviation) or centre == 0.1
+        if centre == CENTRES.loss:  # which is far enough from the truth to be told from it
+            assert abs(one.mean - centre) > 6 * math.hypot(drawn, one.deviation)
 
 
 def test_a_look_adds_up_steps_with_a_sample_and_noise_of_their_own(
