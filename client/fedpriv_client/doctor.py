@@ -211,6 +211,17 @@ def _cost(verdict: Verdict) -> str:
     return (
         f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
         f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
+        f"{_looks(verdict)}"
+    )
+
+
+def _looks(verdict: Verdict) -> str:
+    """What of a plan's cost its looks at held-out records are."""
+    if verdict.without_looks is None:
+        return ""
+    return (
+        f"; {verdict.look_steps} of the steps look at held-out records, and the others alone"
+        f" would cost ε = {verdict.without_looks:.3f}"
     )
 
 
