@@ -51,6 +51,10 @@ class LooksSection(Section):
         """How many looks there are up to a round, that round included."""
         return number * self.looks // rounds
 
+    def after(self, look: int, rounds: int) -> int:
+        """The round after which a look is, both from 1."""
+        return -(-look * rounds // self.looks)
+
 
 def held_out_units(held_out: Path | float | None, size: int, stated: int | None) -> int | None:
     """The declared number of units that a site keeps apart; None if nobody has declared one.

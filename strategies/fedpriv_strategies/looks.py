@@ -81,6 +81,13 @@ class _Asked:
         assert proposal.evaluation is not None
         return proposal.training_steps + (self.number - 1) * proposal.evaluation.slots
 
+    @property
+    def group(self) -> str:
+        """That of the round before: a site that has requests of both waiting answers the newer."""
+        proposal = self.rounds.proposal
+        assert proposal.evaluation is not None
+        return str(proposal.evaluation.after(self.number, proposal.rounds))
+
     def requests(self, nodes: Iterable[int]) -> list[Message]:
         """The same question to every node; one that answered before gives the same reply."""
         rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
@@ -94,7 +101,7 @@ class _Asked:
                 witness_rows=seen.rows,
                 witness_head=seen.hash,
             )
-            messages.append(message(request, node, TRAIN, f"look {self.number}", arrays))
+            messages.append(message(request, node, TRAIN, self.group, arrays))
         return messages
 
     def take(self, reply: Message, offer: Offer) -> bool:
