@@ -148,7 +148,7 @@ def test_one_unit_moves_a_look_by_at_most_the_bound(
 ) -> None:
     worker = make_worker()
     narrow = LooksSection(looks=1, loss_range=1e-6, accuracy_range=1e-6)
-    method = Distances(narrow, Centres(loss=centre, accuracy=0.0))
+    method = Distances(narrow, Centres(loss=centre, accuracy=0.5))
     for unit in UNITS:
         found = method.clipped_sum(worker, [unit], worker.initial, CLIP, numerics)
         value = found.value.double() * (found.grid.step if found.grid else 1.0)
