@@ -46,7 +46,8 @@ def look_line(look: Mapping[str, Any] | None) -> str:
     if look["loss"] is None:
         return "too few sites answered a look at their held-out records"
     shown = (f"{key} {give_or_take(**look[key])}" for key in ("loss", "accuracy"))
-    return f"at {look['counted']} sites held-out {', '.join(shown)} (noise alone)"
+    sites = "1 site" if look["counted"] == 1 else f"{look['counted']} sites"
+    return f"on held-out records of {sites}, {', '.join(shown)} (noise alone)"
 
 
 def amount(count: float) -> str:
