@@ -20,7 +20,7 @@ from fedpriv.files import write_atomic
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import amount, duration, give_or_take, score, small, upper, when
-from fedpriv.report.rundir import Round, RunDirectory, read_run
+from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
 MENTIONED = 6  # sites that are listed by name where they agree
 RULES = {
@@ -89,6 +89,8 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
     from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
+    looks = [row.held_out for row in rounds if row.held_out is not None]
+    moved: list[Round | Look] = [*rounds, *looks]
     sites = [_site_view(report, rounds) for report in reports]
     worst = max(sites, key=lambda site: site.report.epsilon_committed, default=None)
     return {
@@ -99,8 +101,8 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "silent": [n for n in directory.site_names if n not in {r.site for r in reports}],
         "scores": _scores(directory),
         "evaluated": directory.last_evaluation,
-        "bytes_up": sum(row.bytes_up for row in rounds),
-        "bytes_down": sum(row.bytes_down for row in rounds),
+        "bytes_up": sum(one.bytes_up for one in moved),
+        "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds for row in rounds),
         "denoised": _denoised(rounds),
         "taken": _taken(rounds),

@@ -120,6 +120,8 @@ class Look(SiteLook):
     steps: int = Field(ge=1)
     share: float = Field(gt=0, le=1)
     sites: dict[str, SiteLook]
+    bytes_up: int = Field(0, ge=0)
+    bytes_down: int = Field(0, ge=0)
 
 
 class Round(Evaluation):

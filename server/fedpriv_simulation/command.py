@@ -151,6 +151,8 @@ def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
 def summary(outcome: Outcome) -> dict[str, Any]:
     """The outcome as JSON."""
     last = _last_scores(outcome)
+    looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
+    moved = [*outcome.rounds, *looks]
     return {
         "run": str(outcome.run.path),
         "job_id": outcome.run.info["job_id"],
@@ -158,9 +160,9 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "rounds": len(outcome.rounds),
         "before": outcome.baseline.as_dict(),
         "after": last,
-        "held_out": _last_look(outcome),
-        "bytes_up": sum(row["bytes_up"] for row in outcome.rounds),
-        "bytes_down": sum(row["bytes_down"] for row in outcome.rounds),
+        "held_out": looks[-1] if looks else None,
+        "bytes_up": sum(row["bytes_up"] for row in moved),
+        "bytes_down": sum(row["bytes_down"] for row in moved),
         "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
         "sites": {
             name: {
@@ -182,11 +184,6 @@ def _last_scores(outcome: Outcome) -> dict[str, float]:
         if row["eval_loss"] is not None:
             return {key: row[key] for key in keys if row.get(key) is not None}
     return outcome.baseline.as_dict()
-
-
-def _last_look(outcome: Outcome) -> dict[str, Any] | None:
-    looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
-    return looks[-1] if looks else None
 
 
 def show(outcome: Outcome, console: Console) -> None:

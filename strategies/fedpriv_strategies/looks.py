@@ -18,7 +18,15 @@ from fedpriv.training.held_out_sum import SIZE, Estimate, estimates
 from fedpriv.training.released import HeldOutSum
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteSum
-from fedpriv_strategies.messages import TRAIN, answer_of, as_arrays, as_blocks, message
+from fedpriv_strategies.messages import (
+    TRAIN,
+    answer_of,
+    as_arrays,
+    as_blocks,
+    body_bytes,
+    message,
+    payload_bytes,
+)
 from fedpriv_strategies.rounds import HEALING, Rounds
 
 log = logging.getLogger(__name__)
@@ -49,6 +57,7 @@ class Look:
         share: of the units, that was drawn in each.
         loss, accuracy: mean over the held-out units of these sites; None if they are too few.
         sites: each by itself.
+        bytes_up, bytes_down: of its messages.
     """
 
     number: int
@@ -58,6 +67,8 @@ class Look:
     loss: Estimate | None
     accuracy: Estimate | None
     sites: Mapping[str, SiteLook]
+    bytes_up: int
+    bytes_down: int
 
     def as_dict(self) -> dict[str, object]:
         """As it is written."""
@@ -73,6 +84,8 @@ class _Asked:
     centres: Centres
     found: dict[str, tuple[Offer, Privatised[Vector]]]
     states: dict[str, str]
+    bytes_up: int = 0
+    bytes_down: int = 0
 
     @property
     def first(self) -> int:
@@ -102,11 +115,13 @@ class _Asked:
                 witness_head=seen.hash,
             )
             messages.append(message(request, node, TRAIN, self.group, arrays))
+        self.bytes_down += payload_bytes(messages)
         return messages
 
     def take(self, reply: Message, offer: Offer) -> bool:
         """Count a reply in, or note why not; whether another try may bring a better one."""
-        site, heals = offer.site, False
+        site = offer.site
+        self.bytes_up += body_bytes(reply)
         try:
             answer = answer_of(reply, StepReply)
             if isinstance(answer, Refusal):
@@ -118,7 +133,7 @@ class _Asked:
         except (ProtocolError, RoundError) as error:
             log.warning("Site %s: its look was not used: %s", site, error)
             self.states[site] = "unusable"
-        return heals
+        return False
 
     def _total(self, answer: StepReply, reply: Message, offer: Offer) -> Privatised[Vector]:
         """The values (2,) in a reply.
@@ -146,7 +161,10 @@ class _Asked:
                 raise ProtocolError("It is larger than clipped vectors and noise can be.")
             return values
 
-        return post_process(read, blocks)
+        try:
+            return post_process(read, blocks)
+        finally:
+            self.bytes_up += blocks.value.bytes_read
 
 
 def look(
@@ -218,5 +236,14 @@ def _result(asked: _Asked, min_sites: int) -> Look:
         loss, accuracy = mean(asked.found)
     else:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
-    counted, share = len(asked.found), privacy.sample_rate
-    return Look(asked.number, counted, ranges.slots, share, loss, accuracy, sites)
+    return Look(
+        number=asked.number,
+        counted=len(asked.found),
+        steps=ranges.slots,
+        share=privacy.sample_rate,
+        loss=loss,
+        accuracy=accuracy,
+        sites=sites,
+        bytes_up=asked.bytes_up,
+        bytes_down=asked.bytes_down,
+    )

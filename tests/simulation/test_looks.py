@@ -228,3 +228,17 @@ def test_an_interrupted_run_ends_as_one_that_was_not(federation: Make, tmp_path:
     looks = [[row["held_out"] for row in one.rounds] for one in (whole, outcome)]
     assert looks[0] == looks[1]
     assert [row["eval_loss"] for row in whole.rounds] == [r["eval_loss"] for r in outcome.rounds]
+
+
+def test_held_out_records_are_no_public_ones(federation: Make, tmp_path: Path) -> None:
+    """Not as a copy either: the server's scores on them would be a look that nobody paid for."""
+    file = federation(rounds=1, public=False)
+    (file.parent / "more.jsonl").write_text((file.parent / "held-out.jsonl").read_text() + "\n")
+    own = ['sites.site-1.held_out="more.jsonl"', "sites.site-1.held_out_size=24"]
+    rows = [{"note": f"more {i} words", "patient": 500 + i} for i in range(9)]
+    (file.parent / "kept.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = load_job(file, own)
+    with pytest.raises(ConfigError, match=r"evaluation\.data: holds 24 of 24 .* site-1"):
+        simulate(config, tmp_path / "a", source=file)
+    other = load_job(file, ['sites.site-1.held_out="kept.jsonl"', own[1]])
+    simulate(other, tmp_path / "b", source=file)

@@ -130,6 +130,7 @@ def test_a_look_asks_for_slots_after_those_of_all_rounds(number: int) -> None:
     assert found.loss.mean == pytest.approx(site.loss.mean)
     both = 2.0 * math.sqrt(1 + 4) * 0.5 * 2 / (2 * expected)
     assert found.loss.deviation == pytest.approx(both)
+    assert found.bytes_up > 2 * 2 * 4 and found.bytes_down > 2 * SIZE * 4
     assert rounds.heads == {name: Head(7, "1" * 64) for name in ("site-1", "site-2")}
 
 
