@@ -72,8 +72,9 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
+    from fedpriv.training.adapter import OWN_KINDS
     from fedpriv_client.own import own_cache
-    from fedpriv_client.site_settings import OWN_KINDS, own_adapters
+    from fedpriv_client.site_settings import own_adapters
 
     state = file.site.state_dir
     folders = [own_adapters(state, kind) for kind in OWN_KINDS]
