@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from client_setting import Setting, request
 
+from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
-from fedpriv.protocol import Centres, Proposal, StepRequest
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest
 from fedpriv.training.held_out_sum import Distances
 from fedpriv.training.unit_sum import Unit
+from fedpriv_client import site as module
 from fedpriv_client.site import Site
 
 Make = Callable[..., Any]
@@ -105,8 +108,6 @@ def test_a_look_is_at_held_out_units_only_and_a_round_at_the_others(
 
         monkeypatch.setattr(kind, "clipped_sum", noted)
 
-    from fedpriv.methods.dp_lora.site import DpLora
-
     noting(DpLora, "round")
     noting(Distances, "look")
     site = setting.open()
@@ -189,8 +190,6 @@ def test_a_look_begins_where_the_plan_has_one(setting: HeldOut, wrong: StepReque
 def test_disk_space_for_held_out_records_is_reserved_at_the_start(
     setting: HeldOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedpriv_client import site as module
-
     asked: list[int] = []
     reserve = module.reserve_disk_space
 
@@ -234,3 +233,24 @@ def test_centres_are_finite_and_bounded(field: str, value: str) -> None:
     assert old in body
     with pytest.raises(FedprivError, match="StepRequest"):
         StepRequest.parse(body.replace(old, f'"{field}":{value}'))
+
+
+def test_the_rate_of_local_steps_falls_over_the_steps_that_train(
+    setting: HeldOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks are steps of the plan, and none of training: with them nothing is trained otherwise."""
+    seen: list[tuple[int, int]] = []
+
+    def noted(optimizer: Any, number: int, steps: int) -> float:
+        seen.append((number, steps))
+        return 1e-3
+
+    monkeypatch.setattr("fedpriv.training.local_steps.learning_rate", noted)
+    local = LocalSteps(count=2, optimizer=OptimizerSection(), denoise=DenoiseSection())
+    site = setting.open()
+    site.consider(setting.looking.model_copy(update={"local": local}))
+    site.step(request(2), setting.vector)
+    reply, _ = site.step(asks(), setting.vector)
+    assert seen == [(3, 4), (4, 4)]
+    assert reply.kind == "held-out-sum"
+    site.close()
