@@ -37,6 +37,8 @@ messages can hold paths, column names and values of the site.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_VALUE = 500  # characters of a value in a message
@@ -250,3 +252,19 @@ class SlotError(LedgerError):
     """The slot is outside the plan, or was used for another request."""
 
     code = "slot"
+
+
+@contextmanager
+def naming(source: Path, key: str | None = None) -> Iterator[None]:
+    """Say in which file the cause of an error stands, where the error does not know."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.file is not None:
+            raise
+        raise type(error)(
+            error.problem, file=source, key=error.key, value=error.value, fix=error.fix
+        ) from error
+    except FedprivError as error:
+        error.args = (": ".join(str(part) for part in (source, key, error) if part),)
+        raise

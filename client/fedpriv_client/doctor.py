@@ -73,7 +73,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
     from fedpriv.training.adapter import OWN_KINDS
-    from fedpriv_client.own import own_cache
+    from fedpriv_client.own import own_cache, work_folder
     from fedpriv_client.site_settings import own_adapters
 
     state = file.site.state_dir
@@ -85,7 +85,7 @@ def _own_models(file: SiteFile) -> list[Finding]:
         text = f"{where}: trained on this site's records without privacy: not to leave this house"
         findings.append(Finding("own models", True, text))
     cache = own_cache(state)
-    if cache.exists() and not is_running(own_adapters(state, "personal")):
+    if cache.exists() and not is_running(work_folder(state)):
         text = (
             f"{cache}: holds clear text of records, of a command that was killed. Remove it, or run"
             " fedpriv-client personalise or evaluate again"

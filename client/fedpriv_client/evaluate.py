@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
-from fedpriv.personal.evaluation import GENERATED, MEANING, Evaluation, evaluate, one_label
+from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.page import write_page
-from fedpriv.personal.records import own_examples
+from fedpriv.personal.records import to_test_on
 from fedpriv.report.figures import score
 from fedpriv.training.adapter import OwnKind, read_facts, read_values
 from fedpriv.training.worker import Worker
@@ -62,31 +62,20 @@ def own_view(
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
         spec = chosen.spec
-        examples, _ = own_examples(records, spec, worker.base.tokenizer)
-        if not examples:
-            raise DataError(
-                "holds nothing to test on: no held-out record has a token to predict",
-                file=config,
-                key="data.held_out",
-                value=str(file.data.held_out),
-                fix="Choose a larger share, or name another file.",
-            )
+        with naming(config):
+            examples = to_test_on(records, spec, worker.base.tokenizer, key="data.held_out")
         models, notes = _models(chosen, worker, file)
-        if note := one_label(examples, spec.labels):
-            notes.append(note)
-        prompts = "prompt" in spec.columns
-        rows = evaluate(
-            worker, examples, models, prompts=prompts, told=lambda name: say(f"Looking at: {name}")
+        return evaluate(
+            worker,
+            examples,
+            models,
+            spec,
+            site=chosen.settings.name,
+            job=chosen.facts.job,
+            records=len(records),
+            notes=notes,
+            told=lambda name: say(f"Looking at: {name}"),
         )
-    return Evaluation(
-        site=chosen.settings.name,
-        job=chosen.facts.job,
-        task=spec.task,
-        records=len(records),
-        generated=min(GENERATED, len(examples)) if prompts else 0,
-        rows=rows,
-        notes=tuple(notes),
-    )
 
 
 def _models(

@@ -24,7 +24,7 @@ from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import disk_space_needed, megabytes
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
-from fedpriv_client.site_settings import SiteSettings, adapters_folder, own_adapters
+from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
         private_folder(settings.state_dir)
-        folder = private_folder(own_adapters(settings.state_dir, "personal"))
-        stack.enter_context(only_process(folder))
+        stack.enter_context(only_process(private_folder(work_folder(settings.state_dir))))
         _check_room(settings)
         cache = own_cache(settings.state_dir)
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
@@ -131,9 +130,14 @@ def shown_held_out(file: SiteFile) -> str | None:
     return None if file.data.held_out is None else str(file.data.held_out)
 
 
+def work_folder(state_dir: Path) -> Path:
+    """Where one command at a time is at work."""
+    return state_dir / "personal-work"
+
+
 def own_cache(state_dir: Path) -> Path:
     """Where clear text of records is meanwhile; not where the site's process has its own."""
-    return state_dir / "personal-cache"
+    return work_folder(state_dir) / "cache"
 
 
 def _newest(folder: Path) -> Path:

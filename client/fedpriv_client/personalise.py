@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import DataError
+from fedpriv.errors import naming
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
-from fedpriv.personal.records import own_examples
+from fedpriv.personal.records import to_train_on
 from fedpriv.personal.training import Epoch, Personal, train_alone
 from fedpriv.training.adapter import OwnKind, read_values
 from fedpriv_client.own import federated, opened
@@ -82,15 +82,8 @@ def personalise(
         worker, spec = own.worker, chosen.spec
         start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
         tokenizer, share = worker.base.tokenizer, file.personal.validation
-        training, validation = own_examples(own.records.training, spec, tokenizer, validation=share)
-        if not training or not validation:
-            raise DataError(
-                f"leaves {len(training)} examples to train on and {len(validation)} to stop by",
-                file=config,
-                key="personal.validation",
-                value=share,
-                fix="Choose another share. At least one unit is needed for each.",
-            )
+        with naming(config):
+            training, validation = to_train_on(own.records, spec, tokenizer, validation=share)
         say(f"Training on {len(training)} examples, stopping by {len(validation)}")
         made = train_alone(worker, start, training, validation, file.personal, told=told)
         folder = write_own_adapter(

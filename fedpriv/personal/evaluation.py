@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedpriv.data.encode import Example
+from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import Rouge, completions, references, rouge
 from fedpriv.training.scores import Scores, score
@@ -91,21 +92,27 @@ def evaluate(
     worker: Worker,
     examples: Sequence[Example],
     models: Mapping[str, Vector],
+    spec: DataSpec,
     *,
-    prompts: bool,
+    site: str,
+    job: str,
+    records: int,
+    notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
-) -> tuple[Row, ...]:
-    """The rows of models, given by their trained values (P,).
+) -> Evaluation:
+    """Look at models, given by their trained values (P,).
 
     Args:
         examples: of held-out records, at least one.
-        prompts: they are prompts with completions.
+        spec: how the records were prepared.
+        records: how many they are.
+        notes: what else there is to know.
         told: of each model before it is looked at.
 
     Privacy:
         Computed from raw records, so it is for the site alone.
     """
-    answered = list(examples[:GENERATED]) if prompts else []
+    answered = list(examples[:GENERATED]) if "prompt" in spec.columns else []
     expected = references(worker, answered)
     rows = []
     for name, values in models.items():
@@ -113,7 +120,16 @@ def evaluate(
         found = score(worker, examples, values)
         made = rouge(completions(worker, answered, values), expected) if answered else None
         rows.append(Row(name, found, made))
-    return tuple(rows)
+    note = one_label(examples, spec.labels)
+    return Evaluation(
+        site=site,
+        job=job,
+        task=spec.task,
+        records=records,
+        generated=len(answered),
+        rows=tuple(rows),
+        notes=(*notes, *([] if note is None else [note])),
+    )
 
 
 def one_label(examples: Sequence[Example], labels: Sequence[str]) -> str | None:

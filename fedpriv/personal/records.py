@@ -7,12 +7,54 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.encode import Example, encode_record
-from fedpriv.data.held_out import VALIDATION, is_apart
+from fedpriv.data.held_out import VALIDATION, OwnRecords, is_apart
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
+from fedpriv.errors import DataError
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PreTrainedTokenizerBase
+
+
+def to_train_on(
+    own: OwnRecords, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, *, validation: float
+) -> tuple[list[Example], list[Example]]:
+    """The examples that a site's own training learns from, and those that it stops by.
+
+    Raises:
+        DataError: there are none of one of the two.
+    """
+    parts = own_examples(own.training, spec, tokenizer, validation=validation)
+    if not all(parts):
+        raise DataError(
+            f"leaves {len(parts[0])} examples to train on and {len(parts[1])} to stop by",
+            key="personal.validation",
+            value=validation,
+            fix="Choose another share. At least one unit is needed for each.",
+        )
+    return parts
+
+
+def to_test_on(
+    records: datasets.Dataset, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, *, key: str
+) -> list[Example]:
+    """The examples of held-out records.
+
+    Args:
+        key: the setting that names them, for the message.
+
+    Raises:
+        DataError: there are none.
+    """
+    examples, _ = own_examples(records, spec, tokenizer)
+    if not examples:
+        raise DataError(
+            "holds nothing to test on: no held-out record has a token to predict",
+            key=key,
+            fix="Choose a larger share, or name another file.",
+        )
+    return examples
 
 
 def own_examples(

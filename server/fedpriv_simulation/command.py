@@ -16,8 +16,11 @@ from rich.table import Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.figures import amount, give_or_take, look_line
+
+MODELS = ("base", "federated", "alone", "personal")
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome
@@ -35,6 +38,12 @@ def simulate(
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Short for --set job.rounds=N.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    personal: Annotated[
+        bool,
+        typer.Option(
+            "--personal", help="Afterwards each site trains by itself, from the adapter and alone."
+        ),
+    ] = False,
     insecure_seed: Annotated[
         int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
     ] = None,
@@ -49,11 +58,57 @@ def simulate(
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         out = Path("runs") / f"{config.job.name}-{stamp}"
     console = Console(stderr=as_json)
-    outcome = _run(config, out, file or EMBEDDED, resume, insecure_seed, console)
+    source = file or EMBEDDED
+    if personal:
+        _check_held_out(config, source)
+    outcome = _run(config, out, source, resume, insecure_seed, console)
     if as_json:
         print(json.dumps(finite_json(summary(outcome)), indent=2))
     else:
         show(outcome, console)
+    if personal:
+        _personalise(config, outcome, source, console)
+
+
+def _check_held_out(config: JobConfig, source: Path) -> None:
+    """Check that every site keeps records apart, before anything is computed.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    for site in config.sites:
+        if site.held_out is None:
+            raise ConfigError(
+                "is missing, and --personal tests each site's models on its own records",
+                file=source,
+                key=f"sites.{site.name}.held_out",
+                fix="Keep a share of its units apart, such as held_out = 0.2, or name a file.",
+            )
+
+
+def _personalise(config: JobConfig, outcome: Outcome, source: Path, console: Console) -> None:
+    """What a site would see on a screen of its own: here, of public records alone."""
+    from fedpriv_simulation.own_models import own_models
+
+    with (
+        console.status("Loading") if console.is_terminal else nullcontext() as status,
+        naming(source),
+    ):
+        say = console.print if status is None else status.update
+        found = own_models(config, outcome.run.path, say)
+    if config.job.data_is_public:
+        table = Table("site", *MODELS, title="Loss on each site's own held-out records")
+        table.title_justify = "left"
+        for name, evaluation in found.items():
+            losses = {row.name: f"{row.scores.eval_loss:.3f}" for row in evaluation.rows}
+            table.add_row(name, *(losses[model] for model in MODELS))
+        console.print(table)
+    console.print(
+        f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
+        f"{outcome.run.private_folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
-from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
+from fedpriv.errors import ConfigError, LedgerInUseError, naming
 from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
 from fedpriv.training.pool import WorkerPool
@@ -122,7 +122,7 @@ def _simulate(
 ) -> Outcome:
     with contextlib.ExitStack() as stack:
         progress.preparing("Loading the model")
-        with _naming(source):
+        with naming(source):
             pool = pool or WorkerPool(workers_of(config))
             stack.callback(pool.close)
             check_public(config, run.path, source)
@@ -165,7 +165,7 @@ def _meeting(
     opened: list[Site] = []
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
-        with _naming(source, f"sites.{section.name}"):
+        with naming(source, f"sites.{section.name}"):
             site = sites.open(section, pool, patience=patience)
             with contextlib.ExitStack() as own:
                 own.callback(site.close)
@@ -182,7 +182,7 @@ def _meeting(
         }
     hosts = None
     if there is None:
-        with _naming(source):
+        with naming(source):
             hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
         there = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
 
@@ -206,19 +206,3 @@ def _check_files(config: JobConfig, source: Path) -> None:
     for key, path in config.files().items():
         if not path.exists():
             raise ConfigError("no such file or folder", file=source, key=key, value=str(path))
-
-
-@contextlib.contextmanager
-def _naming(source: Path, key: str | None = None) -> Iterator[None]:
-    """Say in which file the cause of an error stands, where the error does not know."""
-    try:
-        yield
-    except ConfigError as error:
-        if error.file is not None:
-            raise
-        raise type(error)(
-            error.problem, file=source, key=error.key, value=error.value, fix=error.fix
-        ) from error
-    except FedprivError as error:
-        error.args = (": ".join(str(part) for part in (source, key, error) if part),)
-        raise

@@ -96,7 +96,7 @@ def test_it_says_where_models_are_that_are_not_to_leave(file: Path) -> None:
 
 
 def test_it_tells_of_clear_text_that_a_killed_command_left(file: Path) -> None:
-    cache = load_site(file).site.state_dir / "personal-cache"
+    cache = load_site(file).site.state_dir / "personal-work" / "cache"
     cache.mkdir(parents=True)
     code, found = examined(file, "--offline")
     assert code == 0, found

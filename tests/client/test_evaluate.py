@@ -17,7 +17,7 @@ from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import private_folder
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
-from fedpriv_client.own import own_cache
+from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise
 
 Make = Callable[..., Any]
@@ -149,7 +149,7 @@ def test_clear_text_is_gone_afterwards_and_the_lock_too(
     with pytest.raises(KeyboardInterrupt):
         own_view(setting.file, setting.config)
     assert not own_cache(setting.state).exists()
-    with only_process(private_folder(setting.state / "personal")):
+    with only_process(private_folder(work_folder(setting.state))):
         pass
 
 

@@ -20,7 +20,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.training.adapter import WEIGHTS, read_facts
 from fedpriv_client import personalise as module
-from fedpriv_client.own import own_cache
+from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise
 from fedpriv_client.settings import ledgers
 
@@ -236,9 +236,17 @@ def test_clear_text_is_gone_afterwards_also_that_of_one_that_was_killed(
 
 def test_two_at_once_are_one_too_many(setting: OwnSetting) -> None:
     setting.hand_over()
-    folder = private_folder(setting.state / "personal")
+    folder = private_folder(work_folder(setting.state))
     with only_process(folder), pytest.raises(RunningError, match="another process"):
         personalise(setting.file, setting.config)
+
+
+def test_a_job_of_any_name_is_in_nobodys_way(setting: OwnSetting) -> None:
+    """A coordinator chooses it."""
+    for job in ("process.lock", "cache", "personal", "alone"):
+        setting.hand_over(job)
+        assert personalise(setting.file, setting.config).folder.name == job
+        assert personalise(setting.file, setting.config, alone=True).folder.name == job
 
 
 def test_it_works_beside_a_client_that_runs_and_opens_no_ledger(setting: OwnSetting) -> None:

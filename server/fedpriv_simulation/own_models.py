@@ -1,0 +1,111 @@
+"""After the last round, what each site would make of the adapter for itself, as at a real site.
+
+All of it goes where a simulation keeps what would be on a site's own machine.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.data import DataSpec
+from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.files import private_folder
+from fedpriv.models.vector import Vector
+from fedpriv.personal.evaluation import Evaluation, evaluate
+from fedpriv.personal.own_adapter import write_own_adapter
+from fedpriv.personal.page import write_page
+from fedpriv.personal.records import to_test_on, to_train_on
+from fedpriv.personal.training import train_alone
+from fedpriv.training.adapter import OWN_KINDS, read_facts, read_values
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_server.run_directory import private_site_folder
+
+PAGE = "evaluation.html"
+
+
+def own_models(
+    config: JobConfig, run: Path, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Evaluation]:
+    """Train, at every site, from the run's adapter and from the base model, and compare.
+
+    Args:
+        run: directory of a run that has finished.
+        say: told what is done.
+
+    Raises:
+        ConfigError: the adapter was changed meanwhile.
+        DataError: a site has too few records for what `personal.validation` asks.
+
+    Privacy:
+        None: trained and computed on raw records. Written to the site's private folder alone; what
+        is returned is for whoever holds the records of all sites.
+    """
+    pool = WorkerPool(1)
+    found = {}
+    try:
+        with pool.borrow(ModelRecipe.of(config)) as worker:
+            for site in config.sites:
+                found[site.name] = _of_one(config, run, site, worker, say)
+    finally:
+        pool.close()
+    return found
+
+
+def _of_one(
+    config: JobConfig, run: Path, site: SiteSection, worker: Worker, say: Callable[[str], None]
+) -> Evaluation:
+    folder = private_folder(private_site_folder(run, site.name))
+    facts = read_facts(run / "adapter")
+    spec = DataSpec.of(
+        config.data.columns,
+        config.model,
+        unit=config.privacy.unit,
+        max_records_per_unit=config.privacy.max_records_per_unit,
+    )
+    models: dict[str, Vector] = {
+        "base": worker.initial,
+        "federated": read_values(run / "adapter", worker, facts),
+    }
+    with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
+        own = _read(site, spec, Path(cache))
+        tokenizer, share = worker.base.tokenizer, config.personal.validation
+        training, validation = to_train_on(own, spec, tokenizer, validation=share)
+        key = f"sites.{site.name}.held_out"
+        examples = to_test_on(own.held_out, spec, tokenizer, key=key)
+        records = len(own.held_out)
+    for kind in OWN_KINDS:
+        say(f"{site.name}: training by itself, {kind}")
+        start = models["federated" if kind == "personal" else "base"]
+        made = train_alone(worker, start, training, validation, config.personal)
+        models[kind] = made.values
+        write_own_adapter(
+            folder / kind,
+            worker,
+            made.values,
+            facts,
+            site=site.name,
+            kind=kind,
+            held_out=site.held_out,
+        )
+    evaluation = evaluate(
+        worker, examples, models, spec, site=site.name, job=facts.job, records=records
+    )
+    write_page(evaluation, folder / PAGE)
+    return evaluation
+
+
+def _read(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
+    assert site.data is not None  # checked when the file was read
+    return read_own(
+        site.data,
+        site.held_out,
+        spec.columns,
+        unit=spec.unit,
+        labels=spec.labels,
+        cache_dir=cache,
+        key=f"sites.{site.name}.data",
+    )

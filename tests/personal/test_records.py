@@ -1,0 +1,69 @@
+"""A site's own examples: each unit on one side, no more of it than it may have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.data.held_out import VALIDATION, is_apart
+from fedpriv.data.read import UNIT
+from fedpriv.data.spec import DataSpec
+from fedpriv.personal.records import own_examples
+
+SHARE = 0.4
+people = st.lists(st.integers(0, 5).map(str), max_size=24)
+
+
+class Letters:
+    """A tokenizer of a token a letter."""
+
+    eos_token_id = None
+    chat_template = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) for letter in text]}
+
+    def num_special_tokens_to_add(self) -> int:
+        return 0
+
+
+def made(units: list[str], most: int, unit: str = "patient") -> tuple[list[str], list[str]]:
+    """The owners of the examples of each side; a record's text is its owner and its number."""
+    rows = [{"text": f"{owner}{n:02}", UNIT: owner} for n, owner in enumerate(units)]
+    spec = DataSpec({"text": "note"}, "causal-lm", (), 16, unit, most)
+    tokenizer: Any = Letters()
+    sides = own_examples(rows, spec, tokenizer, validation=SHARE)
+    texts = [["".join(map(chr, one.input_ids)) for one in side] for side in sides]
+    return texts[0], texts[1]
+
+
+@given(people, st.integers(1, 4))
+def test_all_of_a_person_is_on_one_side_and_the_first_records_count(
+    units: list[str], most: int
+) -> None:
+    training, validation = made(units, most)
+    assert not {text[0] for text in training} & {text[0] for text in validation}
+    assert all(is_apart({UNIT: t[0]}, "patient", SHARE, VALIDATION) for t in validation)
+    held = Counter(text[0] for text in (*training, *validation))
+    assert held == {owner: min(count, most) for owner, count in Counter(units).items()}
+    for owner in held:
+        numbers = [n for n, one in enumerate(units) if one == owner][:most]
+        assert [t for t in (*training, *validation) if t[0] == owner] == [
+            f"{owner}{n:02}" for n in numbers
+        ]
+
+
+@given(people, st.integers(1, 4))
+def test_a_person_more_moves_no_other(units: list[str], most: int) -> None:
+    before, after = made(units, most), made([*units, "9", "9"], most)
+    for one, other in zip(before, after, strict=True):
+        assert one == [text for text in other if text[0] != "9"]
+
+
+@given(st.lists(st.just("1"), max_size=12))
+def test_where_each_record_is_a_unit_all_count(units: list[str]) -> None:
+    training, validation = made(units, 1, unit="record")
+    assert len(training) + len(validation) == len(units)
