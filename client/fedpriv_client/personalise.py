@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import DataError
-from fedpriv.files import private_folder
+from fedpriv.files import finite_json, private_folder
 from fedpriv.personal.records import own_examples
 from fedpriv.personal.training import Epoch, Personal, train_alone
 from fedpriv.training.adapter import read_values, write_adapter
@@ -159,7 +159,7 @@ def run(
         made = personalise(file, config, adapter, alone=alone, say=say, told=told)
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
-    return made.as_dict()
+    return dict(finite_json(made.as_dict()))
 
 
 def _most(settings: PersonalSection) -> int:
