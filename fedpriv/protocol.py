@@ -37,6 +37,7 @@ from fedpriv.config.job import (
     PrivacySection,
     Wire,
 )
+from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.config.section import Section
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
@@ -47,7 +48,7 @@ MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistak
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
-Kind = Literal["gradient-sum", "move"]  # see `fedpriv.training.released`
+Kind = Literal["gradient-sum", "move", "held-out-sum"]  # see `fedpriv.training.released`
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -111,13 +112,15 @@ class Proposal(Body):
 
     Attributes:
         job_id: unique for this job, the same when it is resumed.
-        steps: private steps, that is slots, in the whole job.
+        steps: private steps, that is slots, in the whole job: first those that train, then those
+            of looks.
         base_digest: of the base weights.
         vector_digest: of the names and shapes of what is trained.
         wire: how the vectors of the replies travel.
         local: None where the server moves along every private step.
         settings: what else the method has to know; its site half checks them.
         public_records: of the synthetic set that sites have to hold; 0 for a method without one.
+        evaluation: looks at held-out records; None without any.
     """
 
     job_id: JobId
@@ -134,6 +137,7 @@ class Proposal(Body):
     local: LocalSteps | None = None
     settings: dict[str, JsonValue] = Field({}, max_length=100)
     public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
+    evaluation: LooksSection | None = None
 
     @field_validator("settings")
     @classmethod
@@ -144,9 +148,17 @@ class Proposal(Body):
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:
-        if self.steps % self.round_steps:
-            raise ValueError(f"steps: expected rounds of {self.round_steps}, got {self.steps}")
+        training, each = self.training_steps, self.round_steps
+        if training < 1 or training % each:
+            raise ValueError(f"steps: expected rounds of {each}, got {training}")
+        if self.evaluation is not None and self.evaluation.looks > self.rounds:
+            raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
         return self
+
+    @property
+    def training_steps(self) -> int:
+        """Private steps that train; those of looks come after them."""
+        return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
 
     @property
     def round_steps(self) -> int:
@@ -155,7 +167,7 @@ class Proposal(Body):
 
     @property
     def rounds(self) -> int:
-        return self.steps // self.round_steps
+        return self.training_steps // self.round_steps
 
     @property
     def released(self) -> Kind:
@@ -184,7 +196,7 @@ class Proposal(Body):
         return cls(
             job_id=job_id,
             method=config.job.method,
-            steps=config.steps,
+            steps=config.slots,
             seed=config.job.seed,
             fields=tuple(sorted(config.data.columns)),
             model=config.model,
@@ -196,6 +208,7 @@ class Proposal(Body):
             local=local,
             settings=dict(settings),
             public_records=public_records,
+            evaluation=config.evaluation.sites,
         )
 
     def digest(self) -> str:
@@ -204,11 +217,16 @@ class Proposal(Body):
 
 
 class Offer(Body):
-    """A site's terms. Public: typed by its administrator or computed from what is."""
+    """A site's terms. Public: typed by its administrator or computed from what is.
+
+    Attributes:
+        held_out_size: the declared number of units to look at, in a job that looks at some.
+    """
 
     site: str = Field(max_length=64)
     dataset_id: str = Field(max_length=64)
     declared_size: int = Field(ge=1, le=MAX_UNITS)
+    held_out_size: int | None = Field(None, ge=1, le=MAX_UNITS)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(gt=0, le=1e9)
     epsilon: float = Field(ge=0, le=MAX_EPSILON)
@@ -254,19 +272,28 @@ class Refusal(Body):
 FAILED = Refusal.of(StepFailedError())
 
 
+class Centres(Section):
+    """From where the scores of held-out units are measured: the server's own, on its records."""
+
+    loss: float = Field(ge=0, le=MAX_RANGE)
+    accuracy: float = Field(ge=0, le=1)
+
+
 class StepRequest(Body):
-    """The slots of a round of a job.
+    """The slots of a round of a job, or those of a look at held-out records.
 
     Attributes:
         slot: the first of them.
         set_digest: of the synthetic set that it is about, where the job has one; what changes the
             site's into it comes beside the vector, as a text.
+        centres: makes it a look; None to train.
         witness_rows, witness_head: the ledger's head that the server saw last, if any.
     """
 
     job_id: JobId
     slot: int = Field(ge=0)
     set_digest: Digest | None = None
+    centres: Centres | None = None
     witness_rows: int = Field(0, ge=0)
     witness_head: Hash = "0" * 64
 
@@ -275,10 +302,12 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Of what decides the computation: job, slot, set and vector; not the witness."""
+        """Of what decides the computation: job, slot, set, centres, vector; not the witness."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())
+        if self.centres is not None:
+            digest.update(f"{self.centres.loss!r} {self.centres.accuracy!r}\n".encode())
         digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         return "sha256:" + digest.hexdigest()
 

@@ -274,6 +274,27 @@ def test_plan_in_a_pipe_is_plain_text_of_any_width(
         assert sentence in words
 
 
+def test_plan_says_what_looks_cost(tmp_path: Path) -> None:
+    shown = fedpriv("plan", *PLAN, "--looks", "5", "--slots", "8", "--json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads(shown.stdout)
+    looks = figures["looks"]
+    assert (figures["steps"], looks["steps"], looks["training_steps"]) == (440, 40, 400)
+    assert looks["noise_multiplier_without"] < figures["noise_multiplier"]
+    assert looks["epsilon_without"] < figures["epsilon"] <= 3
+    file = tmp_path / "federation.toml"
+    file.write_text(
+        "[job]\nrounds = 400\n[privacy]\nepsilon = 3\ndelta = 1e-5\nsample_rate = 0.02\n"
+        '[evaluation]\ndata = "e.jsonl"\n[evaluation.sites]\nlooks = 5\nslots = 8\n'
+        '[[sites]]\nname = "a"\ndata = "a.jsonl"\nsize = 250\nheld_out = 0.2\n'
+    )
+    of_file = fedpriv("plan", str(file), "--json")
+    assert of_file.returncode == 0, of_file.stderr
+    assert json.loads(of_file.stdout) == figures
+    words = " ".join(fedpriv("plan", str(file)).stdout.split())
+    assert "Of the 440 steps, 40 look at held-out records of the sites." in words
+
+
 def test_plan_says_when_a_plan_is_too_dear() -> None:
     shown = fedpriv("plan", *PLAN, "--noise-multiplier", "0.5")
     assert shown.returncode == 0

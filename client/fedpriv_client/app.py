@@ -26,6 +26,7 @@ from fedpriv.protocol import (
 )
 from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
+from fedpriv.training.released import HeldOutSum
 from fedpriv.wire import BLOCK, Blocks, encode
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
@@ -87,7 +88,9 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
     except (OSError, FedprivError) as error:  # what was paid for leaves, its report with the next
         log.error("The budget report was not written: %s", error)
     log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
-    arrays = {name: Array(block) for name, block in encode(released.values, site.wire)}
+    # The two values of a look differ in size, and are not rounded together.
+    wire = "float32" if isinstance(released, HeldOutSum) else site.wire
+    arrays = {name: Array(block) for name, block in encode(released.values, wire)}
     return body, ArrayRecord(arrays, keep_input=False)
 
 

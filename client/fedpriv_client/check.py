@@ -31,6 +31,8 @@ class Verdict:
         epsilon: of the plan by itself, at the ledger's δ, an upper bound.
         allocated: ε of the ledger with it; None if it does not fit, or can't be looked at.
         budget: ε that there is for life.
+        look_steps: of the plan's steps, how many look at held-out records.
+        without_looks: ε of the others alone, with the same noise; None where there are no looks.
         trained: parameters that would be trained; None if the model was not loaded.
         refusals: why the site would refuse; none if it would take part.
         unchecked: what could not be found out.
@@ -43,6 +45,8 @@ class Verdict:
     trained: int | None
     refusals: tuple[str, ...]
     unchecked: tuple[str, ...]
+    look_steps: int = 0
+    without_looks: float | None = None
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
@@ -84,12 +88,15 @@ def check_proposal(
     unchecked: list[str] = []
     if proposal.vector_digest == _ANY:
         unchecked.append("The job's model: taken to be the one that this site allows.")
-    plan = epsilon = allocated = trained = None
+    look_steps = proposal.steps - proposal.training_steps
+    plan = epsilon = allocated = trained = without = None
     with _noting(refusals):
         check_fields(proposal, settings)
     with _noting(refusals):
         plan = limits.calibrated(proposal, terms)
         epsilon = epsilon_upper([plan.event()], terms.delta)
+        if look_steps:
+            without = epsilon_upper([plan.event(proposal.training_steps)], terms.delta)
     try:
         with open_ledger(settings, reading=True) as ledger, _noting(refusals):
             allocated = ledger.check(plan) if plan is not None else None
@@ -107,7 +114,15 @@ def check_proposal(
                 proposal = proposal.model_copy(update={"vector_digest": worker.vector.digest})
             check_model(worker, proposal, plan, limits)
     return Verdict(
-        plan, epsilon, allocated, terms.budget, trained, tuple(refusals), tuple(unchecked)
+        plan,
+        epsilon,
+        allocated,
+        terms.budget,
+        trained,
+        tuple(refusals),
+        tuple(unchecked),
+        look_steps,
+        without,
     )
 
 

@@ -72,8 +72,9 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
+    from fedpriv.training.adapter import OWN_KINDS
     from fedpriv_client.own import own_cache, work_folder
-    from fedpriv_client.site_settings import OWN_KINDS, own_adapters
+    from fedpriv_client.site_settings import own_adapters
 
     state = file.site.state_dir
     folders = [own_adapters(state, kind) for kind in OWN_KINDS]
@@ -197,8 +198,9 @@ def _disk(file: SiteFile, *, running: bool) -> str:
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
     machine.disk(folder, cached, "site.state_dir")
-    check_disk_space(settings, file.data.size, machine.free(folder) - cached)
-    needed = cached + sum(disk_space_needed(settings, file.data.size))
+    units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
+    check_disk_space(settings, units, machine.free(folder) - cached)
+    needed = cached + sum(disk_space_needed(settings, units))
     return machine.disk(folder, needed, "site.state_dir")
 
 
@@ -234,6 +236,17 @@ def _cost(verdict: Verdict) -> str:
     return (
         f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
         f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
+        f"{_looks(verdict)}"
+    )
+
+
+def _looks(verdict: Verdict) -> str:
+    """What of a plan's cost its looks at held-out records are."""
+    if verdict.without_looks is None:
+        return ""
+    return (
+        f"; {verdict.look_steps} of the steps look at held-out records, and the others alone"
+        f" would cost ε = {verdict.without_looks:.3f}"
     )
 
 

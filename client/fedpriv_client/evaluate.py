@@ -18,10 +18,10 @@ from fedpriv.personal.evaluation import GENERATED, MEANING, Evaluation, evaluate
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples
 from fedpriv.report.figures import score
-from fedpriv.training.adapter import read_facts, read_values
+from fedpriv.training.adapter import OwnKind, read_facts, read_values
 from fedpriv.training.worker import Worker
 from fedpriv_client.own import Federated, federated, opened, shown_held_out
-from fedpriv_client.site_settings import OwnKind, own_adapters
+from fedpriv_client.site_settings import own_adapters
 
 PAGE = "evaluation.html"  # in the site's folder
 STAYS = "Computed from this site's records without privacy: not to leave this house."

@@ -39,6 +39,8 @@ class Limits:
         max_synthetic: public records that a method may have the site hold.
         max_basis: bytes of what it has to hold of them.
         targets: names of the layers that may get an adapter, or be trained whole; none for any.
+        evaluation: whether a job may look at held-out records.
+        held_out: the declared number of units that are held out; None without one.
     """
 
     per_job: float
@@ -55,6 +57,8 @@ class Limits:
     max_synthetic: int = MAX_PUBLIC_RECORDS
     max_basis: int = 16 << 30
     targets: tuple[str, ...] = ()
+    evaluation: bool = False
+    held_out: int | None = None
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
         """The plan this site would commit to for a proposal.
@@ -95,6 +99,13 @@ class Limits:
             yield ProtocolError(
                 f"synthetic.size: {proposal.public_records} is more than this site allows,"
                 f" {self.max_synthetic}."
+            )
+        if proposal.evaluation is not None and not self.evaluation:
+            yield ProtocolError("evaluation.sites: is not allowed here (allow.evaluation).")
+        elif proposal.evaluation is not None and self.held_out is None:
+            yield ProtocolError(
+                "evaluation.sites: this site holds out no records of a declared number"
+                " (data.held_out, data.held_out_size)."
             )
 
     def model_refusals(self, proposal: Proposal) -> Iterator[FedprivError]:

@@ -13,14 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import DataError
-from fedpriv.files import finite_json, private_folder
+from fedpriv.files import finite_json
+from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import own_examples
 from fedpriv.personal.training import Epoch, Personal, train_alone
-from fedpriv.training.adapter import read_values, write_adapter
-from fedpriv_client.own import Federated, federated, opened, shown_held_out
-from fedpriv_client.site_settings import OwnKind, own_adapters
-
-WARNING = "trained on this site's records without privacy: not to leave this house"
+from fedpriv.training.adapter import OwnKind, read_values
+from fedpriv_client.own import federated, opened
+from fedpriv_client.site_settings import own_adapters
 
 
 @dataclass(frozen=True)
@@ -95,29 +94,16 @@ def personalise(
             )
         say(f"Training on {len(training)} examples, stopping by {len(validation)}")
         made = train_alone(worker, start, training, validation, file.personal, told=told)
-        folder = private_folder(own_adapters(chosen.settings.state_dir, kind)) / chosen.facts.job
-        write_adapter(
-            folder,
+        folder = write_own_adapter(
+            own_adapters(chosen.settings.state_dir, kind),
             worker,
             made.values,
-            chosen.facts.proposal,
-            _card(chosen, kind),
+            chosen.facts,
+            site=chosen.settings.name,
             kind=kind,
-            held_out=shown_held_out(file),
+            held_out=file.data.held_out,
         )
     return Made(kind, folder, chosen.facts.job, len(training), len(validation), made)
-
-
-def _card(chosen: Federated, kind: OwnKind) -> str:
-    begun = "the base model" if kind == "alone" else f"the adapter of job `{chosen.facts.job}`"
-    return (
-        "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
-        f"# {chosen.settings.name}, {kind}\n\n"
-        f"**{WARNING[0].upper()}{WARNING[1:]}.** Records can be read out of a model that was"
-        " trained on them.\n\n"
-        f"A LoRA adapter, begun at {begun} and trained on this site's own records. It costs no"
-        " budget, as nothing of it is handed on.\n"
-    )
 
 
 def run(

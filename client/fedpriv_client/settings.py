@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fedpriv.config.looks import held_out_units
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
@@ -50,6 +51,8 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             max_synthetic=allow.max_synthetic,
             max_basis=int(allow.max_basis * 1e9),
             targets=allow.targets,
+            evaluation=allow.evaluation,
+            held_out=held_out_units(file.data.held_out, file.data.size, file.data.held_out_size),
         ),
         compute=file.compute,
         lasting=True,

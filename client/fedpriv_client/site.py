@@ -1,4 +1,4 @@
-"""A site: its records, its ledger, and the two things it will do for a server."""
+"""A site: its records, its ledger, and the few things it will do for a server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.config.job import Wire
-from fedpriv.data import TokenFile, encode_population
+from fedpriv.data import Population, TokenFile, encode_population
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
-from fedpriv.errors import AccountingError, ProtocolError, SlotError, StepFailedError
+from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger.ledger import Plan, Reservation, StoredReply
@@ -26,12 +26,12 @@ from fedpriv.protocol import Handover, Offer, Proposal, StepReply, StepRequest
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.batch_invariance import try_lengths
+from fedpriv.training.held_out_sum import Distances, look
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.method import SiteMethod
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.private_step import private_step
-from fedpriv.training.released import GradientSum, Move, Released, pack, unpack
-from fedpriv.training.team import with_team
+from fedpriv.training.released import GradientSum, HeldOutSum, Move, Released, pack, unpack
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
@@ -42,7 +42,9 @@ from fedpriv_client.site_job import (
     check_local,
     check_model,
     half_of,
+    method_of,
     recipe_of,
+    slots_of,
     spec_of,
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
@@ -89,14 +91,14 @@ class Site:
         self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
-        self._token_file: TokenFile | None = None
+        self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_or_create_ledger(settings)
         try:
             self._records = self._read_records()
             self.distinct = self._claim_units()
-            self._token_file = self._reserve_disk_space()
+            self._reserve_disk_space()
             self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
         except BaseException:
             self.close()
@@ -131,10 +133,15 @@ class Site:
             begun=self.ledger.begun,
         )
 
-    def _reserve_disk_space(self) -> TokenFile:
-        terms, records = self.ledger.terms, self._records.training
-        units = len(records) if terms.unit == "record" else len(set(records[UNIT]))
-        return reserve_disk_space(self.settings, self._cache, max(units, terms.declared_size))
+    def _reserve_disk_space(self) -> None:
+        settings, own, by_record = self.settings, self._records, self.ledger.terms.unit == "record"
+        parts = [(own.training, self.ledger.terms.declared_size)]
+        if settings.limits.evaluation:
+            parts.append((own.held_out, settings.limits.held_out or 0))
+        for records, declared in parts:
+            units = len(records) if by_record else len(set(records[UNIT]))
+            reserved = reserve_disk_space(settings, self._cache, max(units, declared))
+            self._token_files.append(reserved)
 
     @property
     def _cache(self) -> Path:
@@ -165,6 +172,7 @@ class Site:
             site=settings.name,
             dataset_id=ledger.terms.dataset_id,
             declared_size=ledger.terms.declared_size,
+            held_out_size=None if proposal.evaluation is None else settings.limits.held_out,
             delta=ledger.terms.delta,
             noise_multiplier=plan.noise_multiplier,
             epsilon=ledger.check(plan),
@@ -176,19 +184,19 @@ class Site:
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
         recipe = recipe_of(proposal, settings)
-        look = partial(check_loaded, proposal=proposal, limits=settings.limits)
-        with self._pool.borrow(recipe, look) as worker:
+        check = partial(check_loaded, proposal=proposal, limits=settings.limits)
+        with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits)
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer
-        spec = spec_of(proposal, settings)
-        assert self._token_file is not None
+        spec, own = spec_of(proposal, settings), self._records
+        file, *further = self._token_files
         self._job = None  # whose examples are replaced
-        own = self._records
-        population = encode_population(
-            own.training, spec, tokenizer, self._token_file, rows=own.rows
-        )
+        population = encode_population(own.training, spec, tokenizer, file, rows=own.rows)
+        held_out: Population | None = None
+        if proposal.evaluation is not None:
+            held_out = encode_population(own.held_out, spec, tokenizer, further[0])
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe) as worker:
                 try_lengths(worker, population.units)
@@ -200,12 +208,12 @@ class Site:
                 shown,
                 ", …" if len(population.empty_rows) > 10 else "",
             )
-        return SiteJob(proposal, plan, recipe, half, population, spec, tokenizer)
+        return SiteJob(proposal, plan, recipe, half, population, spec, tokenizer, held_out)
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None
     ) -> tuple[StepReply, Released]:
-        """Answer a round's slots: from the outbox if they were answered, else pay and compute.
+        """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
 
         Requests are answered one after the other: of two for the same slots the second gets the
         reply of the first.
@@ -228,12 +236,7 @@ class Site:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
-        slots = range(request.slot, request.slot + job.proposal.round_steps)
-        if slots.stop > job.plan.steps or request.slot % len(slots):
-            raise SlotError(
-                f"Job {request.job_id!r} has {job.plan.steps} slots, {len(slots)} in a round;"
-                f" none begins at {request.slot}."
-            )
+        slots = slots_of(request, job.proposal)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         if ledger.terms.private and not csprng(request.slot).is_secure:
@@ -245,9 +248,10 @@ class Site:
         job.take_set(request, change)
         with self._pool.borrow(job.recipe) as worker:
             check_vector(vector, worker.vector.size)
-            method = with_team(worker, job.half)
+            method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
-            check_local(job.proposal, method, vector, execution.size)
+            if not isinstance(method, Distances):
+                check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()
             try:
                 released = self._compute(job, execution, method, worker, vector, paid, csprng)
@@ -262,19 +266,25 @@ class Site:
         self,
         job: SiteJob,
         execution: PlanExecution,
-        method: SiteMethod,
+        method: SiteMethod | Distances,
         worker: Worker,
         vector: Vector,
         paid: Sequence[Reservation],
         csprng: Callable[[int], RandomSource],
-    ) -> Privatised[GradientSum] | Privatised[Move]:
-        """The noisy sum of a round's only step, or the move that its steps make."""
+    ) -> Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]:
+        """The noisy sum of a round's only step, the move that its steps make, or a look."""
         local, people = job.proposal.local, job.population
+        if isinstance(method, Distances):
+            assert job.held_out is not None
+            return look(execution, method, worker, job.held_out, vector, paid, csprng)
         if local is None:
             [slot] = paid
             return private_step(execution, method, worker, people, vector, slot, csprng(slot.slot))
         units = job.plan.sample_rate * self.ledger.terms.declared_size
-        return local_steps(execution, method, worker, people, vector, paid, csprng, local, units)
+        steps = job.proposal.training_steps
+        return local_steps(
+            execution, method, worker, people, vector, paid, csprng, local, units, steps
+        )
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
         head, released = self.ledger.head, unpack(payload)
@@ -319,8 +329,8 @@ class Site:
         try:
             self._job = None
             vars(self).pop("_records", None)  # lets go of what is mapped of them
-            if self._token_file is not None:
-                self._token_file.close()
+            for file in self._token_files:
+                file.close()
             shutil.rmtree(self._cache, ignore_errors=True)
         finally:
             self.ledger.close()

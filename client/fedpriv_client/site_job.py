@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.data import DataSpec, Population
-from fedpriv.errors import ProtocolError
+from fedpriv.errors import ProtocolError, SlotError
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
@@ -14,9 +14,10 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
+from fedpriv.training.held_out_sum import Distances
 from fedpriv.training.method import SiteHalf, SiteMethod
 from fedpriv.training.microbatch import private_microbatch
-from fedpriv.training.team import start_team
+from fedpriv.training.team import start_team, with_team
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
@@ -29,6 +30,7 @@ class SiteJob:
     Attributes:
         half: makes the site's half of the job's method, for every request anew: what it computes
             in one is gone before the next.
+        held_out: the units that nobody trains on, in a job that looks at them.
         synthetic: the public records that it holds for the job.
     """
 
@@ -39,6 +41,7 @@ class SiteJob:
     population: Population
     spec: DataSpec
     tokenizer: Any
+    held_out: Population | None = None
     synthetic: SyntheticSet | None = None
 
     def take_set(self, request: StepRequest, change: SetChange | None) -> None:
@@ -48,7 +51,7 @@ class SiteJob:
             SyntheticSetError: the request changes a set that is not here.
             ProtocolError: the set is missing, too many, or not of the job's records.
         """
-        expected = self.proposal.public_records
+        expected = self.proposal.public_records if request.centres is None else 0
         announced = None if change is None else change.digest
         if (change is None) != (expected == 0) or announced != request.set_digest:
             raise ProtocolError("The request and the job disagree about a synthetic set.")
@@ -60,6 +63,27 @@ class SiteJob:
         if made is not self.synthetic:
             records = made.examples(self.spec, self.tokenizer)
             self.half, self.synthetic = replace(self.half, records=records), made
+
+
+def slots_of(request: StepRequest, proposal: Proposal) -> range:
+    """The slots that a request is about: of a round, or of a look, which come after all rounds.
+
+    Raises:
+        ProtocolError: the job has no looks.
+        SlotError: neither a round nor a look of the job begins there.
+    """
+    first, end, each, name = 0, proposal.training_steps, proposal.round_steps, "round"
+    if request.centres is not None:
+        if proposal.evaluation is None:
+            raise ProtocolError(f"Job {request.job_id!r} looks at no held-out records.")
+        first, end, each, name = end, proposal.steps, proposal.evaluation.slots, "look"
+    slots = range(request.slot, request.slot + each)
+    if slots.start < first or slots.stop > end or (slots.start - first) % each:
+        raise SlotError(
+            f"Job {request.job_id!r} has {end - first} slots, {each} in a {name};"
+            f" none begins at {request.slot}."
+        )
+    return slots
 
 
 def spec_of(proposal: Proposal, settings: SiteSettings) -> DataSpec:
@@ -108,6 +132,14 @@ def half_of(proposal: Proposal) -> SiteHalf:
             f" use for {method.public_records}."
         )
     return half
+
+
+def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> SiteMethod | Distances:
+    """What computes the sums of a request: the job's method with its team, or a look, alone."""
+    ranges = job.proposal.evaluation
+    if request.centres is not None and ranges is not None:
+        return Distances(ranges, request.centres)
+    return with_team(worker, job.half)
 
 
 def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits: Limits) -> None:

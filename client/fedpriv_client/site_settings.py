@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.privacy.ledger.history import Terms
+from fedpriv.training.adapter import OwnKind
 from fedpriv_client.limits import Limits
 
-OwnKind = Literal["personal", "alone"]  # what a site trains for itself
-OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder
 
 

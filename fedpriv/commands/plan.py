@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 WIDEST_BAR = 40
+SLOTS = 4  # of a look, as in `fedpriv.config.looks`
 _NAMES = {
     "epsilon": "ε",
     "delta": "δ",
@@ -20,6 +22,13 @@ _NAMES = {
 
 
 def plan(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Federation file, whose ε, δ, sample rate, steps and looks are taken where no"
+            " option says otherwise."
+        ),
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε that the plan may cost at most.")] = None,
     delta: Annotated[
         float | None,
@@ -38,6 +47,10 @@ def plan(
         float | None, typer.Option(help="Expected batch; with --size, instead of --sample-rate.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Declared number of units.")] = None,
+    looks: Annotated[
+        int | None, typer.Option(help="Looks at the sites' held-out records, besides the steps.")
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Steps of a look.")] = SLOTS,
     records: Annotated[
         list[int] | None,
         typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
@@ -49,9 +62,20 @@ def plan(
     With all five, check whether the plan keeps to ε.
     """
     from fedpriv.config.defaults import rows_for
-    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve
+    from fedpriv.config.load import load_job
+    from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
 
-    planned = solve(
+    if file is not None:
+        job = load_job(file)
+        privacy, wanted = job.privacy, job.evaluation.sites
+        epsilon = privacy.epsilon if epsilon is None else epsilon
+        delta = privacy.delta if delta is None else delta
+        sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
+        steps = job.steps if steps is None else steps
+        if looks is None and wanted is not None:
+            looks, slots = wanted.looks, wanted.slots
+    planned, costs = solve_with_looks(
+        (looks or 0) * slots,
         epsilon=epsilon,
         delta=delta,
         sample_rate=sample_rate,
@@ -61,6 +85,7 @@ def plan(
         size=size,
     )
     figures = planned.figures(records or DEFAULT_RECORDS)
+    figures["looks"] = None if costs is None else asdict(costs)
     figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
@@ -130,12 +155,23 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
     group = f"{first[1]} for a person who has {first[0]}"
     group += "".join(f"; {epsilon} for {records}" for records, epsilon in others)
     replaced = _upper(figures["replace_one_epsilon"])
+    looks = figures.get("looks")
     return [
+        *([_looks(looks, figures)] if looks is not None else []),
         more,
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
     ]
+
+
+def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:
+    return (
+        f"Of the {figures['steps']} steps, {looks['steps']} look at held-out records of the sites."
+        f" Without them, noise of {looks['noise_multiplier_without']:.4g} instead of"
+        f" {figures['noise_multiplier']:.4g} would do for the same ε, or the same noise would cost"
+        f" ε = {_upper(looks['epsilon_without'])} instead of {_upper(figures['epsilon'])}."
+    )
 
 
 def _default(row: dict[str, Any]) -> str:

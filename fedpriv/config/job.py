@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from fedpriv.config.defaults import ANY_SIZE
+from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
@@ -362,6 +363,7 @@ class EvaluationSection(Section):
         description="Share of `data` that is set apart to choose settings by, where no `tuning` is"
         " named.",
     )
+    sites: LooksSection | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -482,6 +484,13 @@ class SiteSection(Section):
         description="Records of the site that nobody trains on and every model is tested on: a"
         " share of its units, such as 0.2, or a file of further records.",
     )
+    held_out_size: int | None = Field(
+        None,
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Where `held_out` is a file: how many units are in it, as a person states it."
+        " Needed for `[evaluation.sites]`.",
+    )
     size: int | None = Field(
         None,
         ge=1,
@@ -526,8 +535,14 @@ class JobConfig(Section):
 
     @property
     def steps(self) -> int:
-        """Private steps of each site in the whole job."""
+        """Private steps of each site that train, in the whole job."""
         return self.job.rounds * self.job.sync
+
+    @property
+    def slots(self) -> int:
+        """Private steps of each site in the whole job, those of looks among them."""
+        looks = self.evaluation.sites
+        return self.steps + (0 if looks is None else looks.steps)
 
     def files(self) -> dict[str, Path]:
         """The files and folders of records, by key; what the hub holds is none of them."""
@@ -559,6 +574,7 @@ class JobConfig(Section):
             )
         self._steps_fit()
         self._has_a_choice()
+        self._has_looks()
         self._fits_the_engine()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
@@ -575,6 +591,11 @@ class JobConfig(Section):
         if self.steps > MAX_JOB_STEPS:
             raise ValueError(
                 f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_JOB_STEPS}"
+            )
+        if self.slots > MAX_JOB_STEPS:
+            raise ValueError(
+                f"evaluation.sites.looks: with those of all looks, {self.slots} steps are more"
+                f" than {MAX_JOB_STEPS}"
             )
         if steps == 1 and where == "site":
             raise ValueError(
@@ -603,6 +624,29 @@ class JobConfig(Section):
                 "gate: has nothing to choose from; set denoise.where to 'gate', or name several"
                 " rates"
             )
+
+    def _has_looks(self) -> None:
+        """Each look has a round of its own, and where sites are described, records to look at."""
+        looks, privacy = self.evaluation.sites, self.privacy
+        for index, site in enumerate(self.sites):
+            key = f"sites.{index}"
+            check_held_out(site.held_out, site.size, site.held_out_size, privacy.delta, key)
+        if looks is None:
+            return
+        if looks.looks > self.job.rounds:
+            raise ValueError(
+                f"evaluation.sites.looks: {looks.looks} looks need as many rounds, and there are"
+                f" {self.job.rounds}"
+            )
+        for index, site in enumerate(self.sites if self.job.engine != "network" else ()):
+            if site.held_out is None:
+                raise ValueError(
+                    f"sites.{index}.held_out: is missing; evaluation.sites looks at such records"
+                )
+            if held_out_units(site.held_out, site.size or 1, site.held_out_size) is None:
+                raise ValueError(
+                    f"sites.{index}.held_out_size: is missing; evaluation.sites divides by it"
+                )
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""

@@ -15,7 +15,7 @@ class PersonalSection(Section):
     """A site's own adapter: trained on its own records without noise, and never handed on."""
 
     rates: tuple[Rate, ...] = Field(
-        (1e-3, 3e-3, 1e-2),
+        (3e-3, 1e-2),
         min_length=1,
         description="Learning rates to choose from, by the loss on the site's own validation"
         " records.",
@@ -26,7 +26,7 @@ class PersonalSection(Section):
         lt=1,
         description="Share of the site's units that training stops by, and learns nothing from.",
     )
-    batch_size: int = Field(16, ge=1, le=65536, description="Records of a step.")
+    batch_size: int = Field(8, ge=1, le=65536, description="Records of a step.")
     epochs: int = Field(50, ge=1, le=10_000, description="The most passes over the records.")
     patience: int = Field(
         3, ge=1, description="Passes without a lower loss on the validation records before it ends."

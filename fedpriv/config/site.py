@@ -21,6 +21,7 @@ from fedpriv.config.job import (
     HeldOut,
     Name,
 )
+from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError, FedprivError
@@ -95,6 +96,13 @@ class SiteData(DataSection):
         None,
         description="Records of the site that nobody trains on and every model is tested on: a"
         " share of its units, such as 0.2, or a file of further records.",
+    )
+    held_out_size: int | None = Field(
+        None,
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Where `held_out` is a file: how many units are in it, as a person states it;"
+        " never counted from the records. Needed for `allow.evaluation`.",
     )
     labels: tuple[str, ...] = Field(
         (), description="Names of the classes, where a column holds labels; never discovered."
@@ -193,6 +201,11 @@ class AllowSection(Section):
     targets: tuple[str, ...] = Field(
         (), description="Names of the layers that may get an adapter. Empty: any layer."
     )
+    evaluation: bool = Field(
+        False,
+        description="Whether a job may look at the held-out records, through noise and paid from"
+        " the same budget, to say how good its model is on them.",
+    )
 
 
 class SiteFile(Section):
@@ -232,6 +245,11 @@ class SiteFile(Section):
                 f"budget.delta: {budget.delta:g} is not below 1 / data.size (1 / {data.size} ="
                 f" {1 / data.size:.2g}), so it would allow publishing a whole unit"
             )
+        check_held_out(data.held_out, data.size, data.held_out_size, budget.delta, "data")
+        known = held_out_units(data.held_out, data.size, data.held_out_size)
+        if self.allow.evaluation and known is None:
+            missing = "held_out" if data.held_out is None else "held_out_size"
+            raise ValueError(f"data.{missing}: is missing; allow.evaluation needs it")
         if budget.per_job > budget.epsilon:
             raise ValueError(
                 f"budget.per_job: {budget.per_job:g} is more than there is for life,"

@@ -13,7 +13,10 @@ from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.scores import score
+from fedpriv.training.unit_sum import chunks
 from fedpriv.training.worker import Worker
+
+POOL = 20  # batches that are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,7 @@ def _passes(
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
     anchor = torch.from_numpy(start)
     for number in range(1, settings.epochs + 1):
-        order = drawn.sample(records, len(records))
-        for begin in range(0, len(order), settings.batch_size):
-            batch = order[begin : begin + settings.batch_size]
+        for batch in batches(records, settings.batch_size, drawn):
             gradient = mean_gradient(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(gradient)
             if settings.pull:
@@ -112,3 +113,13 @@ def _passes(
             optimizer.step()
         moved = parameter.detach().numpy().copy()
         yield Epoch(rate, number, score(worker, validation, moved).eval_loss), moved
+
+
+def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:
+    """All records once in a random order, those of a batch of about one length: less padding."""
+    order = drawn.sample(records, len(records))
+    found: list[list[Example]] = []
+    for pool in chunks(order, POOL * size):
+        pool.sort(key=lambda example: len(example.input_ids))
+        found += chunks(pool, size)
+    yield from drawn.sample(found, len(found))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
+from typing import Any
 
 
 def upper(value: float) -> str:
@@ -30,6 +32,22 @@ def score(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if math.isfinite(value) else "not finite"
+
+
+def give_or_take(mean: float, deviation: float) -> str:
+    """A mean and the standard deviation of the noise in it."""
+    return f"{score(mean)} ± {score(deviation)}"
+
+
+def look_line(look: Mapping[str, Any] | None) -> str:
+    """What a look at the sites' held-out records came to, as in metrics.jsonl; in a few words."""
+    if look is None:
+        return ""
+    if look["loss"] is None:
+        return "too few sites answered a look at their held-out records"
+    shown = (f"{key} {give_or_take(**look[key])}" for key in ("loss", "accuracy"))
+    sites = "1 site" if look["counted"] == 1 else f"{look['counted']} sites"
+    return f"on held-out records of {sites}, {', '.join(shown)} (noise alone)"
 
 
 def amount(count: float) -> str:

@@ -19,8 +19,8 @@ from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
-from fedpriv.report.figures import amount, duration, score, small, upper, when
-from fedpriv.report.rundir import Round, RunDirectory, read_run
+from fedpriv.report.figures import amount, duration, give_or_take, score, small, upper, when
+from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
 MENTIONED = 6  # sites that are listed by name where they agree
 RULES = {
@@ -72,7 +72,12 @@ def write_report(run_dir: Path) -> Path:
         lstrip_blocks=True,
     )
     page.filters.update(
-        upper=upper, score=score, amount=amount, when=when, duration=duration, small=small
+        upper=upper,
+        score=score,
+        amount=amount,
+        when=when,
+        duration=duration,
+        small=small,
     )
     path = run_dir / "report.html"
     write_atomic(path, page.get_template("report.html.j2").render(_context(directory)))
@@ -84,6 +89,8 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
     from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
+    looks = [row.held_out for row in rounds if row.held_out is not None]
+    moved: list[Round | Look] = [*rounds, *looks]
     sites = [_site_view(report, rounds) for report in reports]
     worst = max(sites, key=lambda site: site.report.epsilon_committed, default=None)
     return {
@@ -94,12 +101,14 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "silent": [n for n in directory.site_names if n not in {r.site for r in reports}],
         "scores": _scores(directory),
         "evaluated": directory.last_evaluation,
-        "bytes_up": sum(row.bytes_up for row in rounds),
-        "bytes_down": sum(row.bytes_down for row in rounds),
+        "bytes_up": sum(one.bytes_up for one in moved),
+        "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds for row in rounds),
         "denoised": _denoised(rounds),
         "taken": _taken(rounds),
         "evolved": _evolved(rounds),
+        "looks": [row for row in rounds if row.held_out is not None],
+        "give_or_take": give_or_take,
         "totals": budget.totals(reports),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),

@@ -97,6 +97,33 @@ class EvolvedRound(Part):
     seconds: float = Field(ge=0)
 
 
+class Estimate(Part):
+    """A mean, and the standard deviation of the noise in it."""
+
+    mean: float
+    deviation: float = Field(ge=0)
+
+
+class SiteLook(Part):
+    """A look at one site's held-out records; no figures where it did not answer."""
+
+    status: str
+    loss: Estimate | None = None
+    accuracy: Estimate | None = None
+
+
+class Look(SiteLook):
+    """A look at the held-out records of all sites that answered."""
+
+    status: str = "ok"
+    counted: int = Field(ge=0)
+    steps: int = Field(ge=1)
+    share: float = Field(gt=0, le=1)
+    sites: dict[str, SiteLook]
+    bytes_up: int = Field(0, ge=0)
+    bytes_down: int = Field(0, ge=0)
+
+
 class Round(Evaluation):
     round: int = Field(ge=1)
     bytes_up: int = Field(ge=0)
@@ -106,6 +133,7 @@ class Round(Evaluation):
     denoised: DenoisedRound | None = None
     gate: Taken | None = None
     synthetic: EvolvedRound | None = None
+    held_out: Look | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import Field
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
 
 FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
-Kind = Literal["federated", "personal", "alone"]
+OwnKind = Literal["personal", "alone"]  # what a site trains for itself
+OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
+Kind = Literal["federated"] | OwnKind
 
 
 class AdapterFacts(Body):

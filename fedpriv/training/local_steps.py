@@ -35,6 +35,7 @@ def local_steps(
     csprng: Callable[[int], RandomSource],
     settings: LocalSteps,
     expected_units: float,
+    steps: int,
 ) -> Privatised[Move]:
     """Move by one private step after the other, and return the move, as long as a sum.
 
@@ -46,6 +47,7 @@ def local_steps(
         reservations: of the round's slots, in order.
         csprng: of the sample and the noise of a slot, secret.
         expected_units: sample rate × declared size; never the realised batch.
+        steps: that train in the whole job, by which the rate changes.
 
     Privacy:
         Every step releases one noisy sum, under a reservation of its own, and all else is made
@@ -62,7 +64,7 @@ def local_steps(
             return _no_move(start, error)
         total = private_step(execution, method, worker, population, values, paid, csprng(paid.slot))
         try:
-            _move(update, settings, total, paid, expected_units)
+            _move(update, settings, total, paid, expected_units, steps)
         except Exception as error:
             return _no_move(start, error)
     return post_process(_difference, start, update.vector)
@@ -89,11 +91,12 @@ def _move(
     total: Privatised[GradientSum],
     paid: Reservation,
     expected_units: float,
+    steps: int,
 ) -> None:
     plan, number = paid.plan, paid.slot + 1
     gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
     noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
-    rate = learning_rate(settings.optimizer, number, plan.steps)
+    rate = learning_rate(settings.optimizer, number, steps)
     update.step(Aggregate(gradient, noise, expected_units), number=number, lr=rate)
 
 

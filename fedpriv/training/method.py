@@ -29,7 +29,37 @@ from fedpriv.training.worker import Worker
 Records = tuple[Example | None, ...]
 
 
-class SiteMethod(Protocol):
+class UnitSum(Protocol):
+    """What a step computes of the units that it sampled."""
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Compute what needs no private records, before anything is paid.
+
+        Returns:
+            How many values a release has.
+
+        Raises:
+            FedprivError: it can't be computed; the site refuses, and has spent nothing.
+        """
+        ...
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
+        a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
+        """
+        ...
+
+
+class SiteMethod(UnitSum, Protocol):
     """What a method computes at a site, for one job.
 
     Attributes:
@@ -46,38 +76,12 @@ class SiteMethod(Protocol):
         """
         ...
 
-    def prepare(self, worker: Worker, parameters: Vector) -> int:
-        """Compute what needs no private records, before anything is paid.
-
-        Returns:
-            How many values a release has.
-
-        Raises:
-            FedprivError: it can't be computed; the site refuses, and has spent nothing.
-        """
-        ...
-
     def start(self, parameters: Vector) -> Vector:
         """What the optimiser of local steps moves, as a round begins; as long as a release."""
         ...
 
     def at(self, parameters: Vector, moved: Vector) -> Vector:
         """The trained vector that a moved start stands for."""
-        ...
-
-    def clipped_sum(
-        self,
-        worker: Worker,
-        units: Sequence[Unit],
-        parameters: Vector,
-        clip_norm: float,
-        numerics: Numerics,
-    ) -> ClippedSum:
-        """The sum over units of a vector of norm at most `clip_norm` each.
-
-        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
-        a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
-        """
         ...
 
 

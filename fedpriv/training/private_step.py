@@ -12,7 +12,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
-from fedpriv.training.method import SiteMethod
+from fedpriv.training.method import UnitSum
 from fedpriv.training.released import GradientSum
 from fedpriv.training.worker import Worker
 
@@ -21,7 +21,7 @@ STEP_FAILED = "Steps fail, and release noise only"
 
 def private_step(
     execution: PlanExecution,
-    method: SiteMethod,
+    method: UnitSum,
     worker: Worker,
     population: Population,
     parameters: Vector,

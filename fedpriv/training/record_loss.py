@@ -23,11 +23,40 @@ def record_losses(model: Any, batch: Batch) -> Tensor:
     `outputs.loss` would scale a record by the lengths of the others); a record without targets
     has loss 0. A classifier's is its cross-entropy.
     """
-    logits = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    if batch.labels.ndim == 1:
-        return F.cross_entropy(logits, batch.labels, reduction="none")
-    losses, counted = token_losses(logits, batch.labels)
+    return _losses(_logits(model, batch), batch.labels)
+
+
+@torch.no_grad()
+def record_scores(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss and the accuracy of each record (B,), float64, and whether it has targets at all.
+
+    A language model's accuracy is the share of the record's target tokens that are right; a
+    classifier's is 1 or 0. The loss is that of `record_losses`.
+    """
+    logits, labels = _logits(model, batch), batch.labels
+    losses = _losses(logits, labels).double()
+    if labels.ndim == 1:
+        right = (logits.argmax(-1) == labels).double()
+        return losses, right, torch.ones_like(right, dtype=torch.bool)
+    counted = (next_tokens(labels) != IGNORED).sum(1)
+    return losses, _right(logits, labels).sum(1) / counted.clamp_min(1).double(), counted > 0
+
+
+def _logits(model: Any, batch: Batch) -> Tensor:
+    found: Tensor = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+    return found
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    losses, counted = token_losses(logits, labels)
     return losses.sum(1) / counted.sum(1).clamp_min(1)
+
+
+def _right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Where the likeliest next token is the target (B, T); never where nothing is one."""
+    return logits.argmax(-1) == next_tokens(labels)
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,4 +126,4 @@ def next_tokens(labels: Tensor) -> Tensor:
 @torch.no_grad()
 def correct_tokens(logits: Tensor, labels: Tensor) -> Tensor:
     """How many next tokens the model has right, over the whole batch."""
-    return (logits.argmax(-1) == next_tokens(labels)).sum()
+    return _right(logits, labels).sum()

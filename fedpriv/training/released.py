@@ -1,4 +1,4 @@
-"""What a site releases in a round, and says that it is."""
+"""What a site releases in a round or a look, and says that it is."""
 
 from __future__ import annotations
 
@@ -36,8 +36,20 @@ class Move:
     kind: ClassVar[Kind] = "move"
 
 
-Released = GradientSum | Move
-_TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M"}
+@dataclass(frozen=True, eq=False)
+class HeldOutSum:
+    """How far held-out units are from public scores, added up over the steps of a look.
+
+    Attributes:
+        values: (2,) float32: of the loss, of the accuracy; see `fedpriv.training.held_out_sum`.
+    """
+
+    values: Vector
+    kind: ClassVar[Kind] = "held-out-sum"
+
+
+Released = GradientSum | Move | HeldOutSum
+_TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M", HeldOutSum: b"H"}
 
 
 def pack(released: Released) -> bytes:

@@ -34,6 +34,7 @@ def sum_of_units(
     size: int,
     values: Values,
     vectors: Vectors | None = None,
+    alone: bool = False,
 ) -> ClippedSum:
     """Σ over units of clip(v(mean of the values of the unit's records)), (K,).
 
@@ -51,11 +52,14 @@ def sum_of_units(
         values: of a batch of records (B, R), each of its own record alone; see `BatchInvariant`.
         vectors: from the units' means (U, R) to their vectors (U, K), each of its own mean alone;
             None leaves them as they are.
+        alone: compute each record alone in default numerics, too: for values that are not what
+            `BatchInvariant` tried.
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
-    together = 1 if grid else private_microbatch(worker)
-    values_of: ValuesOf = _alone(worker, values) if grid else BatchInvariant(worker, values)
+    alone = alone or grid is not None
+    together = 1 if alone else private_microbatch(worker)
+    values_of: ValuesOf = _alone(worker, values) if alone else BatchInvariant(worker, values)
     for group in _by_length(worker, units):
         waiting = deque(chunks(group, together))
         while waiting:

@@ -140,7 +140,7 @@ def _job(
             "is missing", file=source, key="synthetic", fix="Describe the set to train on."
         )
     job = job.model_copy(update={"synthetic": _set_of(job, variant)})
-    evaluation = job.evaluation
+    evaluation = job.evaluation.model_copy(update={"sites": None})  # all is public: nobody pays
     if evaluation.tuning is None and not evaluation.tuning_share:
         evaluation = evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
     # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.

@@ -35,6 +35,7 @@ class Checkpoint:
         tensors: the trained vector and the optimiser's state; all from released values.
         heads: site → its newest ledger head, the witness of its ledger.
         synthetic: the records of the synthetic set that the next round has.
+        looks: at held-out records that were done, or left out.
 
     Raises:
         RawValueError: `tensors` or `synthetic` are raw.
@@ -45,6 +46,7 @@ class Checkpoint:
     tensors: Privatised[Tensors]
     heads: dict[str, Head]
     synthetic: Privatised[Sequence[Record]] | None = None
+    looks: int = 0
 
     def __post_init__(self) -> None:
         require_privatised(self.tensors, "Checkpoint.tensors")
@@ -63,6 +65,7 @@ class Checkpoint:
         meta = {
             "job_id": self.job_id,
             "round": str(self.round),
+            "looks": str(self.looks),
             "heads": json.dumps({k: [h.rows, h.hash] for k, h in self.heads.items()}),
         }
         tensors = dict(self.tensors.value)
@@ -97,6 +100,7 @@ class Checkpoint:
                 restored(tensors),
                 {name: Head(*head) for name, head in heads.items()},
                 made_up,
+                _ROUND.validate_python(meta.get("looks", "0")),
             )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
+from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
@@ -23,6 +25,7 @@ from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.protocol import Centres
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.adapter import write_facts
 from fedpriv.training.gate import Gate
@@ -44,8 +47,10 @@ from fedpriv_server.evaluation import (
 )
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
+from fedpriv_strategies.looks import look
 from fedpriv_strategies.rounds import Rounds
 
+log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -113,6 +118,7 @@ class Job:
         self.update = update = Update(mover, initial, processors, gate)
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
+        self._looks = checkpoint.looks if checkpoint else 0
         self.rounds = run.rounds(self._done)
         if checkpoint is not None:
             update.restore(checkpoint.tensors)
@@ -167,6 +173,7 @@ class Job:
             self.update.state(),
             dict(heads),
             None if self.evolution is None else self.evolution.records,
+            self._looks,
         )
 
     def execute(
@@ -193,13 +200,15 @@ class Job:
         else:
             run.ready()
         try:
+            self._look(grid)  # that was asked last, if nobody knows what became of it
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 started = time.monotonic()
                 self._round(number, grid, gather)
                 metrics = self._metrics(number, started)
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
-                listener(metrics)
+                self._look(grid)
+                listener(self.rounds[-1])
         except BaseException:
             with suppress(OSError, FedprivError):  # on a full disk, say; what ended the job is told
                 self.save()
@@ -228,7 +237,39 @@ class Job:
             except RoundError as error:
                 gather(error)
 
+    def _look(self, grid: Grid) -> None:
+        """Look at the sites' held-out records, if that is due after the last round and not done.
+
+        The round is kept before anything is asked: from what was kept, an interrupted look is
+        asked again in the same words, and sites answer it as they did.
+        """
+        due = self._looks_due(self.rounds[-1]["round"]) if self.rounds else 0
+        if due <= self._looks:
+            return
+        self._looks, row = due, self.rounds[-1]
+        loss, accuracy = row["eval_loss"], row["eval_accuracy"]
+        if 0 <= loss <= MAX_RANGE:
+            found = look(
+                self.strategy,
+                due,
+                Centres(loss=loss, accuracy=accuracy),
+                grid,
+                min_sites=self.config.job.min_sites,
+                timeout=seconds(self.config.job.round_timeout),
+            )
+            self.rounds[-1] = {**row, "held_out": found.as_dict()}
+        else:
+            log.warning("A look is left out: the loss on the server's own records is %s.", loss)
+        self.run.amend(self.rounds, self._checkpoint(row["round"], self.strategy.heads))
+
+    def _looks_due(self, number: int) -> int:
+        """How many looks there are up to a round."""
+        looks = self.config.evaluation.sites
+        return 0 if looks is None else looks.due(number, self.config.job.rounds)
+
     def _is_due(self, number: int) -> bool:
+        if self._looks_due(number) > self._looks:
+            return True  # its centres are the scores of the round
         return number % self.config.evaluation.every == 0 or number == self.config.job.rounds
 
     def _metrics(self, number: int, started: float) -> dict[str, Any]:
@@ -247,6 +288,7 @@ class Job:
             "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
             "gate": None if outcome.choice is None else asdict(outcome.choice),
             "synthetic": None if outcome.evolved is None else asdict(outcome.evolved),
+            "held_out": None,
             "seconds": round(duration, 3),
             "sites": {name: asdict(site) for name, site in outcome.sites.items()},
         }

@@ -1,7 +1,7 @@
 """The directory of one job: what is written when, so that a crash leaves something to go on from.
 
 run.json       first of all, with status `preparing`: nothing is spent yet
-metrics.jsonl  one line a round, before its checkpoint
+metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
 sites/NAME/    the site's signed report; in a simulation its ledger, too
@@ -183,6 +183,10 @@ class RunDirectory:
     def _checkpoint_path(self) -> Path:
         return self.path / "checkpoint" / "latest.safetensors"
 
+    @property
+    def _metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
     def checkpoint(self) -> Checkpoint | None:
         """The newest checkpoint, if there is one.
 
@@ -215,7 +219,7 @@ class RunDirectory:
             RunError: there is no room, or the disk fails.
         """
         try:
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            with self._metrics_path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(metrics) + "\n")
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -226,13 +230,31 @@ class RunDirectory:
                 " start again; the sites send the same replies, at no cost."
             ) from None
 
+    def amend(self, rounds: Sequence[Mapping[str, Any]], checkpoint: Checkpoint) -> None:
+        """Keep what became known of a round that was kept before: a look at held-out records.
+
+        Args:
+            rounds: the metrics of all rounds so far.
+
+        Raises:
+            RunError: there is no room, or the disk fails.
+        """
+        try:
+            write_atomic(self._metrics_path, "".join(json.dumps(row) + "\n" for row in rounds))
+            checkpoint.write(self._checkpoint_path)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: A look can't be kept ({error}). Make room and start again; the"
+                " sites send the same replies, at no cost."
+            ) from None
+
     def rounds(self, last: int) -> list[dict[str, Any]]:
         """The metrics of the rounds up to `last`; later lines, and half of one, are dropped.
 
         Raises:
             RunError: the file can't be read.
         """
-        path = self.path / "metrics.jsonl"
+        path = self._metrics_path
         if not path.exists():
             return []
         try:

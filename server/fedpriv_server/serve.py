@@ -19,6 +19,7 @@ from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.process import Status
 from fedpriv.report import write_report
+from fedpriv.report.figures import look_line
 from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
@@ -120,6 +121,8 @@ def _run(
             "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}",
             metrics["seconds"],
         )
+        if metrics["held_out"] is not None:
+            log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))
         status.update(state="running", round=number, rounds=of, sites=assembly.sites(states))
 
     log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(names.values())))

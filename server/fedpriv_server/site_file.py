@@ -10,6 +10,12 @@ from string import Template
 from fedpriv.config.job import JobConfig
 
 _TEMPLATE = Path(__file__).parent / "templates" / "site.toml"
+_LOOKS = """\
+# The job looks, through noise, at records that nobody trains on: how good is its model there?
+# It takes that from the same budget. To take part, name such records in [data], and allow it:
+# held_out = 0.2
+# evaluation = true
+"""
 
 
 def site_file(config: JobConfig, name: str, address: str) -> str:
@@ -29,7 +35,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
         "epsilon": config.privacy.epsilon,
         "method": config.job.method,
         "sample_rate": config.privacy.sample_rate,
-        "steps": config.steps,
+        "steps": config.slots,
         "max_length": model.max_length,
         "r": config.lora.r,
     }
@@ -38,6 +44,7 @@ def site_file(config: JobConfig, name: str, address: str) -> str:
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         {key: _toml(value) for key, value in known.items()},
         labels=f"labels = {_toml(model.labels)}\n" if model.labels else "",
+        looks=_LOOKS if config.evaluation.sites is not None else "",
         model=f"{'#! ' if is_elsewhere else ''}model = {_toml(where)}",
     )
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.files import finite_json
-from fedpriv.report.figures import amount
+from fedpriv.report.figures import amount, give_or_take, look_line
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome
@@ -99,6 +99,9 @@ def _run(
             if not console.is_terminal:
                 number, of = metrics["round"], config.job.rounds
                 console.print(f"round {number:4}/{of}  {note}", highlight=False)
+        if metrics["held_out"] is not None:
+            text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
+            console.print(text, highlight=False, soft_wrap=True)
         bar.update(task, completed=metrics["round"], note=note)
 
     try:
@@ -148,6 +151,8 @@ def _opening(config: JobConfig, out: Path, insecure_seed: int | None) -> str:
 def summary(outcome: Outcome) -> dict[str, Any]:
     """The outcome as JSON."""
     last = _last_scores(outcome)
+    looks = [row["held_out"] for row in outcome.rounds if row["held_out"] is not None]
+    moved = [*outcome.rounds, *looks]
     return {
         "run": str(outcome.run.path),
         "job_id": outcome.run.info["job_id"],
@@ -155,8 +160,9 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "rounds": len(outcome.rounds),
         "before": outcome.baseline.as_dict(),
         "after": last,
-        "bytes_up": sum(row["bytes_up"] for row in outcome.rounds),
-        "bytes_down": sum(row["bytes_down"] for row in outcome.rounds),
+        "held_out": looks[-1] if looks else None,
+        "bytes_up": sum(row["bytes_up"] for row in moved),
+        "bytes_down": sum(row["bytes_down"] for row in moved),
         "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
         "sites": {
             name: {
@@ -198,6 +204,8 @@ def show(outcome: Outcome, console: Console) -> None:
             form = ".3f" if key != "eval_accuracy" else ".1%"
             utility.add_row(name, format(before[key], form), format(after[key], form))
     console.print(utility)
+    if figures["held_out"] is not None:
+        console.print(_looked_at(figures["held_out"]))
     budget = Table(
         "site",
         "ε spent",
@@ -222,3 +230,18 @@ def show(outcome: Outcome, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _looked_at(look: dict[str, Any]) -> Table:
+    """The last look, by site."""
+    table = Table(
+        "site",
+        "loss",
+        "accuracy",
+        title="On the sites' own held-out records (± noise alone)",
+        title_justify="left",
+    )
+    for name, found in {"all": look, **look["sites"]}.items():
+        shown = [found[key] and give_or_take(**found[key]) for key in ("loss", "accuracy")]
+        table.add_row(name, *(text or found.get("status", "too few answers") for text in shown))
+    return table

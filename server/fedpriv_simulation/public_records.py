@@ -38,8 +38,12 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
     for site in config.sites:
         assert site.data is not None
         cache = cache_folder(private_site_folder(run, site.name))
-        for digest in _digests(config, site.data, cache, f"sites.{site.name}.data"):
-            held.setdefault(digest, site.name)
+        own = {"data": site.data}
+        if isinstance(site.held_out, Path):
+            own["held_out"] = site.held_out
+        for name, data in own.items():
+            for digest in _digests(config, data, cache, f"sites.{site.name}.{name}"):
+                held.setdefault(digest, site.name)
     for key, path in config.files().items():
         if key.startswith("sites."):
             continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.looks import held_out_units
 from fedpriv.errors import LedgerInUseError
 from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Terms
@@ -85,6 +86,8 @@ class Sites:
                 methods=(config.job.method,),
                 max_length=config.model.max_length,
                 max_trainable=self.trained,
+                evaluation=config.evaluation.sites is not None,
+                held_out=held_out_units(section.held_out, section.size, section.held_out_size),
             ),
             compute=config.compute,
             lasting=section.ledger is not None,

@@ -198,6 +198,8 @@ class Rounds:
             raise ProtocolError(f"It says that it is {offer.site!r}, which is another's name.")
         if offer.delta >= 1 / offer.declared_size:
             raise ProtocolError(f"Its δ, {offer.delta:g}, would allow publishing a whole unit.")
+        if self.proposal.evaluation is not None and offer.held_out_size is None:
+            raise ProtocolError("It does not say how many units it holds out.")
         if offer.noise_multiplier < self._least_noise:
             raise ProtocolError(
                 f"It adds noise of {offer.noise_multiplier:g}, less than any site can for this job"

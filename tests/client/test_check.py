@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.config.looks import LooksSection
 from fedpriv.errors import ConfigError, FedprivError, LedgerError, ProtocolError
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
@@ -18,6 +19,7 @@ from fedpriv.protocol import Proposal
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.check import check_proposal, read_proposal
+from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
@@ -122,6 +124,24 @@ def test_it_refuses_for_the_reason_that_the_site_has(
     settings = replace(settings, limits=replace(settings.limits, **limits))
     proposal = proposal.model_copy(update=changes)
     assert check_proposal(settings, proposal, pool).refusals == (answer(settings, proposal, pool),)
+
+
+def test_it_says_what_looks_cost(
+    settings: SiteSettings, proposal: Proposal, pool: WorkerPool
+) -> None:
+    asked = proposal.model_copy(
+        update={"steps": proposal.steps + 4, "evaluation": LooksSection(looks=2, slots=2)}
+    )
+    [refusal] = check_proposal(settings, asked).refusals
+    assert "allow.evaluation" in refusal
+    limits = replace(settings.limits, evaluation=True, held_out=5)
+    verdict = check_proposal(replace(settings, limits=limits), asked)
+    assert verdict.refusals == () and verdict.look_steps == 4
+    assert verdict.without_looks is not None and verdict.epsilon is not None
+    assert 0 < verdict.without_looks < verdict.epsilon
+    assert verdict.plan is not None and verdict.plan.steps == proposal.steps + 4
+    assert "4 of the steps look at held-out records" in _cost(verdict)
+    assert check_proposal(settings, proposal).without_looks is None
 
 
 def test_without_the_model_it_says_so(settings: SiteSettings, proposal: Proposal) -> None:

@@ -469,3 +469,12 @@ def test_the_command_says_how_long_and_goes_on(
     assert [row["name"] for row in document["rows"]] == ["base", "lora"]
     other = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
     assert other.exit_code != 0
+
+
+def test_runs_that_are_compared_pay_for_no_looks(federation: Make) -> None:
+    """All their data is public, and looks would make the noise of private variants larger."""
+    looks = [f"sites.site-{i}.held_out=0.4" for i in (0, 1)] + ["evaluation.sites.looks=1"]
+    variants = parse_variants(["dp-lora"], [])
+    asked = Comparison.of(federation(rounds=1), looks, variants, 1, 1)
+    config = asked.config(variants[0], (), 1)
+    assert config.evaluation.sites is None and config.slots == 1

@@ -119,7 +119,9 @@ def _use(found: Body) -> None:
     match found:
         case Proposal():
             found.digest()
-            refuses(found.rounds * found.round_steps == found.steps, "no whole rounds")
+            looks = 0 if found.evaluation is None else found.evaluation.steps
+            training = found.rounds * found.round_steps
+            refuses(training + looks == found.steps, "no whole rounds")
         case StepRequest():
             found.digest(VECTOR)
             refuses(found.witness.rows == found.witness_rows, "another witness")

@@ -667,3 +667,21 @@ def test_the_servers_certificate_is_for_servers(federation: Make) -> None:
     assert describe(load_certificate(pki / "server.crt")).use == "server"
     assert describe(load_certificate(pki / "enrolments/a/site.crt")).use == "site"
     assert describe(load_certificate(pki / "ca.crt")).use is None
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_the_draft_of_a_site_says_what_looks_need_and_allows_none(looks: bool) -> None:
+    sites = {"looks": 2, "slots": 3} if looks else None
+    job = JobConfig.model_validate(
+        {
+            "job": {"rounds": 5},
+            "evaluation": {"data": "x", "sites": sites},
+            "sites": [{"name": "a", "data": "x", "size": 9, "held_out": 0.2}],
+        }
+    )
+    text = site_file(job, "a", "localhost:1")
+    found = tomllib.loads(text)["allow"]
+    assert "evaluation" not in found and found["max_steps"] == (11 if looks else 5)
+    assert ("# evaluation = true" in text) == looks
+    allowed = text.replace("# evaluation = true", "evaluation = true")
+    assert tomllib.loads(allowed)["allow"].get("evaluation", False) == looks

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from fedpriv.data.batch import Batch
 from fedpriv.training import record_loss as module
-from fedpriv.training.record_loss import IGNORED, next_tokens, token_losses
+from fedpriv.training.record_loss import IGNORED, next_tokens, record_scores, token_losses
 
 
 @settings(deadline=None, max_examples=80)
@@ -83,3 +87,33 @@ def test_looking_at_a_loss_leaves_the_logits_alone() -> None:
     with torch.no_grad():
         token_losses(logits, torch.tensor([[1, 2, 3], [0, 0, 4]]))
     assert torch.equal(logits, before)
+
+
+def test_scores_of_records_are_their_loss_and_their_share_of_right_tokens() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn((4, 6, 11), generator=generator)
+    labels = torch.randint(0, 11, (4, 6), generator=generator)
+    labels[1, :3] = IGNORED
+    labels[3] = IGNORED
+    labels[0, 1:] = logits[0, :-1].argmax(-1)  # all right
+    batch = Batch(labels.clamp_min(0), torch.ones_like(labels), labels)
+
+    def model(**_: object) -> SimpleNamespace:
+        return SimpleNamespace(logits=logits.clone())
+
+    losses, accuracies, counted = record_scores(model, batch)
+    assert counted.tolist() == [True, True, True, False]
+    assert torch.equal(losses, module.record_losses(model, batch).double())
+    assert (accuracies[0], accuracies[3]) == (1.0, 0.0)
+    for row in (1, 2):
+        places = [place for place in range(5) if labels[row, place + 1] != IGNORED]
+        right = [int(logits[row, place].argmax() == labels[row, place + 1]) for place in places]
+        assert accuracies[row] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_class_is_right_or_wrong() -> None:
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+    batch = Batch(torch.zeros(2, 3).long(), torch.ones(2, 3).long(), torch.tensor([0, 1]))
+    losses, accuracies, counted = record_scores(lambda **_: SimpleNamespace(logits=logits), batch)
+    assert accuracies.tolist() == [1, 0] and bool(counted.all())
+    assert losses.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log1p(math.exp(2))])

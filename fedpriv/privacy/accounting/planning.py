@@ -227,6 +227,53 @@ def solve(
     )
 
 
+@dataclass(frozen=True)
+class Looks:
+    """What the steps of a plan cost that look at held-out records.
+
+    Attributes:
+        steps: that look.
+        training_steps: the others.
+        epsilon_without: of the others alone, with the noise of the plan.
+        noise_multiplier_without: that the others alone need for the ε of the plan.
+    """
+
+    steps: int
+    training_steps: int
+    epsilon_without: float
+    noise_multiplier_without: float
+
+
+def solve_with_looks(
+    look_steps: int, *, steps: int | None = None, **given: Any
+) -> tuple[Planned, Looks | None]:
+    """As `solve`, of a plan that has steps that look besides those that train.
+
+    Args:
+        look_steps: steps of all looks together; 0 without any.
+        steps: that train.
+
+    Raises:
+        ConfigError, AccountingError: as of `solve`; or ε pays for no step to train.
+    """
+    if look_steps < 0:
+        raise ConfigError("must not be negative", key="--looks", fix="Such as --looks 3.")
+    planned = solve(steps=None if steps is None else steps + look_steps, **given)
+    if not look_steps:
+        return planned, None
+    event, delta = planned.event, planned.delta
+    training = event.count - look_steps
+    if training < 1:
+        raise AccountingError(
+            f"Expected ε to pay for more than the {look_steps} steps of the looks, and it pays for"
+            f" {event.count} steps. Use fewer looks, more noise or a smaller rate."
+        )
+    target = planned.epsilon if planned.target_epsilon is None else planned.target_epsilon
+    without = epsilon_upper([Event(event.sample_rate, event.noise_multiplier, training)], delta)
+    noise = calibrate_noise(target, delta, event.sample_rate, training)
+    return planned, Looks(look_steps, training, without, noise)
+
+
 def _too_few(missing: Sequence[str]) -> ConfigError:
     fix = f"Add any {len(missing) - 1} of these {len(missing)}; the one left out is solved for."
     if "sample_rate" in missing:

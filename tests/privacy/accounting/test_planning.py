@@ -13,7 +13,7 @@ from fedpriv.config.job import PrivacySection
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT, Event, epsilon_of_group, epsilon_upper
-from fedpriv.privacy.accounting.planning import Planned, solve
+from fedpriv.privacy.accounting.planning import Planned, solve, solve_with_looks
 
 PLAN: dict[str, Any] = {
     "epsilon": 3.0,
@@ -209,3 +209,29 @@ def test_no_finite_bound_is_null() -> None:
     assert math.isfinite(figures["epsilon"])
     assert figures["replace_one_epsilon"] is None
     json.dumps(figures, allow_nan=False)
+
+
+def test_looks_are_steps_of_the_same_plan() -> None:
+    plan = {"epsilon": 4.0, "delta": 1e-5, "sample_rate": 0.1}
+    planned, looks = solve_with_looks(12, steps=60, **plan)
+    assert planned == solve(steps=72, **plan)
+    assert looks is not None and (looks.steps, looks.training_steps) == (12, 60)
+    alone = solve(steps=60, **plan)
+    assert looks.noise_multiplier_without == alone.event.noise_multiplier
+    assert looks.noise_multiplier_without < planned.event.noise_multiplier
+    same_noise = solve(
+        delta=1e-5, sample_rate=0.1, steps=60, noise_multiplier=planned.event.noise_multiplier
+    )
+    assert looks.epsilon_without == same_noise.epsilon < planned.epsilon
+    assert solve_with_looks(0, steps=60, **plan) == (alone, None)
+
+
+def test_steps_that_are_solved_for_hold_the_looks() -> None:
+    plan = {"epsilon": 4.0, "delta": 1e-5, "sample_rate": 0.1, "noise_multiplier": 1.5}
+    planned, looks = solve_with_looks(12, **plan)
+    assert planned == solve(**plan)
+    assert looks is not None and looks.training_steps == planned.event.count - 12
+    with pytest.raises(AccountingError, match="looks"):
+        solve_with_looks(planned.event.count, **plan)
+    with pytest.raises(ConfigError, match="--looks"):
+        solve_with_looks(-1, **plan)

@@ -1,0 +1,100 @@
+"""`[evaluation.sites]`: how good the model is on the sites' own held-out records, paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from fedpriv.config.section import Section
+
+MAX_RANGE = 1e6  # of a loss; more is a mistake
+
+
+class LooksSection(Section):
+    """Looks at records that sites keep apart from training. They cost privacy, as steps do."""
+
+    looks: int = Field(
+        ge=1,
+        le=1000,
+        description="How many looks there are in the job, evenly spread over its rounds, the last"
+        " one after the last round.",
+    )
+    slots: int = Field(
+        4,
+        ge=1,
+        le=1000,
+        description="Steps of the plan that a look takes. All steps of a plan are paid from one ε,"
+        " so each makes the noise of all others a little larger; the noise of a look itself falls"
+        " with the square root of its own.",
+    )
+    loss_range: float = Field(
+        2.0,
+        ge=1 / MAX_RANGE,
+        le=MAX_RANGE,
+        description="How far a unit's loss may be from the coordinator's own and count in full."
+        " The noise grows with it; a unit that is farther away counts as nearer.",
+    )
+    accuracy_range: float = Field(
+        1.0,
+        ge=1 / MAX_RANGE,
+        le=1,
+        description="The same of its accuracy, as a share of 1.",
+    )
+
+    @property
+    def steps(self) -> int:
+        """Steps of the plan that all looks take together."""
+        return self.looks * self.slots
+
+    def due(self, number: int, rounds: int) -> int:
+        """How many looks there are up to a round, that round included."""
+        return number * self.looks // rounds
+
+    def after(self, look: int, rounds: int) -> int:
+        """The round after which a look is, both from 1."""
+        return -(-look * rounds // self.looks)
+
+
+def held_out_units(held_out: Path | float | None, size: int, stated: int | None) -> int | None:
+    """The declared number of units that a site keeps apart; None if nobody has declared one.
+
+    Args:
+        held_out: a share of the site's units, or a file of further ones.
+        size: the site's declared size.
+        stated: the number of units in such a file, as a person states it.
+
+    Privacy:
+        Of settings alone, never of records.
+    """
+    if held_out is None or isinstance(held_out, Path):
+        return None if held_out is None else stated
+    return max(1, round(held_out * size))
+
+
+def check_held_out(
+    held_out: Path | float | None, size: int | None, stated: int | None, delta: float, key: str
+) -> None:
+    """Check that a site's statements about its held-out units fit together.
+
+    Args:
+        delta: of the claim, which is about these units, too.
+        key: of the table, such as ``data``.
+
+    Raises:
+        ValueError: they don't.
+    """
+    if stated is None:
+        return
+    if not isinstance(held_out, Path):
+        raise ValueError(
+            f"{key}.held_out_size: belongs to a file of held-out records; of a share, the number"
+            " of units follows from size"
+        )
+    units = stated + (size or 0)
+    if delta >= 1 / units:
+        raise ValueError(
+            f"{key}.held_out_size: δ = {delta:g} is not below 1 / units (1 / {units} ="
+            f" {1 / units:.2g}), those to train on and those held out, so it would allow"
+            " publishing a whole unit"
+        )

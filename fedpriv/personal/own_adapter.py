@@ -1,0 +1,64 @@
+"""An adapter that a site trained for itself, as a folder that says it has to stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpriv.files import private_folder
+from fedpriv.models.vector import Vector
+from fedpriv.training.adapter import AdapterFacts, OwnKind, write_adapter
+from fedpriv.training.worker import Worker
+
+WARNING = "trained on this site's records without privacy: not to leave this house"
+
+
+def write_own_adapter(
+    folder: Path,
+    worker: Worker,
+    values: Vector,
+    federated: AdapterFacts,
+    *,
+    site: str,
+    kind: OwnKind,
+    held_out: Path | float | None,
+) -> Path:
+    """Put it into a folder of its owner alone, in the place of an earlier one of the same job.
+
+    Args:
+        folder: of all adapters of that kind at the site.
+        values: trained on the site's own records, (P,).
+        federated: what the job's adapter is.
+        held_out: what `data.held_out` was meanwhile.
+
+    Returns:
+        The adapter's own folder.
+
+    Raises:
+        OSError: there is no room, or the disk fails; what was there before is there still.
+
+    Privacy:
+        None: it is as confidential as the records (law 16).
+    """
+    path = private_folder(folder) / federated.job
+    write_adapter(
+        path,
+        worker,
+        values,
+        federated.proposal,
+        _card(federated.job, site, kind),
+        kind=kind,
+        held_out=None if held_out is None else str(held_out),
+    )
+    return path
+
+
+def _card(job: str, site: str, kind: OwnKind) -> str:
+    begun = "the base model" if kind == "alone" else f"the adapter of job `{job}`"
+    return (
+        "---\nlibrary_name: peft\ntags: [lora, fedpriv]\n---\n\n"
+        f"# {site}, {kind}\n\n"
+        f"**{WARNING[0].upper()}{WARNING[1:]}.** Records can be read out of a model that was"
+        " trained on them.\n\n"
+        f"A LoRA adapter, begun at {begun} and trained on this site's own records. It costs no"
+        " budget, as nothing of it is handed on.\n"
+    )

@@ -1,0 +1,249 @@
+"""Looks at the sites' held-out records, between rounds: asked, counted, and never in their way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedpriv.errors import ProtocolError, RoundError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
+from fedpriv.training.held_out_sum import SIZE, Estimate, estimates
+from fedpriv.training.released import HeldOutSum
+from fedpriv.wire import Blocks
+from fedpriv_strategies.aggregate import SiteSum
+from fedpriv_strategies.messages import (
+    TRAIN,
+    answer_of,
+    as_arrays,
+    as_blocks,
+    body_bytes,
+    message,
+    payload_bytes,
+)
+from fedpriv_strategies.rounds import HEALING, Rounds
+
+log = logging.getLogger(__name__)
+TRIES = 2  # of a site that does not answer
+
+
+@dataclass(frozen=True)
+class SiteLook:
+    """What a site answered to a look. All public.
+
+    Attributes:
+        loss, accuracy: mean over the site's held-out units; None where there is no answer.
+    """
+
+    status: str
+    loss: Estimate | None = None
+    accuracy: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look came to. All public.
+
+    Attributes:
+        number: of the look, from 1.
+        counted: sites that answered.
+        steps: of the plan that it took.
+        share: of the units, that was drawn in each.
+        loss, accuracy: mean over the held-out units of these sites; None if they are too few.
+        sites: each by itself.
+        bytes_up, bytes_down: of its messages.
+    """
+
+    number: int
+    counted: int
+    steps: int
+    share: float
+    loss: Estimate | None
+    accuracy: Estimate | None
+    sites: Mapping[str, SiteLook]
+    bytes_up: int
+    bytes_down: int
+
+    def as_dict(self) -> dict[str, object]:
+        """As it is written."""
+        return asdict(self)
+
+
+@dataclass
+class _Asked:
+    """A look that is going on: what sites answered so far, by their names."""
+
+    rounds: Rounds
+    number: int
+    centres: Centres
+    found: dict[str, tuple[Offer, Privatised[Vector]]]
+    states: dict[str, str]
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @property
+    def first(self) -> int:
+        """The look's first slot: they come after those of all rounds."""
+        proposal = self.rounds.proposal
+        assert proposal.evaluation is not None
+        return proposal.training_steps + (self.number - 1) * proposal.evaluation.slots
+
+    @property
+    def group(self) -> str:
+        """That of the round before: a site that has requests of both waiting answers the newer."""
+        proposal = self.rounds.proposal
+        assert proposal.evaluation is not None
+        return str(proposal.evaluation.after(self.number, proposal.rounds))
+
+    def requests(self, nodes: Iterable[int]) -> list[Message]:
+        """The same question to every node; one that answered before gives the same reply."""
+        rounds, arrays = self.rounds, as_arrays(self.rounds.update.vector)
+        messages = []
+        for node in nodes:
+            seen = rounds.heads.get(rounds.offers[node].site, Head(0, "0" * 64))
+            request = StepRequest(
+                job_id=rounds.proposal.job_id,
+                slot=self.first,
+                centres=self.centres,
+                witness_rows=seen.rows,
+                witness_head=seen.hash,
+            )
+            messages.append(message(request, node, TRAIN, self.group, arrays))
+        self.bytes_down += payload_bytes(messages)
+        return messages
+
+    def take(self, reply: Message, offer: Offer) -> bool:
+        """Count a reply in, or note why not; whether another try may bring a better one."""
+        site = offer.site
+        self.bytes_up += body_bytes(reply)
+        try:
+            answer = answer_of(reply, StepReply)
+            if isinstance(answer, Refusal):
+                self.states[site] = f"refused: {answer.reason}"
+                return answer.refused in HEALING
+            self.found[site] = offer, self._total(answer, reply, offer)
+            self.rounds.heads[site] = Head(answer.ledger_rows, answer.ledger_head)
+            self.states[site] = "ok"
+        except (ProtocolError, RoundError) as error:
+            log.warning("Site %s: its look was not used: %s", site, error)
+            self.states[site] = "unusable"
+        return False
+
+    def _total(self, answer: StepReply, reply: Message, offer: Offer) -> Privatised[Vector]:
+        """The values (2,) in a reply.
+
+        Raises:
+            ProtocolError: it is another reply, or larger than clipped vectors and noise can be.
+            RoundError: it can't be read from our own disk.
+        """
+        proposal = self.rounds.proposal
+        assert proposal.evaluation is not None and offer.held_out_size is not None
+        if (answer.kind, answer.slot) != (HeldOutSum.kind, self.first):
+            raise ProtocolError(f"Expected a look at {self.first}, got {answer.kind}.")
+        arrays = reply.content.array_records.get(VECTOR)
+        if arrays is None:
+            raise ProtocolError("The reply has no arrays.")
+        blocks = as_blocks(arrays, SIZE, "float32")
+        privacy = proposal.privacy
+        units = privacy.sample_rate * offer.held_out_size
+        step = SiteSum(blocks, offer.noise_multiplier, units, privacy.clip_norm)
+        most = proposal.evaluation.slots * step.largest_norm(SIZE)
+
+        def read(blocks: Blocks) -> Vector:
+            values = blocks.vector()
+            if float((values.astype("float64") ** 2).sum()) > most**2:
+                raise ProtocolError("It is larger than clipped vectors and noise can be.")
+            return values
+
+        try:
+            return post_process(read, blocks)
+        finally:
+            self.bytes_up += blocks.value.bytes_read
+
+
+def look(
+    rounds: Rounds, number: int, centres: Centres, grid: Grid, *, min_sites: int, timeout: float
+) -> Look:
+    """Ask every site for a look at its held-out records with the values that there are now.
+
+    What is asked again, after an interruption, has to be the same question: sites then send the
+    reply that was paid for. Whatever is missing in the end is left out, and stays paid; nothing
+    here stops a job.
+
+    Args:
+        rounds: of the job, with the sites' terms.
+        number: of the look, from 1.
+        centres: the server's own scores of these values.
+        min_sites: how many have to answer for it to count.
+        timeout: seconds to wait for them.
+
+    Privacy:
+        Post-processing of what sites released.
+    """
+    asked = _Asked(rounds, number, centres, {}, {})
+    there = set(grid.get_node_ids())
+    offers = {node: offer for node, offer in rounds.offers.items() if node in there}
+    for node, offer in rounds.offers.items():
+        asked.states[offer.site] = "no reply" if node in there else "absent"
+    left = list(offers)
+    for _ in range(TRIES):
+        if not left:
+            break
+        messages = asked.requests(left)
+        replies = grid.send_and_receive(messages, timeout=timeout)
+        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in messages}
+        for reply in replies:
+            node = nodes[reply.metadata.reply_to_message_id]
+            if not asked.take(reply, offers[node]):
+                left.remove(node)
+    return _result(asked, min_sites)
+
+
+def _result(asked: _Asked, min_sites: int) -> Look:
+    proposal = asked.rounds.proposal
+    ranges, privacy = proposal.evaluation, proposal.privacy
+    assert ranges is not None
+
+    def mean(sites: Iterable[str]) -> tuple[Estimate, Estimate]:
+        chosen = [asked.found[name] for name in sites]
+        totals = [total for _, total in chosen]
+        held = [offer.held_out_size or 0 for offer, _ in chosen]
+        found = post_process(
+            lambda *values: estimates(
+                values,
+                [offer.noise_multiplier for offer, _ in chosen],
+                [privacy.sample_rate * units for units in held],
+                ranges=ranges,
+                centres=asked.centres,
+                clip_norm=privacy.clip_norm,
+            ),
+            *totals,
+        )
+        return found.value
+
+    sites = {
+        name: SiteLook(state, *(mean([name]) if name in asked.found else ()))
+        for name, state in asked.states.items()
+    }
+    loss = accuracy = None
+    if asked.found and len(asked.found) >= min_sites:
+        loss, accuracy = mean(asked.found)
+    else:
+        log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
+    return Look(
+        number=asked.number,
+        counted=len(asked.found),
+        steps=ranges.slots,
+        share=privacy.sample_rate,
+        loss=loss,
+        accuracy=accuracy,
+        sites=sites,
+        bytes_up=asked.bytes_up,
+        bytes_down=asked.bytes_down,
+    )

@@ -1,0 +1,157 @@
+"""A site's own training: it stops by records that it does not learn from, and keeps the best."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.config.personal import PersonalSection
+from fedpriv.data import Example
+from fedpriv.personal import training
+from fedpriv.personal.training import Epoch, batches, train_alone
+from fedpriv.training.pool import make_worker
+from fedpriv.training.public_records import mean_gradient
+from fedpriv.training.scores import score
+from fedpriv.training.worker import ModelRecipe, Worker
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def worker(model_folder: Make) -> Worker:
+    model = ModelSection(name=str(model_folder("llama")), max_length=32)
+    return make_worker(
+        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
+    )
+
+
+def examples(count: int, seed: int) -> list[Example]:
+    drawn = random.Random(seed)
+    made = []
+    for _ in range(count):
+        ids = [3 + (i * i) % 7 for i in range(drawn.randint(6, 20))]
+        made.append(Example(ids, ids))
+    return made
+
+
+SETTINGS = PersonalSection(rates=(3e-2,), epochs=4, patience=4, batch_size=4)
+
+
+def test_it_learns_and_keeps_the_best_pass(worker: Worker) -> None:
+    records, validation = examples(12, 0), examples(5, 1)
+    told: list[Epoch] = []
+    made = train_alone(worker, worker.initial, records, validation, SETTINGS, told=told.append)
+    assert tuple(told) == made.epochs
+    assert [epoch.number for epoch in told] == [0, 1, 2, 3, 4]
+    assert made.best == min(told, key=lambda epoch: epoch.loss)
+    assert made.best.loss < told[0].loss - 0.1
+    assert score(worker, validation, made.values).eval_loss == pytest.approx(made.best.loss)
+    assert made.values.dtype == np.float32
+
+
+def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -> None:
+    """Against torch's own optimiser over the parameters as they are named."""
+    records, validation = examples(10, 2), examples(3, 3)
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    made = train_alone(worker, worker.initial, records, validation, settings, seed=5)
+    expected = torch.nn.Parameter(torch.from_numpy(worker.initial.copy()))
+    optimizer = torch.optim.AdamW([expected], lr=3e-2, weight_decay=0.0)
+    for batch in batches(records, 4, random.Random(5)):
+        values = expected.detach().numpy().copy()
+        expected.grad = torch.from_numpy(mean_gradient(worker, batch, values))
+        optimizer.step()
+    assert np.array_equal(made.values, expected.detach().numpy())
+
+
+def test_where_no_pass_helps_it_stays_where_it_began(worker: Worker) -> None:
+    """A rate at which it falls apart at once."""
+    settings = SETTINGS.model_copy(update={"rates": (1e3,), "patience": 2})
+    made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
+    assert (made.best.number, made.best.rate) == (0, 0.0)
+    assert np.array_equal(made.values, worker.initial)
+    assert len(made.epochs) == 1 + 2
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, losses: Sequence[float]) -> None:
+    """Validation losses as they are told, in order."""
+    found = iter(losses)
+
+    def scores(*_: Any) -> Any:
+        return type("Scores", (), {"eval_loss": next(found)})
+
+    monkeypatch.setattr(training, "score", scores)
+    monkeypatch.setattr(training, "mean_gradient", lambda worker, batch, values: 0 * values)
+
+
+def test_patience_counts_passes_without_a_lower_loss(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [5.0, 4.0, 4.5, 3.9, 4.1, 4.2, 9.9])
+    settings = SETTINGS.model_copy(update={"epochs": 50, "patience": 2})
+    made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
+    assert [epoch.loss for epoch in made.epochs] == [5.0, 4.0, 4.5, 3.9, 4.1, 4.2]
+    assert made.best == Epoch(3e-2, 3, 3.9)
+
+
+def test_each_rate_begins_anew_and_has_patience_of_its_own(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [5.0, 3.0, 3.1, 4.0, 2.5, 2.6])
+    settings = SETTINGS.model_copy(update={"rates": (1e-2, 1e-3), "epochs": 50, "patience": 1})
+    made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
+    assert [(epoch.rate, epoch.number) for epoch in made.epochs[1:]] == [
+        (1e-2, 1),
+        (1e-2, 2),
+        (1e-3, 1),
+        (1e-3, 2),
+        (1e-3, 3),
+    ]
+    assert made.best == Epoch(1e-3, 2, 2.5)
+
+
+def test_a_loss_that_is_no_number_is_no_improvement(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan = float("nan")
+    scripted(monkeypatch, [5.0, nan, nan])
+    settings = SETTINGS.model_copy(update={"patience": 2})
+    made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
+    assert made.best.number == 0
+
+
+@given(st.integers(1, 200), st.integers(1, 12), st.integers(0, 9))
+def test_a_pass_sees_every_record_once(count: int, size: int, seed: int) -> None:
+    records = [Example([i] * (1 + i % 17), 0) for i in range(count)]
+    found = list(batches(records, size, random.Random(seed)))
+    assert sorted(e.input_ids[0] for batch in found for e in batch) == list(range(count))
+    assert all(len(batch) <= size for batch in found)
+    assert len(found) == -(-count // size)
+
+
+def test_records_of_a_batch_are_about_equally_long() -> None:
+    drawn = random.Random(0)
+    records = [Example([0] * drawn.randint(1, 100), 0) for _ in range(400)]
+    spreads = [
+        max(lengths) - min(lengths)
+        for batch in batches(records, 8, drawn)
+        for lengths in [[len(example.input_ids) for example in batch]]
+    ]
+    assert sum(spreads) / len(spreads) < 15  # of random batches, about 78
+
+
+def test_nothing_is_left_where_a_step_would_find_it(worker: Worker) -> None:
+    """Whoever borrows a worker writes values of its own, so a personal model can't travel."""
+    made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), SETTINGS)
+    assert not np.array_equal(made.values, worker.initial)
+    records = examples(4, 3)
+    first = mean_gradient(worker, records, worker.initial)
+    train_alone(worker, worker.initial, examples(8, 7), examples(4, 1), SETTINGS)
+    assert np.array_equal(first, mean_gradient(worker, records, worker.initial))
