@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import naming
+from fedpriv.files import finite_json
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import to_train_on
 from fedpriv.personal.training import Epoch, Personal, train_alone
@@ -137,7 +138,7 @@ def run(
         made = personalise(file, config, adapter, alone=alone, say=say, told=told)
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
-    return made.as_dict()
+    return dict(finite_json(made.as_dict()))
 
 
 def _most(settings: PersonalSection) -> int:

@@ -90,10 +90,8 @@ def _personalise(config: JobConfig, outcome: Outcome, source: Path, console: Con
     """What a site would see on a screen of its own: here, of public records alone."""
     from fedpriv_simulation.own_models import own_models
 
-    with (
-        console.status("Loading") if console.is_terminal else nullcontext() as status,
-        naming(source),
-    ):
+    status = console.status("Loading") if console.is_terminal else None
+    with status or nullcontext(), naming(source):
         say = console.print if status is None else status.update
         found = own_models(config, outcome.run.path, say)
     if config.job.data_is_public:
