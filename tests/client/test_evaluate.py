@@ -52,7 +52,7 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
 def test_it_is_of_the_held_out_records_alone(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedpriv_client import evaluate as module
+    from fedpriv.personal import records as module
 
     seen: list[str] = []
     own_examples = module.own_examples

@@ -85,6 +85,7 @@ def test_held_out_records_teach_it_nothing(
 ) -> None:
     """Neither do those by which it is stopped; and no two of the three share a record."""
     from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
+    from fedpriv.personal import records as records_module
 
     setting.hand_over()
     seen: dict[str, list[str]] = {}
@@ -96,8 +97,8 @@ def test_held_out_records_teach_it_nothing(
         seen["stopped by"] = [t for t, is_so in zip(texts, apart, strict=True) if is_so]
         return own_examples(records, spec, tokenizer, validation=validation)
 
-    own_examples = module.own_examples
-    monkeypatch.setattr(module, "own_examples", look)
+    own_examples = records_module.own_examples
+    monkeypatch.setattr(records_module, "own_examples", look)
     made = personalise(setting.file, setting.config)
     held = {
         row["note"] for row in notes() if is_apart({"text": row["note"]}, "record", 0.25, HELD_OUT)
