@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -31,6 +31,3 @@ class PersonalSection(Section):
     patience: int = Field(
         3, ge=1, description="Passes without a lower loss on the validation records before it ends."
     )
-    form: Literal["continued", "second"] = Field("continued", description="TBD")
-    pull: float = Field(0.0, ge=0, description="TBD")
-    interpolate: bool = Field(False, description="TBD")

@@ -25,7 +25,7 @@ def to_train_on(
     Raises:
         DataError: there are none of one of the two.
     """
-    parts = own_examples(own.training, spec, tokenizer, validation=validation)
+    parts = own_examples(own.training, spec, tokenizer, apart=validation)
     if not all(parts):
         raise DataError(
             f"leaves {len(parts[0])} examples to train on and {len(parts[1])} to stop by",
@@ -62,16 +62,17 @@ def own_examples(
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    validation: float = 0.0,
+    apart: float = 0.0,
+    purpose: str = VALIDATION,
 ) -> tuple[list[Example], list[Example]]:
     """The examples of a site's records, at most `spec.max_records_per_unit` of each unit.
 
     Args:
         records: rows of `read_labelled`.
-        validation: share of the units to keep apart.
+        apart: share of the units to keep apart for a purpose.
 
     Returns:
-        The examples to learn from, and those of the units that were kept apart.
+        The examples of the others, and those of the units that were kept apart.
 
     Raises:
         DataError: the tokenizer has no usable chat template.
@@ -86,5 +87,5 @@ def own_examples(
         examples = encode_record(record, spec, tokenizer, row=row, source="")
         examples = examples[: spec.max_records_per_unit - held[owner]]
         held[owner] += len(examples)
-        parts[is_apart(record, spec.unit, validation, VALIDATION)].extend(examples)
+        parts[is_apart(record, spec.unit, apart, purpose)].extend(examples)
     return parts

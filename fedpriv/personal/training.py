@@ -16,6 +16,7 @@ from fedpriv.training.scores import score
 from fedpriv.training.unit_sum import chunks
 from fedpriv.training.worker import Worker
 
+Gradient = Callable[[Worker, Sequence[Example], Vector], Vector]
 POOL = 20  # batches that are sorted by length together
 
 
@@ -58,6 +59,7 @@ def train_alone(
     settings: PersonalSection,
     *,
     seed: int = 0,
+    gradient: Gradient = mean_gradient,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Personal:
     """Continue from `start` (P,) by AdamW at each rate, and keep the best of all passes.
@@ -68,6 +70,7 @@ def train_alone(
     Args:
         records, validation: at least one each, of different units.
         seed: of the order of the records.
+        gradient: along which a step goes, (P,), of a batch at the values it is given.
         told: of every pass.
 
     Privacy:
@@ -78,7 +81,8 @@ def train_alone(
     epochs, best, values = [first], first, start
     for rate in settings.rates:
         lowest, since = first.loss, 0
-        for epoch, moved in _passes(worker, start, records, validation, settings, rate, seed):
+        passes = _passes(worker, start, records, validation, settings, rate, seed, gradient)
+        for epoch, moved in passes:
             told(epoch)
             epochs.append(epoch)
             if epoch.loss < best.loss:
@@ -98,18 +102,16 @@ def _passes(
     settings: PersonalSection,
     rate: float,
     seed: int,
+    gradient: Gradient,
 ) -> Iterator[tuple[Epoch, Vector]]:
     """The passes at one rate, each with the values after it."""
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    anchor = torch.from_numpy(start)
     for number in range(1, settings.epochs + 1):
         for batch in batches(records, settings.batch_size, drawn):
-            gradient = mean_gradient(worker, batch, parameter.detach().numpy())
-            parameter.grad = torch.from_numpy(gradient)
-            if settings.pull:
-                parameter.grad += settings.pull * (parameter.detach() - anchor)
+            slope = gradient(worker, batch, parameter.detach().numpy())
+            parameter.grad = torch.from_numpy(slope)
             optimizer.step()
         moved = parameter.detach().numpy().copy()
         yield Epoch(rate, number, score(worker, validation, moved).eval_loss), moved

@@ -1,22 +1,21 @@
-"""What a model is worth to each site: on its own held-out records, as it is or trained further."""
+"""What a model is worth to each site, on its own held-out records."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import DataSpec, Example, encode_record
-from fedpriv.data.held_out import VALIDATION, is_apart, read_own
-from fedpriv.models.vector import Vector
-from fedpriv.personal.forms import personalise
-from fedpriv.training.scores import Scores, score
+from fedpriv.data import DataSpec, Example
+from fedpriv.data.held_out import read_own
+from fedpriv.errors import DataError
+from fedpriv.personal.records import own_examples as records_of
+from fedpriv.personal.records import to_train_on
 from fedpriv.training.worker import Worker
+from fedpriv_comparison.going_on import Model
 
 TUNING, TUNING_SHARE = "tuning", 0.5  # of the held-out units: settings are chosen by them
-Model = Callable[[Sequence[Example]], Scores]  # scores records
 Home = dict[str, float]
 
 
@@ -58,39 +57,21 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
                 cache_dir=Path(cache),
                 key=f"sites.{site.name}.data",
             )
-            share = config.personal.validation
-            training, validation = _parted(own.training, spec, worker, share, VALIDATION)
-            reported, tuning = _parted(own.held_out, spec, worker, TUNING_SHARE, TUNING)
+            tokenizer, share = worker.base.tokenizer, config.personal.validation
+            training, validation = to_train_on(own, spec, tokenizer, validation=share)
+            reported, tuning = records_of(
+                own.held_out, spec, tokenizer, apart=TUNING_SHARE, purpose=TUNING
+            )
+            if not (reported and tuning):
+                raise DataError(
+                    f"holds {len(reported)} examples to report on and {len(tuning)} to choose"
+                    " settings by",
+                    key=f"sites.{site.name}.held_out",
+                    value=site.held_out,
+                    fix="Hold out more records.",
+                )
         found[site.name] = OwnExamples(training, validation, reported, tuning)
     return found
-
-
-def _parted(
-    records: Sequence[Mapping[str, str]],
-    spec: DataSpec,
-    worker: Worker,
-    share: float,
-    purpose: str,
-) -> tuple[list[Example], list[Example]]:
-    """The examples of the records, and those of the units that are kept apart for a purpose."""
-    parts: tuple[list[Example], list[Example]] = [], []
-    for row, record in enumerate(records, 1):
-        examples = encode_record(record, spec, worker.base.tokenizer, row=row, source="")
-        parts[is_apart(record, spec.unit, share, purpose)].extend(examples)
-    return parts
-
-
-def as_it_is(worker: Worker, values: Vector) -> Model:
-    """A model with these trained values (P,)."""
-    return lambda examples: score(worker, examples, values)
-
-
-def trained_further(
-    config: JobConfig, worker: Worker, values: Vector, own: OwnExamples, seed: int
-) -> Model:
-    """What a site makes of a model by training on its own records, without noise."""
-    records, validation = own.training, own.validation
-    return personalise(worker, values, records, validation, config.personal, seed=seed)
 
 
 def home_scores(model: Model, own: OwnExamples) -> Home:

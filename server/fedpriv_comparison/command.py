@@ -28,7 +28,7 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            help="METHOD[-pooled|-local][+personal][:KEY=VALUE]…, separated by commas. Without"
+            help="METHOD[-pooled|-local|+personal][:KEY=VALUE]…, separated by commas. Without"
             " noise: base, lora, lora-clipped, lora-alone, synthetic."
         ),
     ] = "base,lora,dp-lora",

@@ -76,7 +76,7 @@ class Comparison:
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
         """One run."""
         config = self.config(variant, settings, seed)
-        return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
+        return Trial(variant.method, variant.place, config, seed, self.inputs, variant.way)
 
     def choices(self, variant: Variant) -> list[Trial]:
         """The runs by which a variant's settings are chosen, none where there is no choice."""
@@ -133,7 +133,7 @@ def _job(
             fix="Compare on public records that are like yours.",
         )
     job = _keeping_apart(job, held_out)
-    if variant.personal:
+    if variant.way:
         _check_held_out(job, source)
     if variant.method == "synthetic" and job.synthetic is None:
         raise ConfigError(
@@ -253,7 +253,7 @@ def _by_variant(
     """
     pairs = [(variant, trial) for variant, found in trials.items() for trial in found]
     pairs.sort(key=lambda pair: pair[1].seed)  # stable
-    runner.results([trial.before for _, trial in pairs if trial.personal])
+    runner.results([trial.before for _, trial in pairs if trial.way])
     results: dict[Variant, list[Result]] = {variant: [] for variant in trials}
     found = runner.results([trial for _, trial in pairs])
     for (variant, _), result in zip(pairs, found, strict=True):

@@ -35,13 +35,13 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     try:
         # A pooled or local run takes the steps of all sites, too.
         variant = next(
-            (v for v in reversed(left) if left[v] and (v.method != "base" or v.personal)), None
+            (v for v in reversed(left) if left[v] and (v.method != "base" or v.way)), None
         )
         seconds = 0.0
         if variant is not None:
             one, home = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
             trained = sum(n for variant, n in left.items() if variant.method != "base")
-            further = sum(n for variant, n in left.items() if variant.personal)
+            further = sum(n for variant, n in left.items() if variant.way)
             seconds = (one * trained + home * further) / parallel
     except FedprivError as error:
         return f"{count} of {runs} runs to do; how long it takes can't be told: {error}"

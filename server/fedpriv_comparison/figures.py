@@ -149,7 +149,7 @@ def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> 
     rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
     # Neither the base model nor what is held against it takes rounds to get anywhere.
     is_other = row is not base and "base" not in (row.variant.method, base.variant.method)
-    is_other &= not (row.variant.personal or base.variant.personal)
+    is_other &= not (row.variant.way or base.variant.way)
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),

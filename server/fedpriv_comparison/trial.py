@@ -23,13 +23,8 @@ from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
-from fedpriv_comparison.at_home import (
-    Home,
-    as_it_is,
-    home_scores,
-    own_examples,
-    trained_further,
-)
+from fedpriv_comparison.at_home import Home, home_scores, own_examples
+from fedpriv_comparison.going_on import as_it_is, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -48,7 +43,7 @@ class Trial:
         config: with all settings applied; its seed too.
         seed: of samples and noise.
         inputs: digests of what the configuration names.
-        personal: whether each site trains on by itself afterwards.
+        way: how each site goes on by itself afterwards, one of `going_on.WAYS`; "" if it does not.
     """
 
     method: str
@@ -56,19 +51,19 @@ class Trial:
     config: JobConfig
     seed: int
     inputs: Mapping[str, str]
-    personal: bool = False
+    way: str = ""
 
     @property
     def before(self) -> Trial:
         """The run that made what each site goes on with."""
-        return replace(self, personal=False)
+        return replace(self, way="")
 
     @property
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
-        without = set() if self.personal else {"personal"}
+        without = set() if self.way else {"personal"}
         dumped = self.config.model_dump(mode="json", exclude=without)
-        place = f"{self.place}+personal" if self.personal else self.place
+        place = f"{self.place}+{self.way}" if self.way else self.place
         settings = _by_content(dumped, self.inputs)
         said = canonical_json([self.method, place, settings, self.seed, __version__])
         return f"{self.method}-{place}-{hashlib.sha256(said).hexdigest()[:16]}"
@@ -180,7 +175,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     config, recipe = trial.config, ModelRecipe.of(trial.config)
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
-    if trial.personal:
+    if trial.way:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
     if any(site.held_out is None for site in config.sites):
@@ -245,7 +240,8 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         with tempfile.TemporaryDirectory() as cache:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
         for name, own in own_examples(config, worker).items():
-            model = trained_further(config, worker, values, own, trial.seed)
+            parts = own.training, own.validation
+            model = go_on(trial.way, worker, values, *parts, config.personal, trial.seed)
             home[name] = home_scores(model, own)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])

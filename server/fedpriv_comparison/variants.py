@@ -10,6 +10,7 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import method_names
+from fedpriv_comparison.going_on import WAYS
 
 Place = Literal["federated", "pooled", "local"]
 PUBLIC = {  # methods without noise, for public records alone
@@ -18,7 +19,6 @@ PUBLIC = {  # methods without noise, for public records alone
     "lora-clipped": "clipping, no noise",
     "synthetic": "on the synthetic set alone, as it begins: no private record, ε = 0",
 }
-PERSONAL = "+personal"  # a site goes on with its own records, without noise
 ALONE = "lora-alone"  # a site begins with its own records, without noise
 SHORT = {
     "lr": "optimizer.lr",
@@ -27,7 +27,6 @@ SHORT = {
     "optimizer": "optimizer.name",
     "schedule": "optimizer.schedule",
     "denoise": "denoise.where",
-    "form": "personal.form",
     "kappa": "denoise.kappa",
 }
 # What would change on what, or on which terms, a row is measured. The second kind may differ from
@@ -62,7 +61,8 @@ class Variant:
         name: as it was asked for.
         method: a registered method, or a key of `PUBLIC`.
         place: who trains: all sites together, one party with all records, each site alone.
-        personal: whether each site trains on by itself, on its own records and without noise.
+        way: how each site goes on by itself with its own records and without noise, one of
+            `going_on.WAYS`; "" if it does not.
         settings: fixed for this row.
         grid: settings to choose from, the best being reported.
     """
@@ -70,7 +70,7 @@ class Variant:
     name: str
     method: str
     place: Place
-    personal: bool
+    way: str
     settings: Settings
     grid: tuple[Settings, ...]
 
@@ -79,7 +79,7 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     """The rows of a comparison.
 
     Args:
-        names: ``METHOD[-pooled|-local][+personal][:KEY=VALUE]…`` each.
+        names: ``METHOD[-pooled|-local|+WAY][:KEY=VALUE]…`` each.
         grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
 
     Raises:
@@ -91,46 +91,52 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     general, special = _parse_grids(grids, names)
     found = []
     for name in names:
-        method, place, personal, settings = _parse_name(name)
+        method, place, way, settings = _parse_name(name)
         for key in special.get(name, {}):
-            if not _matters(method, personal, key):
+            if not _matters(method, way, key):
                 raise ConfigError(f"changes nothing for {method}", key="--grid", value=key)
         fixed = {setting.partition("=")[0] for setting in settings}
         wanted = {
             key: values
             for key, values in {**general, **special.get(name, {})}.items()
-            if key not in fixed and _matters(method, personal, key)
+            if key not in fixed and _matters(method, way, key)
         }
-        found.append(Variant(name, method, place, personal, settings, _combinations(wanted)))
+        found.append(Variant(name, method, place, way, settings, _combinations(wanted)))
     if not found:
         raise ConfigError("names no method", key="--methods", fix=f"Such as {', '.join(_known())}.")
     return found
 
 
-def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
+def _parse_name(name: str) -> tuple[str, Place, str, Settings]:
     method, *settings = name.split(":")
     place: Place = "federated"
     if method == ALONE:
-        method = f"base{PERSONAL}"
-    personal = method.endswith(PERSONAL)
-    method = method.removesuffix(PERSONAL)
+        method = "base+personal"
+    method, _, way = method.partition("+")
+    if way not in ("", *WAYS):
+        raise ConfigError(
+            "is no way for a site to go on by itself",
+            key="--methods",
+            value=name,
+            fix=f"Use {', '.join(f'+{known}' for known in WAYS)}.",
+        )
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
     elif method.endswith("-local"):
         method, place = method.removesuffix("-local"), "local"
-    if method not in _known() or (place != "federated" and (method in PUBLIC or personal)):
+    if method not in _known() or (place != "federated" and (method in PUBLIC or way)):
         raise ConfigError(
             "is no method that can be compared",
             key="--methods",
             value=name,
-            fix=f"Use {ALONE}, {', '.join(_known())}; each also with {PERSONAL}, a private one with"
+            fix=f"Use {ALONE}, {', '.join(_known())}; each also with +personal, a private one with"
             " -pooled or -local.",
         )
     for setting in settings:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
         _check(_long(setting), SAME, "--methods")
-    return method, place, personal, tuple(_long(setting) for setting in settings)
+    return method, place, way, tuple(_long(setting) for setting in settings)
 
 
 def _parse_grids(
@@ -169,11 +175,11 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
         )
 
 
-def _matters(method: str, personal: bool, key: str) -> bool:
+def _matters(method: str, way: str, key: str) -> bool:
     """Whether a setting changes anything for a row: what does not is not tried."""
     if key.startswith("personal."):
-        return personal
-    if personal and key.startswith(("model.", "lora.")):
+        return bool(way)
+    if way and key.startswith(("model.", "lora.")):
         return True
     if method == "base" or (method in PUBLIC and key.startswith(OF_RELEASES)):
         return False

@@ -90,12 +90,12 @@ def test_held_out_records_teach_it_nothing(
     setting.hand_over()
     seen: dict[str, list[str]] = {}
 
-    def look(records: Any, spec: Any, tokenizer: Any, *, validation: float) -> Any:
+    def look(records: Any, spec: Any, tokenizer: Any, *, apart: float) -> Any:
         texts = [record["text"] for record in records]
-        apart = [is_apart({"text": t}, "record", validation, VALIDATION) for t in texts]
-        seen["trained"] = [t for t, is_so in zip(texts, apart, strict=True) if not is_so]
-        seen["stopped by"] = [t for t, is_so in zip(texts, apart, strict=True) if is_so]
-        return own_examples(records, spec, tokenizer, validation=validation)
+        sides = [is_apart({"text": t}, "record", apart, VALIDATION) for t in texts]
+        seen["trained"] = [t for t, is_so in zip(texts, sides, strict=True) if not is_so]
+        seen["stopped by"] = [t for t, is_so in zip(texts, sides, strict=True) if is_so]
+        return own_examples(records, spec, tokenizer, apart=apart)
 
     own_examples = records_module.own_examples
     monkeypatch.setattr(records_module, "own_examples", look)
