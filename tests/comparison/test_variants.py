@@ -18,6 +18,31 @@ def test_a_name_says_method_place_and_settings() -> None:
     assert local.settings == ("optimizer.name=sgd", "optimizer.lr=0.1")
 
 
+def test_a_site_goes_on_by_itself_or_begins_by_itself() -> None:
+    alone, personal, second = parse_variants(
+        ["lora-alone", "dp-lora+personal:lr=0.1", "lora+second"], ["personal.rates=[1e-3],[1e-2]"]
+    )
+    assert (alone.method, alone.place, alone.way) == ("base", "federated", "personal")
+    assert (personal.method, personal.way) == ("dp-lora", "personal")
+    assert personal.settings == ("optimizer.lr=0.1",)
+    assert (second.method, second.way) == ("lora", "second")
+    expected = (("personal.rates=[1e-3]",), ("personal.rates=[1e-2]",))
+    assert alone.grid == personal.grid == second.grid == expected
+
+
+def test_what_a_site_trains_with_matters_where_it_does_train() -> None:
+    alone, lora = parse_variants(
+        ["lora-alone", "lora"], ["personal.rates=[1e-3],[1e-2]", "lr=1,2", "lora.r=2,4"]
+    )
+    assert {settings[0] for settings in alone.grid} == {
+        "personal.rates=[1e-3]",
+        "personal.rates=[1e-2]",
+    }
+    assert {settings[1] for settings in alone.grid} == {"lora.r=2", "lora.r=4"}
+    assert all(len(settings) == 2 for settings in alone.grid + lora.grid)
+    assert {settings[0] for settings in lora.grid} == {"optimizer.lr=1", "optimizer.lr=2"}
+
+
 def test_each_has_a_grid_of_what_matters_to_it() -> None:
     base, lora, dp, fixed = parse_variants(
         ["base", "lora", "dp-lora", "dp-lora:lr=3"],
@@ -45,6 +70,9 @@ def test_grids_of_one_key_add_up_and_a_list_is_one_value() -> None:
     [
         (["no-such"], [], "no method"),
         (["lora-pooled"], [], "no method"),
+        (["dp-lora-local+personal"], [], "no method"),
+        (["dp-lora+personnel"], [], "no way"),
+        (["dp-lora"], ["dp-lora:personal.patience=2"], "changes nothing"),
         (["dp-lora", "dp-lora"], [], "twice"),
         (["dp-lora:lr"], [], "KEY=VALUE"),
         ([], [], "names no method"),

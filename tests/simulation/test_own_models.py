@@ -1,0 +1,114 @@
+"""What each simulated site would make of the adapter for itself, and where that is."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.training.adapter import read_facts
+from fedpriv_simulation.command import simulate
+
+Make = Callable[..., Any]
+APP = typer.Typer()
+APP.command()(simulate)
+PERSONAL = "[personal]\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+HELD_OUT = [f"sites.site-{index}.held_out=0.4" for index in (0, 1)]
+
+
+def simulated(file: Path, out: Path, *overrides: str) -> str:
+    options = [word for each in (*HELD_OUT, *overrides) for word in ("--set", each)]
+    result = CliRunner().invoke(APP, [str(file), "--out", str(out), "--personal", *options])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def public(federation_in: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("public")
+    file = federation_in(folder / "federation", rounds=2, extra=PERSONAL)
+    return folder / "run", simulated(file, folder / "run")
+
+
+def test_every_site_has_its_models_in_its_private_folder(public: tuple[Path, str]) -> None:
+    run, _ = public
+    for name in ("site-0", "site-1"):
+        private = run / "private" / name
+        for kind in ("personal", "alone"):
+            (folder,) = [path for path in (private / kind).iterdir() if path.is_dir()]
+            facts = read_facts(folder)
+            assert (facts.kind, facts.held_out) == (kind, "0.4")
+            assert facts.proposal == read_facts(run / "adapter").proposal
+            assert "not to leave this house" in (folder / "README.md").read_text()
+            for path in (private, private / kind, folder):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        page = private / "evaluation.html"
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        assert "Not to leave this house" in page.read_text()
+        assert not list(private.glob("personal-*"))  # clear text of the records
+
+
+def test_the_screen_shows_public_records_what_they_are_worth(public: tuple[Path, str]) -> None:
+    _, shown = public
+    assert "own held-out records" in shown
+    for word in ("base", "federated", "alone", "personal", "site-0", "site-1"):
+        assert word in shown
+
+
+def test_an_own_adapter_loads_in_peft(public: tuple[Path, str]) -> None:
+    run, _ = public
+    (folder,) = [p for p in (run / "private" / "site-0" / "personal").iterdir() if p.is_dir()]
+    base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
+    assert any("lora_B" in name for name, _ in model.named_parameters())
+
+
+def test_what_may_be_handed_on_knows_nothing_of_it(public: tuple[Path, str]) -> None:
+    """Law 16: outside of private/, no file names an own model or holds a figure of one."""
+    run, _ = public
+    for path in run.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(run).parts:
+            text = path.read_bytes()
+            assert b"personal/" not in text and b"alone/" not in text, path
+    report = (run / "report.html").read_text()
+    assert "evaluation.html" not in report
+
+
+def test_of_records_that_are_not_public_the_screen_shows_nothing(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=1, public=False, extra=PERSONAL)
+    shown = simulated(file, tmp_path / "run")
+    assert "own held-out records" not in shown
+    assert str(tmp_path / "run" / "private") in shown.replace("\n", "")
+    assert (tmp_path / "run" / "private" / "site-1" / "evaluation.html").exists()
+
+
+def test_a_site_that_keeps_nothing_apart_is_named_before_anything_runs(
+    federation: Make, tmp_path: Path
+) -> None:
+    command = [str(federation()), "--out", str(tmp_path / "run"), "--personal"]
+    result = CliRunner().invoke(APP, [*command, "--set", HELD_OUT[0]])
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.key == "sites.site-1.held_out"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_share_that_leaves_nothing_to_stop_by_is_named(federation: Make, tmp_path: Path) -> None:
+    file = federation(rounds=1, extra=PERSONAL)
+    with pytest.raises(DataError) as caught:
+        simulated(file, tmp_path / "run", "personal.validation=1e-9")
+    assert caught.value.key == "personal.validation"
+    assert caught.value.file == file
+    assert not list((tmp_path / "run" / "private" / "site-0").glob("personal*"))
