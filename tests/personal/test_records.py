@@ -35,7 +35,7 @@ def made(units: list[str], most: int, unit: str = "patient") -> tuple[list[str],
     rows = [{"text": f"{owner}{n:02}", UNIT: owner} for n, owner in enumerate(units)]
     spec = DataSpec({"text": "note"}, "causal-lm", (), 16, unit, most)
     tokenizer: Any = Letters()
-    sides = own_examples(rows, spec, tokenizer, validation=SHARE)
+    sides = own_examples(rows, spec, tokenizer, apart=SHARE)
     texts = [["".join(map(chr, one.input_ids)) for one in side] for side in sides]
     return texts[0], texts[1]
 
