@@ -56,7 +56,7 @@ def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> 
 
     @app.query("adapter")
     def adapter(message: Message, context: Context) -> Message:
-        _take_adapter(site, message)
+        _take_adapter(site, permit, message)
         return _reply(message, Received(), None)
 
     @app.train()
@@ -102,7 +102,7 @@ def _report(site: Site, message: Message) -> BudgetReport:
     return write_budget_report(site, request.job_id)
 
 
-def _take_adapter(site: Site, message: Message) -> None:
+def _take_adapter(site: Site, permit: Callable[[str], None], message: Message) -> None:
     """Keep an adapter if it can be kept; what is wrong is said here alone.
 
     Privacy:
@@ -110,6 +110,7 @@ def _take_adapter(site: Site, message: Message) -> None:
     """
     try:
         handover = Handover.parse(_body(message))
+        permit(handover.proposal.job_id)
         kept = site.take_adapter(handover, _vector(message, site.settings.limits.max_trainable))
         log.info("Job %s: its adapter is in %s.", handover.proposal.job_id, kept)
     except FedprivError as error:

@@ -59,7 +59,6 @@ class LedgerGrowth:
 
     def __init__(self, ledger: Path, values: int) -> None:
         self._ledger = ledger
-        self._reserved = ledger.stat().st_size + ROWS + REPLIES * 4 * values
         self._most = ledger.stat().st_size + ROWS - MARGIN + (REPLIES - 1) * 4 * values
 
     def check(self) -> None:
@@ -73,11 +72,6 @@ class LedgerGrowth:
                 f"{self._ledger}: has grown by all that was reserved for it when the site started."
                 " Start the site again: it reserves anew."
             )
-
-    @property
-    def reserve(self) -> int:
-        """Bytes of the disk that nothing else may take."""
-        return max(0, self._reserved - self._ledger.stat().st_size)
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:

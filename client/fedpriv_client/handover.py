@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from fedpriv.errors import ConfigError, DataError, ProtocolError
@@ -10,11 +11,13 @@ from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger.ledger import Plan, Terms
 from fedpriv.protocol import Handover, Proposal, values_digest
-from fedpriv.training.adapter import read_facts, read_values, write_adapter
+from fedpriv.training.adapter import read_facts, read_values, saved_bytes, write_adapter
 from fedpriv.training.pool import WorkerPool
+from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
+MOST = 32  # adapters that are kept, so that no server fills the disk with them
 SLACK = 1 << 20  # bytes of an adapter's folder beside its values
 
 
@@ -25,14 +28,11 @@ def keep_adapter(
     pool: WorkerPool,
     handover: Handover,
     vector: Vector,
-    *,
-    reserve: int,
 ) -> Path:
     """Check what a server hands over, and write it as a folder that peft reads.
 
     Args:
         plan: what the site's ledger holds of the job that the handover names.
-        reserve: bytes of the disk that are the ledger's.
 
     Raises:
         ProtocolError: it is of no job of this site, or another one than was proposed; more than
@@ -52,12 +52,13 @@ def keep_adapter(
     for refusal in settings.limits.refusals(proposal, terms):
         raise refusal
     folder = private_folder(adapters_folder(settings.state_dir))
-    _check_room(folder, 4 * vector.size + SLACK + reserve)
-    with pool.borrow(recipe_of(proposal, settings)) as worker:
+    look = partial(check_loaded, proposal=proposal, limits=settings.limits)
+    with pool.borrow(recipe_of(proposal, settings), look) as worker:
         check_loaded(worker.base, worker.vector, proposal, settings.limits)
         check_vector(vector, worker.vector.size)
         path = folder / job
         if not path.exists():
+            _check_room(settings, folder, saved_bytes(worker) + SLACK)
             write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
         elif values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest:
             raise ConfigError(
@@ -69,8 +70,18 @@ def keep_adapter(
     return path
 
 
-def _check_room(folder: Path, needed: int) -> None:
-    if shutil.disk_usage(folder).free < needed:
+def _check_room(settings: SiteSettings, folder: Path, needed: int) -> None:
+    """Leave the ledger all that it may need, after the site's next start, too."""
+    kept = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
+    if kept >= MOST:
+        raise DataError(
+            f"holds {kept} adapters, and no more are kept",
+            file=folder,
+            fix="Move those away that you need no longer, then ask the coordinator for the folder"
+            " `adapter` of the run.",
+        )
+    _, reserved = disk_space_needed(settings, 0)
+    if shutil.disk_usage(folder).free < needed + reserved:
         raise DataError(
             "has no room for an adapter beside what is reserved for the ledger",
             file=folder,

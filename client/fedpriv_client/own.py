@@ -18,13 +18,16 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.files import private_folder
 from fedpriv.process import is_running, only_process
-from fedpriv.training.adapter import FACTS, AdapterFacts, read_facts
+from fedpriv.training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import disk_space_needed, megabytes
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
+
+PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
+COPIES, SLACK = 2, 1 << 20  # what a copy may take of its file; bytes of an adapter's folder
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
     with ExitStack() as stack:
         private_folder(settings.state_dir)
         stack.enter_context(only_process(private_folder(work_folder(settings.state_dir))))
-        _check_room(settings)
+        _check_room(chosen)
         cache = own_cache(settings.state_dir)
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
         stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
@@ -153,14 +156,27 @@ def _newest(folder: Path) -> Path:
     return found[-1].parent
 
 
-def _check_room(settings: SiteSettings) -> None:
-    """Leave a client that runs what it reserved of the disk when it started."""
+def _check_room(chosen: Federated) -> None:
+    """Leave a client that runs what it reserved of the disk when it started.
+
+    Raises:
+        DataError: there is less, or nobody knows beforehand how much the copy of the records takes.
+    """
+    settings = chosen.settings
     if not is_running(settings.state_dir):
         return
-    path = Path(settings.data)
-    copy = path.stat().st_size if path.is_file() else 0
+    sources = [settings.data, *([settings.held_out] if isinstance(settings.held_out, Path) else [])]
+    for source in sources:
+        if not (isinstance(source, Path) and source.suffix in PLAIN):
+            raise DataError(
+                "takes disk space that can't be told beforehand, and the client runs",
+                file=source,
+                fix="Stop the client for as long as this takes; its jobs wait.",
+            )
+    copy = sum(Path(source).stat().st_size for source in sources if Path(source).exists())
+    adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
     _, reserved = disk_space_needed(settings, 0)
-    missing = copy + reserved - shutil.disk_usage(settings.state_dir).free
+    missing = COPIES * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
     if missing > 0:
         raise DataError(
             f"is {megabytes(missing)} short of disk space for another copy of the records beside"

@@ -198,7 +198,7 @@ class Site:
         if proposal.evaluation is not None:
             held_out = encode_population(own.held_out, spec, tokenizer, further[0])
         if plan.numerics != "strict":  # where each record is computed alone
-            with self._pool.borrow(recipe) as worker:
+            with self._pool.borrow(recipe, check) as worker:
                 try_lengths(worker, population.units)
         if population.empty_rows:
             shown = ", ".join(map(str, population.empty_rows[:10]))
@@ -208,7 +208,7 @@ class Site:
                 shown,
                 ", …" if len(population.empty_rows) > 10 else "",
             )
-        return SiteJob(proposal, plan, recipe, half, population, spec, tokenizer, held_out)
+        return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None
@@ -246,7 +246,7 @@ class Site:
             return self._reply(request, asked.content)
         self._growth.check()
         job.take_set(request, change)
-        with self._pool.borrow(job.recipe) as worker:
+        with self._pool.borrow(job.recipe, job.check) as worker:
             check_vector(vector, worker.vector.size)
             method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
@@ -311,10 +311,8 @@ class Site:
         """
         with self._lock:
             plan = self.ledger.plan(handover.proposal.job_id)
-            terms, reserve = self.ledger.terms, self._growth.reserve
-            return keep_adapter(
-                self.settings, terms, plan, self._pool, handover, vector, reserve=reserve
-            )
+            terms = self.ledger.terms
+            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector)
 
     @property
     def wire(self) -> Wire:

@@ -17,6 +17,7 @@ from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.held_out_sum import Distances
 from fedpriv.training.method import SiteHalf, SiteMethod
 from fedpriv.training.microbatch import private_microbatch
+from fedpriv.training.pool import Look
 from fedpriv.training.team import start_team, with_team
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_client.limits import Limits
@@ -28,6 +29,7 @@ class SiteJob:
     """A job that a site has made an offer for.
 
     Attributes:
+        check: of a model that is loaded for the job, however late.
         half: makes the site's half of the job's method, for every request anew: what it computes
             in one is gone before the next.
         held_out: the units that nobody trains on, in a job that looks at them.
@@ -37,6 +39,7 @@ class SiteJob:
     proposal: Proposal
     plan: Plan
     recipe: ModelRecipe
+    check: Look
     half: SiteHalf
     population: Population
     spec: DataSpec

@@ -74,6 +74,14 @@ def write_adapter(
         return write_facts(made, proposal, kind=kind, held_out=held_out)
 
 
+def saved_bytes(worker: Worker) -> int:
+    """Bytes of the tensors that an adapter's file holds: all it has, what is not trained too."""
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(worker.model, save_embedding_layers=False).values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def write_facts(
     folder: Path, proposal: Proposal, *, kind: Kind, held_out: str | None = None
 ) -> AdapterFacts:

@@ -60,7 +60,7 @@ def simulate(
     console = Console(stderr=as_json)
     source = file or EMBEDDED
     if personal:
-        _check_held_out(config, source)
+        _check_personal(config, source)
     outcome = _run(config, out, source, resume, insecure_seed, console)
     if as_json:
         print(json.dumps(finite_json(summary(outcome)), indent=2))
@@ -70,12 +70,21 @@ def simulate(
         _personalise(config, outcome, source, console)
 
 
-def _check_held_out(config: JobConfig, source: Path) -> None:
-    """Check that every site keeps records apart, before anything is computed.
+def _check_personal(config: JobConfig, source: Path) -> None:
+    """Check, before anything is computed, that sites may train by themselves here.
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: the records are private: whoever sees what each site alone may see could choose
+            settings by it, which nobody paid for (law 15). Or a site keeps none apart.
     """
+    if not config.job.data_is_public:
+        raise ConfigError(
+            "--personal would show to one person what each site alone may see",
+            file=source,
+            key="job.data_is_public",
+            value=False,
+            fix="Use public records, or fedpriv-client personalise at each site.",
+        )
     for site in config.sites:
         if site.held_out is None:
             raise ConfigError(
@@ -87,20 +96,19 @@ def _check_held_out(config: JobConfig, source: Path) -> None:
 
 
 def _personalise(config: JobConfig, outcome: Outcome, source: Path, console: Console) -> None:
-    """What a site would see on a screen of its own: here, of public records alone."""
+    """What each site would see on a screen of its own; of public records."""
     from fedpriv_simulation.own_models import own_models
 
     status = console.status("Loading") if console.is_terminal else None
     with status or nullcontext(), naming(source):
         say = console.print if status is None else status.update
         found = own_models(config, outcome.run.path, say)
-    if config.job.data_is_public:
-        table = Table("site", *MODELS, title="Loss on each site's own held-out records")
-        table.title_justify = "left"
-        for name, evaluation in found.items():
-            losses = {row.name: f"{row.scores.eval_loss:.3f}" for row in evaluation.rows}
-            table.add_row(name, *(losses[model] for model in MODELS))
-        console.print(table)
+    table = Table("site", *MODELS, title="Loss on each site's own held-out records")
+    table.title_justify = "left"
+    for name, evaluation in found.items():
+        losses = {row.name: f"{row.scores.eval_loss:.3f}" for row in evaluation.rows}
+        table.add_row(name, *(losses[model] for model in MODELS))
+    console.print(table)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
         f"{outcome.run.private_folder}",

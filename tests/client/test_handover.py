@@ -7,6 +7,7 @@ import json
 import logging
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +18,21 @@ from client_setting import Setting, request
 from flwr.app import Array, ArrayRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
-from fedpriv.errors import ConfigError
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Handover, Proposal, values_digest
-from fedpriv.training.adapter import FACTS, WEIGHTS, read_facts, read_values
+from fedpriv.training.adapter import FACTS, WEIGHTS, read_facts, read_values, saved_bytes
+from fedpriv.training.pool import make_worker
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.app import client_app
+from fedpriv_client.control import Orders
+from fedpriv_client.disk_space import disk_space_needed
+from fedpriv_client.handover import SLACK
 from fedpriv_client.site import Site
+from fedpriv_client.site_job import recipe_of
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import ADAPTER, as_arrays, message
 
@@ -242,14 +251,81 @@ def test_the_disk_that_is_reserved_for_the_ledger_is_left_to_it(
 ) -> None:
     """What a job may take of the disk was free when the site started, and stays so."""
     vector = values(setting)
-    reserve = site._growth.reserve
-    monkeypatch.setattr(
-        "fedpriv_client.handover.shutil.disk_usage", lambda _: SimpleNamespace(free=reserve)
-    )
+    _, reserved = disk_space_needed(site.settings, 0)
+    with setting.pool.borrow(recipe_of(setting.proposal, site.settings)) as worker:
+        needed = reserved + saved_bytes(worker) + SLACK
+    free = SimpleNamespace(free=needed - 1)
+    monkeypatch.setattr("fedpriv_client.handover.shutil.disk_usage", lambda _: free)
     body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
     assert said(hand(site, body, arrays)) == NOTHING
     assert kept(setting) == []
     assert "reserved for the ledger" in caplog.text
+    free.free = needed
+    assert said(hand(site, body, arrays)) == NOTHING
+    assert kept(setting) == ["job-1"]
+    assert (
+        sum(f.stat().st_size for f in (adapters(setting) / "job-1").iterdir()) < needed - reserved
+    )
+
+
+@pytest.mark.parametrize("frozen_a", [False, True])
+def test_what_is_not_trained_counts_where_it_is_written(model_folder: Make, frozen_a: bool) -> None:
+    """With `frozen_a` the vector is lora_B alone, and peft writes lora_A, too."""
+    model = ModelSection(name=str(model_folder("llama")), max_length=32)
+    lora = LoraSection(r=4, frozen_a=frozen_a)
+    worker = make_worker(ModelRecipe(model, lora, 0, ComputeSection(device="cpu")))
+    both = LoraSection(r=4)
+    trained = make_worker(ModelRecipe(model, both, 0, ComputeSection(device="cpu"))).vector.size
+    assert saved_bytes(worker) == 4 * trained
+    assert (worker.vector.size < trained) == frozen_a
+
+
+def test_no_more_are_kept_than_so_many(
+    setting: Setting, site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or a server would fill the disk with those of jobs that cost next to nothing."""
+    monkeypatch.setattr("fedpriv_client.handover.MOST", 1)
+    (adapters(setting) / "job-0").mkdir(parents=True)
+    vector = values(setting)
+    body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
+    assert said(hand(site, body, arrays)) == NOTHING
+    assert kept(setting) == ["job-0"]
+    assert "no more are kept" in caplog.text
+
+
+def test_orders_of_the_administrator_hold_for_it(
+    setting: Setting, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And nobody hears of them."""
+    vector = values(setting)
+    asked = message(
+        handover(setting.proposal, vector), 2, ADAPTER, "adapter", as_arrays(public(vector))
+    )
+    for orders in (Orders(paused=True), Orders(refused=("job-1",))):
+        with InlineGrid({2: client_app(site, orders.check)}, 1) as grid:
+            [answer] = grid.send_and_receive([asked], timeout=60)
+        assert said(answer) == NOTHING
+        assert kept(setting) == []
+    assert "refuses job 'job-1'" in caplog.text
+
+
+def test_a_step_after_it_is_on_the_base_that_was_checked(setting: Setting, site: Site) -> None:
+    """Another model in between makes the job's be loaded anew, and somebody changed the files."""
+    folder = Path(setting.proposal.model.name)
+    weights = next(folder.glob("*.safetensors"))
+    before = weights.read_bytes()
+    other = replace(recipe_of(setting.proposal, site.settings), seed=7)
+    tensors = {name: tensor * 2 for name, tensor in load_file(weights).items()}
+    try:
+        save_file(tensors, weights, metadata={"format": "pt"})
+        with site._pool.borrow(other):
+            pass
+        rows = len(site.ledger.rows())
+        with pytest.raises(ProtocolError, match="base"):
+            site.step(request(slot=1), setting.vector)
+        assert len(site.ledger.rows()) == rows  # nothing was paid
+    finally:
+        weights.write_bytes(before)
 
 
 def test_it_is_told_here_where_the_adapter_is(

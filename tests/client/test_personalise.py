@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import stat
@@ -270,6 +271,19 @@ def test_a_client_that_runs_is_left_its_disk(
     )
     with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
         personalise(setting.file, setting.config)
+    assert personalise(setting.file, setting.config).folder.exists()
+
+
+def test_beside_a_client_nobody_guesses_what_a_packed_file_takes(setting: OwnSetting) -> None:
+    """It may be a thousand times as large when it is read."""
+    setting.hand_over()
+    plain = Path(setting.file.data.path)
+    packed = plain.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    setting.change(f'path = "{plain.name}"', f'path = "{packed.name}"')
+    with only_process(setting.state), pytest.raises(DataError, match="beforehand") as caught:
+        personalise(setting.file, setting.config)
+    assert "Stop the client" in caught.value.fix
     assert personalise(setting.file, setting.config).folder.exists()
 
 

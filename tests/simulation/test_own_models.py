@@ -85,14 +85,14 @@ def test_what_may_be_handed_on_knows_nothing_of_it(public: tuple[Path, str]) -> 
     assert "evaluation.html" not in report
 
 
-def test_of_records_that_are_not_public_the_screen_shows_nothing(
+def test_records_that_are_not_public_are_refused_before_anything_runs(
     federation: Make, tmp_path: Path
 ) -> None:
-    file = federation(rounds=1, public=False, extra=PERSONAL)
-    shown = simulated(file, tmp_path / "run")
-    assert "own held-out records" not in shown
-    assert str(tmp_path / "run" / "private") in shown.replace("\n", "")
-    assert (tmp_path / "run" / "private" / "site-1" / "evaluation.html").exists()
+    """Law 15: who sees what each site alone may see would choose settings by it, for nothing."""
+    with pytest.raises(ConfigError) as caught:
+        simulated(federation(rounds=1, public=False, extra=PERSONAL), tmp_path / "run")
+    assert caught.value.key == "job.data_is_public"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_site_that_keeps_nothing_apart_is_named_before_anything_runs(
