@@ -5,6 +5,7 @@ Beside the site's process, which may run: no ledger is opened and no server dial
 
 from __future__ import annotations
 
+import gzip
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -166,14 +167,7 @@ def _check_room(chosen: Federated) -> None:
     if not is_running(settings.state_dir):
         return
     sources = [settings.data, *([settings.held_out] if isinstance(settings.held_out, Path) else [])]
-    for source in sources:
-        if not (isinstance(source, Path) and source.suffix in PLAIN):
-            raise DataError(
-                "takes disk space that can't be told beforehand, and the client runs",
-                file=source,
-                fix="Stop the client for as long as this takes; its jobs wait.",
-            )
-    copy = sum(Path(source).stat().st_size for source in sources if Path(source).exists())
+    copy = sum(map(_unpacked, sources))
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
     _, reserved = disk_space_needed(settings, 0)
     missing = COPIES * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
@@ -184,3 +178,23 @@ def _check_room(chosen: Federated) -> None:
             file=settings.state_dir,
             fix="Free some of the disk, or stop the client for as long as this takes.",
         )
+
+
+def _unpacked(source: Path | str) -> int:
+    """Bytes of a file of records as text.
+
+    Raises:
+        DataError: it is of a format that tells only when it is read.
+    """
+    path = Path(source)
+    packed = path.suffix == ".gz"
+    if not path.is_file() or (path.with_suffix("") if packed else path).suffix not in PLAIN:
+        raise DataError(
+            "takes disk space that can't be told beforehand, and the client runs",
+            file=source,
+            fix="Stop the client for as long as this takes; its jobs wait.",
+        )
+    if not packed:
+        return path.stat().st_size
+    with gzip.open(path) as stream:
+        return sum(map(len, iter(partial(stream.read, 1 << 20), b"")))

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.training.adapter import WEIGHTS, read_facts
 from fedpriv_client import personalise as module
+from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise
-from fedpriv_client.settings import ledgers
+from fedpriv_client.settings import ledgers, settings_of
 
 Make = Callable[..., Any]
 
@@ -263,8 +265,6 @@ def test_it_works_beside_a_client_that_runs_and_opens_no_ledger(setting: OwnSett
 def test_a_client_that_runs_is_left_its_disk(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from types import SimpleNamespace
-
     setting.hand_over()
     monkeypatch.setattr(
         "fedpriv_client.own.shutil.disk_usage", lambda _: SimpleNamespace(free=10**6)
@@ -274,17 +274,33 @@ def test_a_client_that_runs_is_left_its_disk(
     assert personalise(setting.file, setting.config).folder.exists()
 
 
-def test_beside_a_client_nobody_guesses_what_a_packed_file_takes(setting: OwnSetting) -> None:
+def test_of_a_packed_file_what_is_in_it_counts(
+    setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be a thousand times as large when it is read."""
     setting.hand_over()
-    plain = Path(setting.file.data.path)
-    packed = plain.with_suffix(".jsonl.gz")
-    packed.write_bytes(gzip.compress(plain.read_bytes()))
-    setting.change(f'path = "{plain.name}"', f'path = "{packed.name}"')
+    rows = "".join(json.dumps({"note": row["note"], "more": " " * 10**6}) + "\n" for row in notes())
+    packed = setting.folder / "notes.jsonl.gz"
+    packed.write_bytes(gzip.compress(rows.encode()))
+    assert packed.stat().st_size < 10**5
+    setting.change(f'path = "{Path(setting.file.data.path).name}"', 'path = "notes.jsonl.gz"')
+    settings = settings_of(setting.file, "")
+    _, reserved = disk_space_needed(settings, 0)
+    free = SimpleNamespace(free=reserved + 10**7)
+    monkeypatch.setattr("fedpriv_client.own.shutil.disk_usage", lambda _: free)
+    with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
+        personalise(setting.file, setting.config)
+    free.free += 10**8
+    with only_process(setting.state):
+        assert personalise(setting.file, setting.config).folder.exists()
+
+
+def test_beside_a_client_nobody_guesses_what_a_data_set_takes(setting: OwnSetting) -> None:
+    setting.hand_over()
+    setting.change(f'path = "{Path(setting.file.data.path).name}"', 'path = "somebody/notes"')
     with only_process(setting.state), pytest.raises(DataError, match="beforehand") as caught:
         personalise(setting.file, setting.config)
     assert "Stop the client" in caught.value.fix
-    assert personalise(setting.file, setting.config).folder.exists()
 
 
 @pytest.mark.usefixtures("quiet_signals")
