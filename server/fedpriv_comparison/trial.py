@@ -167,7 +167,8 @@ def _path(trial: Trial, folder: Path) -> Path:
     return folder / f"{trial.key}.json"
 
 
-def _values_path(trial: Trial, folder: Path) -> Path:
+def values_path(trial: Trial, folder: Path) -> Path:
+    """Where the trained values of a trial are kept, (P,), if its sites hold records out."""
     return _path(trial, folder).with_suffix(".npy")
 
 
@@ -186,7 +187,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
             for name, own in own_examples(config, worker).items()
         }
     if trial.place == "federated":
-        with replacing(_values_path(trial, folder)) as path, path.open("wb") as stream:
+        with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
             np.save(stream, next(iter(values.values())))
     return replace(result, home=home)
 
@@ -234,7 +235,7 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     before, config, started = run(trial.before, folder, pool), trial.config, time.monotonic()
     if before.error:
         raise RunError(before.error)
-    values = np.load(_values_path(trial.before, folder))
+    values = np.load(values_path(trial.before, folder))
     home, everyone = {}, []
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:

@@ -17,8 +17,7 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
 ) -> None:
     federation.only(2, needed=2)
     file = federation.site_file(0)
-    text = file.read_text()
-    file.write_text(f"{text}\n[personal]\nrates = [3e-3]\nepochs = 2\n")
+    federation.change(file, "[personal]", "[personal]\nrates = [3e-3]\nepochs = 2")
     federation.change(file, 'path = "notes.jsonl"', 'path = "notes.jsonl"\nheld_out = 0.3')
     server = federation.server()
     clients = [federation.client(index) for index in range(2)]
@@ -74,10 +73,10 @@ def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
     again = federation.server()
     assert again.wait() == 0
     assert str(federation.out / "adapter") in again.text
-    text = federation.site_file(1).read_text()
-    federation.site_file(1).write_text(f"{text}\n[personal]\nrates = [3e-3]\nepochs = 1\n")
+    file = federation.site_file(1)
+    federation.change(file, "[personal]", "[personal]\nrates = [3e-3]\nepochs = 1")
     clients[0].kill()
-    arguments = ["--config", str(federation.site_file(1)), "--adapter"]
+    arguments = ["--config", str(file), "--adapter"]
     made = federation.run(
         "fedpriv-client", "personalise", *arguments, str(federation.out / "adapter"), name="own"
     )
