@@ -47,6 +47,10 @@ FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
 Share = Annotated[float, Field(gt=0, lt=1)]
 HeldOut = Share | Path  # of a site's units, or further records
+HELD_OUT = (
+    "Records of the site that nobody trains on and every model is tested on: a share of its units,"
+    " such as 0.2, or a file of further records."
+)
 MAX_JOB_STEPS = 100_000
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_SEED = 2**63 - 1
@@ -481,8 +485,7 @@ class SiteSection(Section):
     )
     held_out: HeldOut | None = Field(
         None,
-        description="Records of the site that nobody trains on and every model is tested on: a"
-        " share of its units, such as 0.2, or a file of further records.",
+        description=HELD_OUT,
     )
     held_out_size: int | None = Field(
         None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from fedpriv.config.job import (
+    HELD_OUT,
     SHAPES,
     Address,
     ComputeSection,
@@ -94,8 +95,7 @@ class SiteData(DataSection):
     )
     held_out: HeldOut | None = Field(
         None,
-        description="Records of the site that nobody trains on and every model is tested on: a"
-        " share of its units, such as 0.2, or a file of further records.",
+        description=HELD_OUT,
     )
     held_out_size: int | None = Field(
         None,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import DataSpec, Example
-from fedpriv.data.held_out import read_own
+from fedpriv.data import Example
 from fedpriv.errors import DataError
 from fedpriv.personal.records import own_examples as records_of
 from fedpriv.personal.records import to_train_on
 from fedpriv.training.worker import Worker
 from fedpriv_comparison.going_on import Model
+from fedpriv_simulation.own_records import read_site, spec_of
 
 TUNING, TUNING_SHARE = "tuning", 0.5  # of the held-out units: settings are chosen by them
 Home = dict[str, float]
@@ -36,27 +36,13 @@ class OwnExamples:
 
 def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
     """Of every site that keeps records apart."""
-    spec = DataSpec.of(
-        config.data.columns,
-        config.model,
-        unit=config.privacy.unit,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    spec = spec_of(config)
     found = {}
     for site in config.sites:
         if site.held_out is None:
             continue
-        assert site.data is not None
         with tempfile.TemporaryDirectory() as cache:
-            own = read_own(
-                site.data,
-                site.held_out,
-                spec.columns,
-                unit=spec.unit,
-                labels=spec.labels,
-                cache_dir=Path(cache),
-                key=f"sites.{site.name}.data",
-            )
+            own = read_site(site, spec, Path(cache))
             tokenizer, share = worker.base.tokenizer, config.personal.validation
             training, validation = to_train_on(own, spec, tokenizer, validation=share)
             reported, tuning = records_of(

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import DataSpec, Example, Population, TokenFile, encode_population
-from fedpriv.data.held_out import read_own
+from fedpriv.data import Example, Population, TokenFile, encode_population
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
@@ -30,6 +29,7 @@ from fedpriv.training.warm_start import warm_start
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
 from fedpriv_server.synthetic import evolution_of
+from fedpriv_simulation.own_records import read_site, spec_of
 
 Slope = Callable[[int], Privatised[Vector]]  # of a step, at the optimiser's values
 
@@ -163,27 +163,13 @@ def load(
     config: JobConfig, worker: Worker
 ) -> tuple[dict[str, Population], Sequence[Example], Sequence[Example]]:
     """The records of each site, those to report on, and those to tune by."""
-    spec = DataSpec.of(
-        config.data.columns,
-        config.model,
-        unit=config.privacy.unit,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    spec = spec_of(config)
     tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
         populations = {}
         for site in config.sites:
-            assert site.data is not None
-            own = read_own(
-                site.data,
-                site.held_out,
-                spec.columns,
-                unit=spec.unit,
-                labels=spec.labels,
-                cache_dir=cache,
-                key=f"sites.{site.name}.data",
-            )
+            own = read_site(site, spec, cache)
             populations[site.name] = encode_population(
                 own.training, spec, tokenizer, TokenFile(cache), rows=own.rows
             )

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.load import config_error
-from fedpriv.data.held_out import read_own
 from fedpriv.data.read import UNIT
+from fedpriv_simulation.own_records import read_site, spec_of
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
@@ -24,19 +24,10 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
 
     Units with one id at several sites are one unit here, and the least ε of a site is that of all.
     """
-    path, privacy = folder / "pooled.jsonl", config.privacy
+    path, privacy, spec = folder / "pooled.jsonl", config.privacy, spec_of(config)
     with path.open("w", encoding="utf-8") as stream:
         for site in config.sites:
-            assert site.data is not None
-            own = read_own(
-                site.data,
-                site.held_out,
-                config.data.columns,
-                unit=privacy.unit,
-                labels=config.model.labels,
-                cache_dir=folder / "cache",
-                key=f"sites.{site.name}.data",
-            )
+            own = read_site(site, spec, folder / "cache")
             columns = dict(config.data.columns)
             if privacy.unit != "record":
                 columns[UNIT] = privacy.unit

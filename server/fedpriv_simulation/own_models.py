@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.data import DataSpec
-from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import Evaluation, evaluate
@@ -23,6 +21,7 @@ from fedpriv.training.adapter import OWN_KINDS, read_facts, read_values
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.run_directory import private_site_folder
+from fedpriv_simulation.own_records import read_site, spec_of
 
 PAGE = "evaluation.html"
 
@@ -60,18 +59,13 @@ def _of_one(
 ) -> Evaluation:
     folder = private_folder(private_site_folder(run, site.name))
     facts = read_facts(run / "adapter")
-    spec = DataSpec.of(
-        config.data.columns,
-        config.model,
-        unit=config.privacy.unit,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    spec = spec_of(config)
     models: dict[str, Vector] = {
         "base": worker.initial,
         "federated": read_values(run / "adapter", worker, facts),
     }
     with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
-        own = _read(site, spec, Path(cache))
+        own = read_site(site, spec, Path(cache))
         tokenizer, share = worker.base.tokenizer, config.personal.validation
         training, validation = to_train_on(own, spec, tokenizer, validation=share)
         key = f"sites.{site.name}.held_out"
@@ -96,16 +90,3 @@ def _of_one(
     )
     write_page(evaluation, folder / PAGE)
     return evaluation
-
-
-def _read(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
-    assert site.data is not None  # checked when the file was read
-    return read_own(
-        site.data,
-        site.held_out,
-        spec.columns,
-        unit=spec.unit,
-        labels=spec.labels,
-        cache_dir=cache,
-        key=f"sites.{site.name}.data",
-    )

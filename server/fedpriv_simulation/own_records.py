@@ -1,0 +1,40 @@
+"""The records of a simulated site, as its federation file has them read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.data import DataSpec
+from fedpriv.data.held_out import OwnRecords, read_own
+
+
+def spec_of(config: JobConfig) -> DataSpec:
+    """How the records of every site are prepared."""
+    return DataSpec.of(
+        config.data.columns,
+        config.model,
+        unit=config.privacy.unit,
+        max_records_per_unit=config.privacy.max_records_per_unit,
+    )
+
+
+def read_site(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
+    """The records of a site, those that it keeps apart by themselves.
+
+    Args:
+        cache: where clear text may be written.
+
+    Raises:
+        DataError: see `read_own`.
+    """
+    assert site.data is not None  # checked when the file was read
+    return read_own(
+        site.data,
+        site.held_out,
+        spec.columns,
+        unit=spec.unit,
+        labels=spec.labels,
+        cache_dir=cache,
+        key=f"sites.{site.name}.data",
+    )
