@@ -8,7 +8,7 @@ from pathlib import Path
 from fedpriv.files import write_atomic
 from fedpriv.personal.evaluation import MEANING, Evaluation
 from fedpriv.report.charts import css_colours
-from fedpriv.report.figures import score, when
+from fedpriv.report.html import templates
 
 
 def write_page(evaluation: Evaluation, path: Path) -> None:
@@ -17,30 +17,20 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
     Privacy:
         Made of raw records; it says itself that it is not to be handed on.
     """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    page = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("fedpriv.personal", "."), PackageLoader("fedpriv.report", ".")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page.filters.update(score=score, when=when)
-    # What only the report's own parts use has to be known when they are read.
-    page.filters.update(dict.fromkeys(("upper", "amount", "duration", "small"), str))
-    text = page.get_template("evaluation.html.j2").render(
-        site=evaluation.site,
-        job=evaluation.job,
-        records=evaluation.records,
-        generated=evaluation.generated,
-        rows=evaluation.rows,
-        columns=evaluation.columns,
-        notes=evaluation.notes,
-        meaning=MEANING,
-        made=datetime.now(UTC),
-        css_colours=css_colours,
+    text = (
+        templates("fedpriv.personal")
+        .get_template("evaluation.html.j2")
+        .render(
+            site=evaluation.site,
+            job=evaluation.job,
+            records=evaluation.records,
+            generated=evaluation.generated,
+            rows=evaluation.rows,
+            columns=evaluation.columns,
+            notes=evaluation.notes,
+            meaning=MEANING,
+            made=datetime.now(UTC),
+            css_colours=css_colours,
+        )
     )
     write_atomic(path, text, mode=0o600)

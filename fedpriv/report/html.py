@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
@@ -21,6 +21,9 @@ from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import amount, duration, give_or_take, score, small, upper, when
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MENTIONED = 6  # sites that are listed by name where they agree
 RULES = {
@@ -61,17 +64,26 @@ def write_report(run_dir: Path) -> Path:
         RunError: `run_dir` is no run directory, or one without what its status promises.
         ConfigError: a file is malformed; names the file and the key.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     directory = read_run(run_dir)
-    page = Environment(
-        loader=PackageLoader("fedpriv.report", "."),
+    path = run_dir / "report.html"
+    write_atomic(path, templates().get_template("report.html.j2").render(_context(directory)))
+    return path
+
+
+def templates(*packages: str) -> Environment:
+    """The templates of the report, and before them those of packages whose pages look like it."""
+    import jinja2
+
+    found = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(name, ".") for name in (*packages, "fedpriv.report")]
+        ),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page.filters.update(
+    found.filters.update(
         upper=upper,
         score=score,
         amount=amount,
@@ -79,9 +91,7 @@ def write_report(run_dir: Path) -> Path:
         duration=duration,
         small=small,
     )
-    path = run_dir / "report.html"
-    write_atomic(path, page.get_template("report.html.j2").render(_context(directory)))
-    return path
+    return found
 
 
 def _context(directory: RunDirectory) -> dict[str, Any]:
