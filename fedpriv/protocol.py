@@ -4,6 +4,9 @@
     site → server   Offer         the site's terms for it, all public; or Refusal
     server → site   StepRequest   one slot, with the current vector
     site → server   StepReply     the privatised vector, with the ledger's head; or Refusal
+                    Ready         in a job with a secure sum, instead: its key for this slot
+    server → site   SetRequest    whose sum it is, in such a job
+    site → server   StepReply     the site's masked share of that sum; or Refusal
     server → site   ReportRequest after the last round
     site → server   BudgetReport  what the job cost, signed by the site; or Refusal
     server → site   Handover      the job's adapter, once the job is finished
@@ -12,7 +15,8 @@
 A message is a JSON body and at most one vector, in the blocks of `fedpriv.wire`; where a job has a
 synthetic set, a request has a text besides, `fedpriv.synthetic.records.SetChange`. The site treats
 all of what it receives as untrusted: types and ranges are checked here, permission by the site's
-own limits. Nothing in an answer is computed from records but the privatised vector.
+own limits. Nothing in an answer is computed from records but the privatised vector, or the masked
+share, which is privatised once all shares of its set are added up (docs/secure-sum.md).
 """
 
 from __future__ import annotations
@@ -43,12 +47,16 @@ from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS, MAX_UNITS
+from fedpriv.secure_sum.members import Bits
+from fedpriv.secure_sum.ready import Member
+from fedpriv.secure_sum.roster import MAX_ROSTER
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
-Kind = Literal["gradient-sum", "move", "held-out-sum"]  # see `fedpriv.training.released`
+# See `fedpriv.training.released`.
+Kind = Literal["gradient-sum", "move", "held-out-sum", "masked-share"]
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -107,6 +115,35 @@ class LocalSteps(Section):
         return self
 
 
+class SharedNoise(Section):
+    """That sites add up under masks, each with a share of the noise.
+
+    Attributes:
+        max_colluding: t, how many sites of a sum may work with the server, or add no noise.
+        sites: N, in the roster: in a sum there are never more.
+        roster: its digest.
+        noise_multiplier: σ of the sum; the same for all sites.
+        spare_slots: to go on with where the sum of a slot could not be completed.
+    """
+
+    max_colluding: int = Field(ge=0, le=MAX_ROSTER)
+    sites: int = Field(ge=2, le=MAX_ROSTER)
+    roster: Digest
+    noise_multiplier: float = Field(gt=0, le=1e9)
+    spare_slots: int = Field(0, ge=0, le=MAX_JOB_STEPS)
+
+    @model_validator(mode="after")
+    def _somebody_is_honest(self) -> Self:
+        if self.max_colluding >= self.sites:
+            raise ValueError(f"max_colluding: expected less than {self.sites}")
+        return self
+
+    @property
+    def shares(self) -> int:
+        """Into how many the noise of a slot is divided at most."""
+        return max(1, self.sites - self.max_colluding)
+
+
 class Proposal(Body):
     """A job as the server proposes it; see `fedpriv.config.job` for the sections.
 
@@ -121,6 +158,7 @@ class Proposal(Body):
         settings: what else the method has to know; its site half checks them.
         public_records: of the synthetic set that sites have to hold; 0 for a method without one.
         evaluation: looks at held-out records; None without any.
+        shared: None where each site adds all of its noise itself.
     """
 
     job_id: JobId
@@ -138,6 +176,7 @@ class Proposal(Body):
     settings: dict[str, JsonValue] = Field({}, max_length=100)
     public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
     evaluation: LooksSection | None = None
+    shared: SharedNoise | None = None
 
     @field_validator("settings")
     @classmethod
@@ -153,11 +192,19 @@ class Proposal(Body):
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
             raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
+        if self.shared is not None:
+            for name, is_in_the_way in (
+                ("local", self.local is not None),
+                ("evaluation", self.evaluation is not None),
+                ("wire", self.wire != "float32"),
+            ):
+                if is_in_the_way:
+                    raise ValueError(f"{name}: is not for a job with a secure sum")
         return self
 
     @property
     def training_steps(self) -> int:
-        """Private steps that train; those of looks come after them."""
+        """Private steps that train, spare ones among them; those of looks come after them."""
         return self.steps - (0 if self.evaluation is None else self.evaluation.steps)
 
     @property
@@ -167,7 +214,8 @@ class Proposal(Body):
 
     @property
     def rounds(self) -> int:
-        return self.training_steps // self.round_steps
+        spare = 0 if self.shared is None else self.shared.spare_slots
+        return (self.training_steps - spare) // self.round_steps
 
     @property
     def released(self) -> Kind:
@@ -184,11 +232,13 @@ class Proposal(Body):
         vector: str,
         settings: Mapping[str, Any],
         public_records: int,
+        shared: SharedNoise | None = None,
     ) -> Self:
         """What a federation file proposes, for a base and a trainable vector of these digests.
 
         Args:
             settings, public_records: of the method.
+            shared: in a job with a secure sum.
         """
         local, count = None, config.job.sync
         if count > 1:
@@ -209,6 +259,7 @@ class Proposal(Body):
             settings=dict(settings),
             public_records=public_records,
             evaluation=config.evaluation.sites,
+            shared=shared,
         )
 
     def digest(self) -> str:
@@ -221,6 +272,7 @@ class Offer(Body):
 
     Attributes:
         held_out_size: the declared number of units to look at, in a job that looks at some.
+        epsilon_alone: as `epsilon`, of the claim alone, where the ledger has one.
     """
 
     site: str = Field(max_length=64)
@@ -230,6 +282,7 @@ class Offer(Body):
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float = Field(gt=0, le=1e9)
     epsilon: float = Field(ge=0, le=MAX_EPSILON)
+    epsilon_alone: float | None = Field(None, ge=0, le=MAX_EPSILON)
     budget: float = Field(gt=0)
     ledger_rows: int = Field(ge=0)
     ledger_head: Hash
@@ -310,6 +363,33 @@ class StepRequest(Body):
             digest.update(f"{self.centres.loss!r} {self.centres.accuracy!r}\n".encode())
         digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         return "sha256:" + digest.hexdigest()
+
+
+class Ready(Body):
+    """A site has its sum of a slot, and a key to mask its share with.
+
+    Attributes:
+        slot: as in the request.
+        member: as it stands in a set.
+    """
+
+    slot: int = Field(ge=0)
+    member: Member
+
+
+class SetRequest(Body):
+    """Whose sum a slot is: all who are in it, once and for all.
+
+    Attributes:
+        slot: for which they are ready.
+        bits: of a value that travels; sums are taken modulo 2^bits.
+        members: sorted by name.
+    """
+
+    job_id: JobId
+    slot: int = Field(ge=0)
+    bits: Bits
+    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_ROSTER)
 
 
 class ReportRequest(Body):

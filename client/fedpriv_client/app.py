@@ -21,13 +21,15 @@ from fedpriv.protocol import (
     Proposal,
     Received,
     Refusal,
+    Ready,
     ReportRequest,
+    SetRequest,
     StepRequest,
 )
 from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.released import HeldOutSum
-from fedpriv.wire import BLOCK, Blocks, encode
+from fedpriv.wire import BLOCK, Blocks, encode, encode_words
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 
@@ -38,8 +40,9 @@ Result = tuple[Body | BudgetReport, ArrayRecord | None]
 def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> ClientApp:
     """Serve a site to a server.
 
-    `query` messages carry proposals, `train` messages step requests, `query.report` asks for the
-    budget report of a job, and `query.adapter` brings the adapter of one that is finished.
+    `query` messages carry proposals, `train` messages step requests, `train.set` the set of a
+    secure sum, `query.report` asks for the budget report of a job, and `query.adapter` brings the
+    adapter of one that is finished.
 
     Args:
         permit: called with the id of the job before each answer; raises what forbids it.
@@ -63,6 +66,10 @@ def client_app(site: Site, permit: Callable[[str], None] = lambda job: None) -> 
     def train(message: Message, context: Context) -> Message:
         return _answer(message, lambda: _step(site, permit, message))
 
+    @app.train("set")
+    def train_set(message: Message, context: Context) -> Message:
+        return _answer(message, lambda: _share(site, permit, message))
+
     return app
 
 
@@ -82,16 +89,35 @@ def _consider(site: Site, permit: Callable[[str], None], message: Message) -> Of
 def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result:
     request = StepRequest.parse(_body(message))
     permit(request.job_id)
-    body, released = site.step(request, _vector(message), _change(message))
-    try:
-        write_budget_report(site, request.job_id)
-    except (OSError, FedprivError) as error:  # what was paid for leaves, its report with the next
-        log.error("The budget report was not written: %s", error)
-    log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, body.slot, body.epsilon_spent)
+    answer = site.step(request, _vector(message), _change(message))
+    _report_spent(site, request)
+    if isinstance(answer, Ready):
+        return answer, None
+    body, released = answer
     # The two values of a look differ in size, and are not rounded together.
     wire = "float32" if isinstance(released, HeldOutSum) else site.wire
     arrays = {name: Array(block) for name, block in encode(released.values, wire)}
     return body, ArrayRecord(arrays, keep_input=False)
+
+
+def _share(site: Site, permit: Callable[[str], None], message: Message) -> Result:
+    request = SetRequest.parse(_body(message))
+    permit(request.job_id)
+    body, share = site.share(request)
+    _report_spent(site, request)
+    arrays = {name: Array(block) for name, block in encode_words(share.values)}
+    return body, ArrayRecord(arrays, keep_input=False)
+
+
+def _report_spent(site: Site, request: StepRequest | SetRequest) -> None:
+    """Bring the budget report up to what was spent; what was paid for leaves without it, too."""
+    try:
+        report = write_budget_report(site, request.job_id)
+    except (OSError, FedprivError) as error:
+        log.error("The budget report was not written: %s", error)
+        return
+    spent = report.epsilon_spent
+    log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, request.slot, spent)
 
 
 def _report(site: Site, message: Message) -> BudgetReport:

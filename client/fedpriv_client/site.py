@@ -22,16 +22,34 @@ from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.protocol import Handover, Offer, Proposal, StepReply, StepRequest
+from fedpriv.protocol import (
+    Handover,
+    Kind,
+    Offer,
+    Proposal,
+    Ready,
+    SetRequest,
+    StepReply,
+    StepRequest,
+)
 from fedpriv.report.budget import load_or_create_key
+from fedpriv.secure_sum.ready import SlotId
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.batch_invariance import try_lengths
 from fedpriv.training.held_out_sum import Distances, look
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.method import SiteMethod
 from fedpriv.training.pool import WorkerPool
-from fedpriv.training.private_step import private_step
-from fedpriv.training.released import GradientSum, HeldOutSum, Move, Released, pack, unpack
+from fedpriv.training.private_step import held_step, private_step
+from fedpriv.training.released import (
+    GradientSum,
+    HeldOutSum,
+    MaskedShare,
+    Move,
+    Released,
+    pack,
+    unpack,
+)
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
@@ -47,6 +65,7 @@ from fedpriv_client.site_job import (
     slots_of,
     spec_of,
 )
+from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
 
@@ -95,6 +114,8 @@ class Site:
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_or_create_ledger(settings)
+        name, roster = settings.name, settings.roster
+        self._shared = SharedSlots(self.ledger, name, self.signing_key, roster)
         try:
             self._records = self._read_records()
             self.distinct = self._claim_units()
@@ -176,6 +197,7 @@ class Site:
             delta=ledger.terms.delta,
             noise_multiplier=plan.noise_multiplier,
             epsilon=ledger.check(plan),
+            epsilon_alone=ledger.check_alone(plan),
             budget=ledger.terms.budget,
             ledger_rows=head.rows,
             ledger_head=head.hash,
@@ -212,8 +234,11 @@ class Site:
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None
-    ) -> tuple[StepReply, Released]:
+    ) -> tuple[StepReply, Released] | Ready:
         """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
+
+        In a job with a secure sum the slot is paid for and computed, and the answer is that the
+        site is ready; `share` gives what it adds to the sum.
 
         Requests are answered one after the other: of two for the same slots the second gets the
         reply of the first.
@@ -225,14 +250,21 @@ class Site:
         Privacy:
             What leaves is the privatised vector, paid by the slots' reservations before it is
             computed and stored with their release before it is returned; and public figures of
-            the ledger.
+            the ledger. That a site is ready is made of public values and a random key.
         """
         with self._lock:
             return self._step(request, vector, change)
 
+    def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
+        """What this site adds to the secure sum of a set; see `SharedSlots.share`."""
+        with self._lock:
+            self._growth.check()
+            share = self._shared.share(request)
+            return self._reply_with(share.kind, request.slot), share
+
     def _step(
         self, request: StepRequest, vector: Vector, change: SetChange | None
-    ) -> tuple[StepReply, Released]:
+    ) -> tuple[StepReply, Released] | Ready:
         ledger, job = self.ledger, self._job
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
@@ -241,9 +273,12 @@ class Site:
         csprng = partial(self._csprng, request.job_id)
         if ledger.terms.private and not csprng(request.slot).is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
-        asked = ledger.ask(job.plan, slots, request.digest(vector))
+        asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
+        held = self._shared.ready(SlotId(job.plan.proposal, request.slot, digest))
+        if held is not None:
+            return held
         self._growth.check()
         job.take_set(request, change)
         with self._pool.borrow(job.recipe, job.check) as worker:
@@ -254,6 +289,8 @@ class Site:
                 check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()
             try:
+                if job.plan.is_shared:
+                    return self._hold(job, execution, method, worker, vector, paid, csprng)
                 released = self._compute(job, execution, method, worker, vector, paid, csprng)
                 payload = pack(released.value)
                 ledger.release_all(paid, payload)
@@ -286,17 +323,38 @@ class Site:
             execution, method, worker, people, vector, paid, csprng, local, units, steps
         )
 
+    def _hold(
+        self,
+        job: SiteJob,
+        execution: PlanExecution,
+        method: SiteMethod | Distances,
+        worker: Worker,
+        vector: Vector,
+        paid: Sequence[Reservation],
+        csprng: Callable[[int], RandomSource],
+    ) -> Ready:
+        """Compute the exact sum of a slot, and keep it for the secure sum."""
+        assert not isinstance(method, Distances)  # such a job has no looks
+        [slot] = paid
+        random, people = csprng(slot.slot), job.population
+        self._shared.forget()  # what an earlier slot held is of no use any more
+        total = held_step(execution, method, worker, people, vector, slot, random)
+        return self._shared.hold(slot, execution, total, random)
+
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
-        head, released = self.ledger.head, unpack(payload)
-        reply = StepReply(
-            kind=released.kind,
-            slot=request.slot,
+        released = unpack(payload)
+        return self._reply_with(released.kind, request.slot), released
+
+    def _reply_with(self, kind: Kind, slot: int) -> StepReply:
+        head = self.ledger.head
+        return StepReply(
+            kind=kind,
+            slot=slot,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_committed=self.ledger.epsilon_committed,
             ledger_rows=head.rows,
             ledger_head=head.hash,
         )
-        return reply, released
 
     def take_adapter(self, handover: Handover, vector: Vector) -> Path:
         """Keep the adapter of a finished job in the site's folder; gives where it is.
@@ -326,6 +384,7 @@ class Site:
         has the ledger next has the folder, too."""
         try:
             self._job = None
+            self._shared.forget()
             vars(self).pop("_records", None)  # lets go of what is mapped of them
             for file in self._token_files:
                 file.close()

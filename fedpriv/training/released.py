@@ -10,6 +10,7 @@ import numpy as np
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.protocol import Kind
+from fedpriv.secure_sum.masks import Words
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +49,45 @@ class HeldOutSum:
     kind: ClassVar[Kind] = "held-out-sum"
 
 
+@dataclass(frozen=True, eq=False)
+class MaskedShare:
+    """A site's part of a secure sum, under masks that cancel when all parts are added up.
+
+    Attributes:
+        values: (K,) uint16 or uint32, a sum modulo 2^16 or 2^32.
+
+    Privacy:
+        Not privatised by itself, so it is not among `Released`; the complete sum is. See
+        docs/secure-sum.md.
+    """
+
+    values: Words
+    kind: ClassVar[Kind] = "masked-share"
+
+
 Released = GradientSum | Move | HeldOutSum
 _TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M", HeldOutSum: b"H"}
+_WORDS = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4")}  # of a masked share
+
+
+def pack_share(share: MaskedShare) -> bytes:
+    """As it is kept in a ledger's outbox: one byte that says how long its values are, then they."""
+    for tag, words in _WORDS.items():
+        if share.values.dtype == words:
+            return tag + np.ascontiguousarray(share.values).tobytes()
+    raise ProtocolError(f"Expected uint16 or uint32, got {share.values.dtype}.")
+
+
+def unpack_share(stored: bytes) -> MaskedShare:
+    """What `pack_share` made.
+
+    Raises:
+        ProtocolError: it was stored by another version of fedpriv.
+    """
+    words = _WORDS.get(stored[:1])
+    if words is None or (len(stored) - 1) % words.itemsize:
+        raise ProtocolError("The stored share was written by another version: begin a new job.")
+    return MaskedShare(np.frombuffer(stored[1:], dtype=words))
 
 
 def pack(released: Released) -> bytes:

@@ -123,6 +123,7 @@ class History:
         accounts: job → its plan and how far it is.
         requests: reserved slot → digest of the request it was reserved for.
         releases: released slot → digest of the reply.
+        tags: released slot of a secure sum → tag of its set.
         lost: heads that were seen of copies that are lost, and that are accounted for.
         distinct: statements that look-alikes of another ledger's units are other people: the data
             set of that ledger, and who says so.
@@ -143,6 +144,7 @@ class History:
         self.accounts: dict[str, Account] = {}
         self.requests: dict[Slot, str] = {}
         self.releases: dict[Slot, str] = {}
+        self.tags: dict[Slot, str] = {}
         self.lost: set[Head] = set()
         self.distinct: list[tuple[str, str]] = []
         self.grown = False
@@ -198,11 +200,15 @@ class History:
         self.requests[key] = request
         account.reserved += 1
 
-    def _release(self, job: str, slot: int, reply: str) -> None:
+    def _release(self, job: str, slot: int, reply: str, tag: str | None = None) -> None:
         key = (job, slot)
         if key not in self.requests or key in self.releases or type(reply) is not str:
             raise ValueError
+        if (type(tag) is str) != self.accounts[job].plan.is_shared:
+            raise ValueError
         self.releases[key] = reply
+        if tag is not None:
+            self.tags[key] = tag
 
     def _close(self, job: str) -> None:
         account = self.accounts[job]

@@ -300,6 +300,7 @@ class Ledger:
             else:
                 self._known(plan.job, slots, request_digest)
                 if (plan.job, slots[0]) in self._history.releases:
+                    self._check_open(plan, slots)
                     return StoredReply(self._stored((plan.job, slots[0])))
         return OpenSlots(self, plan, slots, request_digest)
 
@@ -327,6 +328,7 @@ class Ledger:
             self._check_and_tell_witness()
             plan = self._known(job, slots, request_digest)
             if (job, slots[0]) in self._history.releases:
+                self._check_open(plan, slots)
                 return self._stored((job, slots[0]))
             if (job, slots[0]) not in self._history.requests:
                 with self._transaction():
@@ -358,21 +360,37 @@ class Ledger:
             raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
         return account.plan
 
-    def release(self, reservation: Reservation, reply: bytes) -> Head:
-        """As `release_all`, for one slot."""
-        return self.release_all([reservation], reply)
+    def _check_open(self, plan: Plan, slots: range) -> None:
+        """A share is given to one set; whoever asks for it has to name that set."""
+        if plan.is_shared:
+            raise SlotError(
+                f"{self.path}: {_named(slots)} of job {plan.job!r} has given its share to a sum."
+                " It is asked for again with that sum's set."
+            )
 
-    def release_all(self, reservations: Sequence[Reservation], reply: bytes) -> Head:
+    def release(self, reservation: Reservation, reply: bytes, tag: str | None = None) -> Head:
+        """As `release_all`, for one slot."""
+        return self.release_all([reservation], reply, tag)
+
+    def release_all(
+        self, reservations: Sequence[Reservation], reply: bytes, tag: str | None = None
+    ) -> Head:
         """Store a reply and mark its slots released, in one transaction, before it is sent.
 
+        Args:
+            tag: of the set whose sum the reply is a share of, in a job with a secure sum; the
+                slots will never have another.
+
         Raises:
-            SlotError: a slot is not reserved for this request, or is already released.
+            SlotError: a slot is not reserved for this request, or is already released; or a tag
+                is missing, or has no place in the job.
         """
         keys = [(paid.plan.job, paid.slot) for paid in reservations]
         with self._chain.lock:
             for key, paid in zip(keys, reservations, strict=True):
                 is_paid = self._history.requests.get(key) == paid.request_digest
                 is_paid &= paid.ledger == self.terms.dataset_id
+                is_paid &= paid.plan.is_shared == (tag is not None)
                 if not is_paid or key in self._history.releases:
                     raise SlotError(
                         f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
@@ -381,8 +399,33 @@ class Ledger:
             with self._transaction():
                 self._chain.put_reply(*keys[0], reply, keep=KEPT_REPLIES)
                 for job, slot in keys:
-                    self._append("release", {"job": job, "slot": slot, "reply": digest})
+                    body = {"job": job, "slot": slot, "reply": digest}
+                    self._append("release", body if tag is None else {**body, "tag": tag})
             return self.head
+
+    def request_of(self, job: str, slot: int) -> str | None:
+        """The digest of the request that a slot is reserved for; None if it is not."""
+        with self._chain.lock:
+            return self._history.requests.get((job, slot))
+
+    def share(self, job: str, slot: int, tag: str) -> StoredReply | None:
+        """The share that was released for a slot, to be sent again; None before it was.
+
+        Raises:
+            SlotError: it was released for another set, which it stays with for ever; or it is no
+                longer kept.
+        """
+        with self._chain.lock:
+            self._check_and_tell_witness()
+            key = (job, slot)
+            if key not in self._history.releases:
+                return None
+            if self._history.tags.get(key) != tag:
+                raise SlotError(
+                    f"{self.path}: slot {slot} of job {job!r} has given its share to the sum of"
+                    " another set."
+                )
+            return StoredReply(self._stored(key))
 
     def close_job(self, job: str) -> float:
         """Let no further slot of a job be reserved; gives back what the rule allows.
