@@ -49,7 +49,7 @@ from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS, MAX_UNITS
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
-from fedpriv.secure_sum.roster import MAX_ROSTER
+from fedpriv.secure_sum.roster import MAX_SITES
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
@@ -126,8 +126,8 @@ class SharedNoise(Section):
         spare_slots: to go on with where the sum of a slot could not be completed.
     """
 
-    max_colluding: int = Field(ge=0, le=MAX_ROSTER)
-    sites: int = Field(ge=2, le=MAX_ROSTER)
+    max_colluding: int = Field(ge=0, le=MAX_SITES)
+    sites: int = Field(ge=2, le=MAX_SITES)
     roster: Digest
     noise_multiplier: float = Field(gt=0, le=1e9)
     spare_slots: int = Field(0, ge=0, le=MAX_JOB_STEPS)
@@ -389,7 +389,7 @@ class SetRequest(Body):
     job_id: JobId
     slot: int = Field(ge=0)
     bits: Bits
-    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_ROSTER)
+    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_SITES)
 
 
 class ReportRequest(Body):

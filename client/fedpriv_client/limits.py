@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.models.lora import HEADS
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Plan, Terms
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.secure_sum.roster import Roster
 
 if TYPE_CHECKING:
     from fedpriv.models.vector import TrainableVector
@@ -41,6 +43,8 @@ class Limits:
         targets: names of the layers that may get an adapter, or be trained whole; none for any.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
+        roster: of those whom the site may be added up with; None if it adds up with nobody.
+        max_colluding_at_least: of these, as many at least have to be counted as dishonest.
     """
 
     per_job: float
@@ -59,6 +63,8 @@ class Limits:
     targets: tuple[str, ...] = ()
     evaluation: bool = False
     held_out: int | None = None
+    roster: Roster | None = None
+    max_colluding_at_least: int = 0
 
     def plan(self, proposal: Proposal, terms: Terms) -> Plan:
         """The plan this site would commit to for a proposal.
@@ -69,7 +75,10 @@ class Limits:
         """
         for refusal in self.refusals(proposal, terms):
             raise refusal
-        return self.calibrated(proposal, terms)
+        plan = self.calibrated(proposal, terms)
+        if plan.is_shared:
+            self.check_cost(plan, terms)
+        return plan
 
     def refusals(self, proposal: Proposal, terms: Terms) -> Iterator[FedprivError]:
         """All that this site does not allow of a proposal, before a model is loaded for it."""
@@ -107,6 +116,33 @@ class Limits:
                 "evaluation.sites: this site holds out no records of a declared number"
                 " (data.held_out, data.held_out_size)."
             )
+        if proposal.shared is not None:
+            yield from self._sharing_refusals(proposal.shared, terms)
+
+    def _sharing_refusals(self, shared: SharedNoise, terms: Terms) -> Iterator[FedprivError]:
+        """All that this site does not allow of a secure sum."""
+        if self.roster is None or self.roster.digest != shared.roster:
+            pinned = "none" if self.roster is None else self.roster.digest
+            yield ProtocolError(
+                f"privacy.trust: the sum is of the sites of {shared.roster}, and this site's roster"
+                f" is {pinned} (secure_sum.digest)."
+            )
+        elif len(self.roster) != shared.sites:
+            yield ProtocolError(
+                f"privacy.trust: the job counts {shared.sites} sites, and"
+                f" {len(self.roster)} are in the roster."
+            )
+        if shared.max_colluding < self.max_colluding_at_least:
+            yield ProtocolError(
+                f"privacy.max_colluding: {shared.max_colluding} is less than this site insists on,"
+                f" {self.max_colluding_at_least} (allow.max_colluding_at_least)."
+            )
+        if terms.budget_alone is None:
+            yield BudgetError(
+                "The job has a secure sum, and this site's ledger has no budget for what holds"
+                " without trust in the others (budget.epsilon_alone). It is stated when a ledger"
+                " is made."
+            )
 
     def model_refusals(self, proposal: Proposal) -> Iterator[FedprivError]:
         """All that this site does not allow of a proposal's model, and of what is trained in it."""
@@ -136,21 +172,47 @@ class Limits:
         """A proposal as a plan, whether or not it is allowed.
 
         The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
-        at the proposed rate and steps and the site's own δ.
+        at the proposed rate and steps and the site's own δ. Of a secure sum it is the same for all
+        sites, as proposed, and `check_cost` says whether that is enough.
         """
-        privacy = proposal.privacy
-        epsilon = min(privacy.epsilon, self.per_job)
-        noise = calibrate_noise(epsilon, terms.plan_delta, privacy.sample_rate, proposal.steps)
+        privacy, shared = proposal.privacy, proposal.shared
+        if shared is None:
+            epsilon = min(privacy.epsilon, self.per_job)
+            delta, rate = terms.plan_delta, privacy.sample_rate
+            noise = max(calibrate_noise(epsilon, delta, rate, proposal.steps), self.min_noise)
+        else:
+            noise = shared.noise_multiplier
         return Plan(
             job=proposal.job_id,
             method=proposal.method,
             sample_rate=privacy.sample_rate,
-            noise_multiplier=max(noise, self.min_noise),
+            noise_multiplier=noise,
             clip_norm=privacy.clip_norm,
             steps=proposal.steps,
             proposal=proposal.digest(),
             numerics=privacy.numerics,
+            max_colluding=None if shared is None else shared.max_colluding,
+            shares=1 if shared is None else shared.shares,
         )
+
+    def check_cost(self, plan: Plan, terms: Terms) -> None:
+        """Check a plan whose noise somebody else chose against the cap for a job.
+
+        Raises:
+            BudgetError: it costs more, or has less noise than any step may.
+        """
+        if plan.noise_multiplier < self.min_noise:
+            raise BudgetError(
+                f"Noise of {plan.noise_multiplier:g} is less than this site allows,"
+                f" {self.min_noise:g} (allow.min_noise)."
+            )
+        epsilon = epsilon_upper([plan.event()], terms.plan_delta)
+        if epsilon > self.per_job:
+            raise BudgetError(
+                f"The job costs ε = {epsilon:.4g} at δ = {terms.plan_delta:g}, more than one job"
+                f" may here, {self.per_job:g} (budget.per_job). With a secure sum all sites have"
+                " the same noise."
+            )
 
     def check_trained(self, vector: TrainableVector) -> None:
         """Check what a loaded model would train: how much, and in which layers.

@@ -9,14 +9,15 @@ from flwr.app import Message, MessageType, Metadata
 
 QUESTIONS = (MessageType.QUERY, f"{MessageType.QUERY}.report")
 HANDOVER = f"{MessageType.QUERY}.adapter"
+STEPS = (MessageType.TRAIN, f"{MessageType.TRAIN}.set")
 MOST = 4  # questions that wait
 
 
 class Mailbox:
     """Messages on their way from the thread that asks for them to the one that answers.
 
-    Of requests for a step one waits, that of the latest round: the others were asked again, or
-    their round is over. Of adapters the newest waits, as each may be large; of questions the
+    Of requests for a step, or for a share of its sum, one waits, the latest: the others were asked
+    again, or their round is over. Of adapters the newest waits, as each may be large; of questions the
     newest few.
     """
 
@@ -32,14 +33,14 @@ class Mailbox:
         with self._news:
             if metadata.message_type in (*QUESTIONS, HANDOVER):
                 return True
-            if metadata.message_type != MessageType.TRAIN:
+            if metadata.message_type not in STEPS:
                 return False
             return self._step is None or _round(metadata) >= _round(self._step.metadata)
 
     def put(self, message: Message) -> None:
         """Let a message that is wanted wait for its turn."""
         with self._news:
-            if message.metadata.message_type == MessageType.TRAIN:
+            if message.metadata.message_type in STEPS:
                 self._step = message
             elif message.metadata.message_type == HANDOVER:
                 self._handover = message

@@ -30,7 +30,7 @@ class HeldSlot:
     """A slot that is paid for, whose exact sum waits to be told whom it is added up with.
 
     Attributes:
-        about: what the sum is about.
+        slot_id: what the sum is about.
         csprng: made its sample, and will make its noise.
         key: of this slot alone.
         member: what this site says of itself, signed.
@@ -39,7 +39,7 @@ class HeldSlot:
         Private, but for `member`: public values, chance, and a signature of these.
     """
 
-    about: SlotId
+    slot_id: SlotId
     paid: Reservation
     execution: PlanExecution
     total: HeldSum
@@ -54,8 +54,8 @@ class HeldSlot:
             SetError: the set is not one that the site may add up with. Nothing was drawn.
         """
         members.check(roster, self.member)
-        noisy = self.execution.share(self.total, len(members.members), self.csprng)
-        return MaskedShare(mask(noisy, self.member.name, self.key, members))
+        noisy = self.execution.share(self.total, len(members), self.csprng)
+        return MaskedShare(mask(noisy.values, self.member.name, self.key, members))
 
 
 class SharedSlots:
@@ -73,11 +73,11 @@ class SharedSlots:
         self._signing_key, self._roster = signing_key, roster
         self._held: HeldSlot | None = None
 
-    def ready(self, about: SlotId) -> Ready | None:
+    def ready(self, slot_id: SlotId) -> Ready | None:
         """That the sum of a slot is here, if it is."""
-        if self._held is None or self._held.about != about:
+        if self._held is None or self._held.slot_id != slot_id:
             return None
-        return Ready(slot=about.slot, member=self._held.member)
+        return Ready(slot=slot_id.slot, member=self._held.member)
 
     def hold(
         self, paid: Reservation, execution: PlanExecution, total: HeldSum, csprng: RandomSource
@@ -88,10 +88,11 @@ class SharedSlots:
             What is returned holds nothing that was computed from records.
         """
         self.forget()
-        about, key = SlotId(execution.plan.proposal, paid.slot, paid.request_digest), Ephemeral()
-        member = sign_member(self._signing_key, about, self._name, key)
-        self._held = HeldSlot(about, paid, execution, total, csprng, key, member)
-        return Ready(slot=about.slot, member=member)
+        proposal, request = execution.plan.proposal, paid.request_digest
+        slot_id, key = SlotId(proposal=proposal, slot=paid.slot, request=request), Ephemeral()
+        member = sign_member(self._signing_key, slot_id, self._name, key)
+        self._held = HeldSlot(slot_id, paid, execution, total, csprng, key, member)
+        return Ready(slot=paid.slot, member=member)
 
     def share(self, request: SetRequest) -> MaskedShare:
         """What this site adds to the sum of a set: from the outbox, or else what is held for it.
@@ -110,12 +111,13 @@ class SharedSlots:
         plan, digest = ledger.plan(job), ledger.request_of(job, slot)
         if plan is None or digest is None or not plan.is_shared:
             raise SlotError(f"Slot {slot} of job {job!r} is not reserved for a secure sum.")
-        members = MemberSet(SlotId(plan.proposal, slot, digest), request.members, request.bits)
+        slot_id = SlotId(proposal=plan.proposal, slot=slot, request=digest)
+        members = MemberSet(slot_id=slot_id, members=request.members, bits=request.bits)
         stored = ledger.share(job, slot, members.tag)
         if stored is not None:
             return unpack_share(stored.content)
         held, roster = self._held, self._roster
-        if held is None or held.about != members.about or roster is None:
+        if held is None or held.slot_id != slot_id or roster is None:
             raise ShareLostError(f"The sum of slot {slot} of job {job!r} is not here any more.")
         try:
             share = held.share(members, roster)

@@ -114,7 +114,7 @@ class Site:
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_or_create_ledger(settings)
-        name, roster = settings.name, settings.roster
+        name, roster = settings.name, settings.limits.roster
         self._shared = SharedSlots(self.ledger, name, self.signing_key, roster)
         try:
             self._records = self._read_records()
@@ -276,7 +276,8 @@ class Site:
         asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
-        held = self._shared.ready(SlotId(job.plan.proposal, request.slot, digest))
+        slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
+        held = self._shared.ready(slot_id)
         if held is not None:
             return held
         self._growth.check()

@@ -8,7 +8,9 @@ from typing import Any
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
-from fedpriv.protocol import Proposal
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.secure_sum.roster import Roster
 
 
 def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
@@ -28,8 +30,13 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
     return method.settings(config), records
 
 
-def propose(config: JobConfig, *, job_id: str, base: str, vector: str) -> Proposal:
+def propose(
+    config: JobConfig, *, job_id: str, base: str, vector: str, roster: Roster | None = None
+) -> Proposal:
     """What a job proposes to sites, for a base and a trainable vector of these digests.
+
+    Args:
+        roster: of the sites that are added up together, in a job with a secure sum.
 
     Raises:
         ConfigError: no such method is installed, or it can't be used with the file's settings.
@@ -42,4 +49,24 @@ def propose(config: JobConfig, *, job_id: str, base: str, vector: str) -> Propos
         vector=vector,
         settings=settings,
         public_records=public_records,
+        shared=None if roster is None else shared_noise(config, roster),
+    )
+
+
+def shared_noise(config: JobConfig, roster: Roster) -> SharedNoise | None:
+    """How the sites of a roster share the noise of a sum; None where each adds all of its own.
+
+    σ is what the proposed ε and δ ask for. A site that grants less refuses.
+    """
+    privacy, colluding = config.privacy, config.max_colluding
+    if colluding is None:
+        return None
+    return SharedNoise(
+        max_colluding=colluding,
+        sites=len(roster),
+        roster=roster.digest,
+        noise_multiplier=calibrate_noise(
+            privacy.epsilon, privacy.delta, privacy.sample_rate, config.slots
+        ),
+        spare_slots=privacy.spare_slots,
     )

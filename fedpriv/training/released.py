@@ -10,7 +10,7 @@ import numpy as np
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.protocol import Kind
-from fedpriv.secure_sum.masks import Words
+from fedpriv.secure_sum.masks import Masked
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class MaskedShare:
         docs/secure-sum.md.
     """
 
-    values: Words
+    values: Masked
     kind: ClassVar[Kind] = "masked-share"
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.protocol import Centres
+from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.adapter import write_facts
 from fedpriv.training.gate import Gate
@@ -49,6 +51,7 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.rounds import Rounds
+from fedpriv_strategies.secure_rounds import SecureRounds
 
 log = logging.getLogger(__name__)
 Listener = Callable[[dict[str, Any]], None]
@@ -67,6 +70,7 @@ class Job:
         run: an open run directory, new or resumed.
         pool: where the server borrows a model for evaluation.
         site_of: the name of a node, None if it may not take part; by default nodes say it.
+        roster: of the sites that a secure sum may be of.
 
     Attributes:
         proposal: what the sites are asked.
@@ -83,6 +87,7 @@ class Job:
         run: RunDirectory,
         pool: WorkerPool,
         site_of: Callable[[int], str | None] | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
         self.recipe = ModelRecipe.of(config)
@@ -101,6 +106,7 @@ class Job:
                 job_id=run.info["job_id"],
                 base=worker.base.digest,
                 vector=worker.vector.digest,
+                roster=roster,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
                 tokenizer = worker.base.tokenizer
@@ -142,7 +148,11 @@ class Job:
             lend=lambda: pool.borrow(self.recipe),
             public_set=evolution,
         )
-        self.strategy = Rounds(
+        rounds: Callable[..., Rounds] = Rounds
+        if roster is not None and self.proposal.shared is not None:
+            told = run.sum_file
+            rounds = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
+        self.strategy = rounds(
             self.proposal,
             update,
             method.at_server(context),

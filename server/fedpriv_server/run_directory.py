@@ -30,6 +30,7 @@ from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, only_process
 from fedpriv_server.checkpoint import Checkpoint
+from fedpriv_server.sum_state import SumFile
 
 PRIVATE = "private"  # the folder of a run directory that is not to be handed on
 
@@ -182,6 +183,11 @@ class RunDirectory:
     @property
     def _checkpoint_path(self) -> Path:
         return self.path / "checkpoint" / "latest.safetensors"
+
+    @property
+    def sum_file(self) -> SumFile:
+        """Where it is kept which sites a secure sum is of."""
+        return SumFile(self.path / "checkpoint" / "sum.json")
 
     @property
     def _metrics_path(self) -> Path:

@@ -32,7 +32,7 @@ from fedpriv_simulation.workers import hosts_that_fit
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
 BACK, PAUSE = 60.0, 0.1  # seconds that a process has to come back, and between two looks
-OPEN = 4  # sites that a process keeps open
+OPEN = 4  # sites that a process keeps open; all of its own where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
 
 
@@ -53,6 +53,7 @@ class Host:
         torch.set_num_threads(threads)
         self._sites, self._proposal = sites, proposal
         self._pool = WorkerPool(1)
+        self._most = OPEN if proposal.shared is None else len(sites.config.sites)
         self._open: OrderedDict[int, Site] = OrderedDict()
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
@@ -81,7 +82,7 @@ class Host:
 
     def _site(self, number: int) -> Site:
         if number not in self._open:
-            while len(self._open) >= OPEN:
+            while len(self._open) >= self._most:
                 self._open.popitem(last=False)[1].close()
             site = self._sites.open(self._sites.config.sites[number], self._pool)
             try:

@@ -25,6 +25,7 @@ from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.public_records import check_public
+from fedpriv_simulation.rosters import simulated_roster
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.visits import PATIENCE
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
@@ -101,6 +102,14 @@ def simulate(
             value=config.job.engine,
             fix=f"Run it with: fedpriv-server --config {source}",
         )
+    if grid is not None and config.max_colluding is not None:
+        raise ConfigError(
+            "needs sites that stay open during a round, which this runtime closes",
+            file=source,
+            key="privacy.trust",
+            value=config.privacy.trust,
+            fix="Run it with fedpriv simulate.",
+        )
     _check_files(config, source)
     opened = RunDirectory.resume if resume else RunDirectory.create
     with only_run(out):
@@ -126,7 +135,7 @@ def _simulate(
             pool = pool or WorkerPool(workers_of(config))
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            job = Job(config, run, pool)
+            job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         sites = Sites(config, run.path, insecure_seed, digest, trained)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.looks import held_out_units
 from fedpriv.errors import LedgerInUseError
+from fedpriv.methods.proposal import shared_noise
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.ledger.plan import share_of
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
+from fedpriv.secure_sum.roster import Roster
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
+from fedpriv_simulation.rosters import simulated_roster
 
 PAUSE = 0.05  # seconds between two looks at a ledger that another process has
 
@@ -37,6 +43,11 @@ class Sites:
     insecure_seed: int | None
     base_digest: str
     trained: int
+
+    @cached_property
+    def roster(self) -> Roster | None:
+        """Of those who are added up together, in a job with a secure sum."""
+        return simulated_roster(self.config, self.run)
 
     def open(self, section: SiteSection, pool: WorkerPool, *, patience: float = 0.0) -> Site:
         """A site with a ledger of its own.
@@ -78,6 +89,7 @@ class Sites:
                 budget=cap,
                 simulated=True,
                 private=seed is None,
+                budget_alone=self._budget_alone(section, cap),
             ),
             limits=Limits(
                 per_job=cap,
@@ -88,6 +100,7 @@ class Sites:
                 max_trainable=self.trained,
                 evaluation=config.evaluation.sites is not None,
                 held_out=held_out_units(section.held_out, section.size, section.held_out_size),
+                roster=self.roster,
             ),
             compute=config.compute,
             lasting=section.ledger is not None,
@@ -101,3 +114,15 @@ class Sites:
             return InsecureRandomness(seed, section.name, slot)
 
         return Site(settings, pool, csprng)
+
+    def _budget_alone(self, section: SiteSection, cap: float) -> float | None:
+        """ε of the claim alone that a new ledger has: as stated, or what the job costs."""
+        if self.roster is None:
+            return None
+        if section.epsilon_alone is not None:
+            return section.epsilon_alone
+        config, shared = self.config, shared_noise(self.config, self.roster)
+        assert shared is not None
+        noise = share_of(shared.noise_multiplier, shared.shares)
+        event = Event(config.privacy.sample_rate, noise, config.slots)
+        return max(cap, epsilon_upper([event], config.privacy.delta))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
@@ -11,9 +11,11 @@ from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
-from fedpriv.wire import Blocks, encode, encode_text
+from fedpriv.secure_sum.members import Bits
+from fedpriv.wire import Blocks, WordBlocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
+TRAIN_SET = f"{TRAIN}.set"
 REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
 
 
@@ -57,7 +59,15 @@ def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[
     Args:
         arrays: may stay on disk until each is asked for; one is held at a time.
     """
+    return received(Blocks(_reading(arrays), arrays.keys(), size, wire))
 
+
+def as_words(arrays: Mapping[str, Array], size: int, bits: Bits) -> WordBlocks:
+    """The masked share in a site's reply: not privatised, and of no use by itself."""
+    return WordBlocks(_reading(arrays), arrays.keys(), size, bits)
+
+
+def _reading(arrays: Mapping[str, Array]) -> Callable[[str], bytes]:
     def read(name: str) -> bytes:
         try:
             return arrays[name].data
@@ -67,7 +77,7 @@ def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[
         except Exception as error:  # whatever a site may have put together
             raise ProtocolError(f"Array {name!r} can't be read ({type(error).__name__}).") from None
 
-    return received(Blocks(read, arrays.keys(), size, wire))
+    return read
 
 
 def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:

@@ -1,0 +1,296 @@
+"""Rounds of a secure sum: who is ready, whose sum it is, and the sum itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedpriv.errors import FedprivError, PausedError, ProtocolError, RoundError
+from fedpriv.privacy.ledger.ledger import Head
+from fedpriv.protocol import (
+    VECTOR,
+    Offer,
+    Ready,
+    Refusal,
+    SetRequest,
+    SharedNoise,
+    StepReply,
+    StepRequest,
+)
+from fedpriv.secure_sum.members import Bits
+from fedpriv.secure_sum.ready import Member, SlotId, check_member
+from fedpriv.secure_sum.roster import Roster
+from fedpriv.training.update import Aggregate
+from fedpriv_strategies.messages import (
+    TRAIN_SET,
+    answer_of,
+    as_words,
+    body_bytes,
+    message,
+    payload_bytes,
+)
+from fedpriv_strategies.rounds import HEALING, RoundOutcome, Rounds, SiteRound
+from fedpriv_strategies.sum_of_set import SumOfSet
+
+log = logging.getLogger(__name__)
+_PAUSED = frozenset({PausedError.code})  # a share may still come
+TRIES = 2  # to get all shares of a set, before a spare slot is taken where there is one
+
+
+@dataclass(frozen=True)
+class SumState:
+    """How far the sum of a round is. It has to outlive the server: a slot has one set for ever.
+
+    Attributes:
+        round: that it is about.
+        slot: that the round uses, after those that were void.
+        request: the set that sites were told; None before there is one.
+        tries: how often its shares were asked for in vain.
+    """
+
+    round: int
+    slot: int
+    request: SetRequest | None = None
+    tries: int = 0
+
+
+class _VoidError(FedprivError):
+    """The sum of a slot can't be completed any more."""
+
+
+class SecureRounds(Rounds):
+    """Asks every site to be ready, then those that are for their shares of one sum.
+
+    Args:
+        roster: of the sites that may be in it.
+        state: as it was kept last.
+        keep: writes it down, before any site is told of it.
+        others: as of `Rounds`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        roster: Roster,
+        state: SumState | None,
+        keep: Callable[[SumState], None],
+        **others: Any,
+    ) -> None:
+        super().__init__(*arguments, **others)
+        self._roster, self._keep = roster, keep
+        self._state = state or SumState(round=0, slot=-1)
+
+    @cached_property
+    def _shared(self) -> SharedNoise:
+        shared = self.proposal.shared
+        assert shared is not None
+        return shared
+
+    @property
+    def _least_noise(self) -> float:
+        """All sites have the same."""
+        return self._shared.noise_multiplier
+
+    def run(self, number: int, grid: Grid) -> None:
+        """One round: who is ready, their sum, and a move along it.
+
+        Raises:
+            RoundError: too few are ready, or a share is missing; what was asked is asked again in
+                the same words. Or a slot is void, and there is no spare one.
+        """
+        while True:
+            self.propose(grid)
+            self._begin(number)
+            try:
+                self._sum(number, grid)
+                return
+            except _VoidError as error:
+                self._skip(number, str(error))
+
+    def _begin(self, number: int) -> None:
+        if self._state.round != number:
+            self._set_state(SumState(number, self._state.slot + 1))
+
+    def _set_state(self, state: SumState) -> None:
+        self._keep(state)
+        self._state = state
+
+    def _slot(self, number: int) -> int:
+        return self._state.slot
+
+    def _skip(self, number: int, why: str) -> None:
+        """Leave a void slot, which stays paid, for a spare one.
+
+        Raises:
+            RoundError: there is none.
+        """
+        if not self._has_spare(number):
+            raise RoundError(
+                f"Round {number}: slot {self._state.slot} is void. {why} There is no spare slot"
+                " (privacy.spare_slots)."
+            )
+        log.warning("Slot %d is void and stays paid; a spare one is taken. %s", self._slot(0), why)
+        self._set_state(SumState(number, self._state.slot + 1))
+
+    def _has_spare(self, number: int) -> bool:
+        rounds_left = self.proposal.rounds - number
+        return self._state.slot + 1 + rounds_left < self.proposal.training_steps
+
+    def _states(self) -> str:
+        return ", ".join(f"{name}: {site.status}" for name, site in self.outcome.sites.items())
+
+    def _sum(self, number: int, grid: Grid) -> None:
+        request = self._state.request
+        if request is None:
+            request = self._form_set(number, grid)
+            self._set_state(replace(self._state, request=request))
+        else:
+            self._start_outcome(())
+        self._add_up(number, request, grid)
+
+    def _start_outcome(self, messages: Sequence[Message]) -> None:
+        """Of a round in which nobody answered yet."""
+        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
+        for offer in self.offers.values():
+            self.outcome.sites[offer.site] = SiteRound("absent", offer.noise_multiplier)
+
+    def _note(self, offer: Offer, status: str) -> None:
+        self.outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+
+    def _form_set(self, number: int, grid: Grid) -> SetRequest:
+        """All who are ready, as the set of the slot.
+
+        Raises:
+            RoundError: fewer than `min_sites` are.
+        """
+        asked = self.requests(number, grid)
+        self._start_outcome(asked)
+        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
+        slot_id = self._slot_id(number)
+        for node in nodes.values():
+            self._note(self.offers[node], "no reply")
+        replies = grid.send_and_receive(asked, timeout=self._timeout)
+        del asked
+        ready: dict[str, Member] = {}
+        hopeless = len(self.refused)
+        for reply in replies:
+            node = nodes[reply.metadata.reply_to_message_id]
+            offer = self.offers[node]
+            self.outcome.bytes_up += body_bytes(reply)
+            try:
+                answer = answer_of(reply, Ready)
+                if isinstance(answer, Refusal):
+                    self._note(offer, f"refused: {answer.reason}")
+                    hopeless += answer.refused not in HEALING
+                    continue
+                self._check_ready(answer, offer, slot_id)
+            except ProtocolError as error:
+                log.warning("Site %s: not in the sum: %s", offer.site, error)
+                self._note(offer, "unusable")
+                hopeless += 1
+                continue
+            if self._asked_for is not None:
+                self._held[node] = self._asked_for
+            self._note(offer, "ready")
+            ready[offer.site] = answer.member
+        if len(ready) < self._min_sites:
+            raise RoundError(
+                f"Round {number}: {len(ready)} sites are ready, {self._min_sites} are needed"
+                f" (job.min_sites). {self._states()}.",
+                may_heal=self._sites - hopeless >= self._min_sites,
+            )
+        members = tuple(ready[name] for name in sorted(ready))
+        bits, slot = self._sum_of(members).bits, self._slot(number)
+        return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
+
+    def _slot_id(self, number: int) -> SlotId:
+        """What the sum is about: the same request to every site, the witness apart."""
+        slot = self._slot(number)
+        request = StepRequest(
+            job_id=self.proposal.job_id, slot=slot, set_digest=self._asked_for
+        ).digest(self.update.vector.value)
+        return SlotId(proposal=self.proposal.digest(), slot=slot, request=request)
+
+    def _check_ready(self, answer: Ready, offer: Offer, slot_id: SlotId) -> None:
+        if (answer.slot, answer.member.name) != (slot_id.slot, offer.site):
+            raise ProtocolError("It is ready for another slot, or in another's name.")
+        check_member(answer.member, self._roster, slot_id)
+
+    def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
+        """The empty sum of a set.
+
+        Raises:
+            RoundError: a member's terms are not known yet.
+        """
+        offers = {offer.site: offer for offer in self.offers.values()}
+        names = [member.name for member in members]
+        missing = [name for name in names if name not in offers]
+        if missing:
+            raise RoundError(f"Not there: {', '.join(missing)}.", may_heal=True)
+        rate = self.proposal.privacy.sample_rate
+        units = sum(rate * offers[name].declared_size for name in names)
+        return SumOfSet(self.proposal, self.method.values, len(names), units, bits)
+
+    def _add_up(self, number: int, request: SetRequest, grid: Grid) -> None:
+        """Ask for the shares of a set, and move along their sum.
+
+        Raises:
+            RoundError: some are missing; nothing was changed.
+            _VoidError: one will never come.
+        """
+        wanted = {member.name for member in request.members}
+        total = self._sum_of(request.members, request.bits)
+        there = set(grid.get_node_ids())
+        nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}
+        asked = [message(request, node, TRAIN_SET, str(number)) for node in nodes]
+        self.outcome.bytes_down += payload_bytes(asked)
+        of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
+        for reply in grid.send_and_receive(asked, timeout=self._timeout):
+            offer = nodes[of[reply.metadata.reply_to_message_id]]
+            try:
+                self._add(total, offer, reply, number)
+            except ProtocolError as error:
+                raise _VoidError(f"{offer.site}: {error}") from None
+        if total.missing:
+            self._set_state(replace(self._state, tries=self._state.tries + 1))
+            text = f"{total.missing} of {len(wanted)} shares are missing. {self._states()}."
+            if self._state.tries >= TRIES and self._has_spare(number):
+                raise _VoidError(text)
+            raise RoundError(f"Round {number}: {text}", may_heal=True)
+        try:
+            mean = total.take()
+        except ProtocolError as error:
+            raise _VoidError(str(error)) from None
+        self._move(number, Aggregate(mean, total.noise_variance, total.units))
+
+    def _add(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
+        """Raises:
+        ProtocolError: this share will never come.
+        """
+        self.outcome.bytes_up += body_bytes(reply)
+        if reply.has_error():
+            self._note(offer, "no reply")
+            return
+        answer = answer_of(reply, StepReply)
+        if isinstance(answer, Refusal):
+            self._note(offer, f"refused: {answer.reason}")
+            if answer.refused in _PAUSED:
+                return
+            raise ProtocolError(f"It refused its share: {answer.reason}.")
+        arrays = reply.content.array_records.get(VECTOR)
+        if arrays is None or (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
+            raise ProtocolError("It sent something else than its share.")
+        words = as_words(arrays, total.size, total.bits)
+        try:
+            total.add(words)
+        finally:
+            self.outcome.bytes_up += words.bytes_read
+        self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
+        spent = answer.epsilon_spent, answer.epsilon_committed
+        self.outcome.sites[offer.site] = SiteRound("ok", offer.noise_multiplier, *spent)

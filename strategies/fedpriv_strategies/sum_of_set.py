@@ -1,0 +1,84 @@
+"""The secure sum of a set of sites, from their masked shares to one gradient."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedpriv.errors import ProtocolError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.noise_share import SharedGrid, bits_for
+from fedpriv.privacy.mechanism.privatised import Privatised, aggregated
+from fedpriv.protocol import Proposal
+from fedpriv.secure_sum.members import Bits
+from fedpriv.secure_sum.total import Total
+from fedpriv.wire import WordBlocks
+
+
+class SumOfSet:
+    """ĝ = Σ S̃ᵢ / Σ q nᵢ over a set: DP-SGD on its pooled records, with noise of its own size.
+
+    Args:
+        size: P, of the vector.
+        members: |U|.
+        units: Σ q nᵢ, that are expected in the sum; never the realised batch.
+        bits: of a value; by default as many as such a sum needs.
+
+    Attributes:
+        missing: shares that were not added yet.
+
+    Privacy:
+        A share says nothing; what `take` gives is privatised by what all sites of the set added,
+        if at most `max_colluding` of them did not.
+    """
+
+    def __init__(
+        self, proposal: Proposal, size: int, members: int, units: float, bits: Bits | None = None
+    ) -> None:
+        shared = proposal.shared
+        assert shared is not None
+        self._clip_norm = proposal.privacy.clip_norm
+        self._grid = SharedGrid.of(shared, proposal.privacy, size)
+        self.size, self.units, self.missing = size, units, members
+        deviation = self._grid.total_deviation(members, shared.max_colluding)
+        self._deviation = deviation
+        self.bits: Bits = bits or bits_for(units, self._grid, members)
+        self._total = Total(size, self.bits)
+
+    def add(self, words: WordBlocks) -> None:
+        """Count a share in.
+
+        Raises:
+            ProtocolError: it is none, of this size; nothing was added.
+        """
+        self._total.add(words)
+        self.missing -= 1
+
+    @property
+    def noise_variance(self) -> float:
+        """Of a coordinate of the mean."""
+        return (self._deviation / self.units) ** 2
+
+    def _largest_norm(self) -> float:
+        """L2 norm of a sum that honest sites exceed less than once in 10⁸ rounds."""
+        units = self.units + 6 * math.sqrt(self.units) + 6
+        noise = self._deviation * (math.sqrt(self.size) + 6)
+        return 1.05 * (self._clip_norm * units + noise)
+
+    def take(self) -> Privatised[Vector]:
+        """The mean, float32 (P,), once no share is missing.
+
+        Raises:
+            ProtocolError: it is larger than clipped vectors and noise can be: a site lied.
+        """
+        assert not self.missing
+        step, square = self._grid.step, 0.0
+        mean = np.empty(self.size, dtype=np.float32)
+        for place, whole in self._total.signed_blocks():
+            exact = whole * step
+            square += float(np.square(exact).sum())
+            mean[place] = exact / self.units
+        if square > self._largest_norm() ** 2:
+            raise ProtocolError("The sum is larger than clipped vectors and noise can be.")
+        return aggregated(mean)
