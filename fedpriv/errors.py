@@ -7,7 +7,9 @@
     │   └── NotPrivateError    … or can't be trained privately
     ├── RunError               a run directory that can't be used
     ├── ProtocolError          a message that breaks the agreement between site and server
-    │   └── SyntheticSetError      … about the synthetic set: it has to be sent whole
+    │   ├── SyntheticSetError      … about the synthetic set: it has to be sent whole
+    │   └── SetError               … about the set of a secure sum: nothing is released for it
+    ├── ShareLostError         a site that no longer has its part of a secure sum
     ├── RoundError             a round that can't be completed (too few sites)
     ├── RunningError           a folder in which another process works
     ├── PausedError            a site whose administrator paused it
@@ -124,6 +126,18 @@ class SyntheticSetError(ProtocolError):
     """The synthetic set of a request can't be made of the one that is here."""
 
     code = "synthetic-set"
+
+
+class SetError(ProtocolError):
+    """The set of a secure sum, or a site's entry in it, is wrong: nothing is released for it."""
+
+    code = "wrong-set"
+
+
+class ShareLostError(FedprivError):
+    """This site no longer has the sum of that slot; the slot is void."""
+
+    code = "share-lost"
 
 
 class RoundError(FedprivError):

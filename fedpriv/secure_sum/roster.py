@@ -1,0 +1,160 @@
+"""The sites that may add up together: their names, and the keys that they sign with.
+
+A roster is made from what the sites' administrators send, and each site's file names it by its
+digest. That the keys in it are the sites' own, and not the coordinator's, is for these people to
+find out: they compare fingerprints with each other, not through the coordinator.
+
+Privacy:
+    All of it is public. An entry that nobody compared counts among those that may collude.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import Field, ValidationError, field_validator
+
+from fedpriv.config.job import Name
+from fedpriv.config.section import Section
+from fedpriv.errors import ConfigError
+from fedpriv.files import canonical_json, sha256, write_json
+from fedpriv.pki import keys
+from fedpriv.secure_sum.points import is_signing_key
+
+MAX_SITES = 1000
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+File = TypeVar("File", bound=Section)
+_AGAIN = "Ask for the file again, as it was made."
+_GROUP = 4  # hex digits that are read out in one breath
+
+
+class RosterEntry(Section):
+    """A site, as its administrator sends it: the content of ``NAME.roster.json``."""
+
+    name: Name
+    public_key: Key = Field(description="Ed25519, raw, in hex: the site signs its reports with it")
+
+    @field_validator("public_key")
+    @classmethod
+    def _is_a_key(cls, value: str) -> str:
+        if not is_signing_key(bytes.fromhex(value)):
+            raise ValueError("is not an Ed25519 public key")
+        return value
+
+
+class Roster(Section):
+    """The content of ``roster.json``: entries in the order of their names."""
+
+    format: Literal[1] = 1
+    entries: tuple[RosterEntry, ...] = Field(max_length=MAX_SITES)
+
+    @field_validator("entries")
+    @classmethod
+    def _are_several_sites(cls, value: tuple[RosterEntry, ...]) -> tuple[RosterEntry, ...]:
+        if len(value) < 2:
+            raise ValueError("a sum of one site hides nothing: a roster has at least two sites")
+        for what, listed in (
+            ("name", [entry.name for entry in value]),
+            ("key", [entry.public_key for entry in value]),
+        ):
+            [(most, times)] = Counter(listed).most_common(1)
+            if times > 1:
+                raise ValueError(f"two entries have the same {what}, {most}")
+        return tuple(sorted(value, key=lambda entry: entry.name))
+
+    @classmethod
+    def of(cls, entries: Iterable[RosterEntry]) -> Self:
+        """A roster of these entries, in any order.
+
+        Raises:
+            ConfigError: too few or too many, or a name or a key twice.
+        """
+        try:
+            return cls(entries=tuple(entries))
+        except ValidationError as error:
+            raise ConfigError(_words(error), key="entries", fix="Name each site once.") from None
+
+    @property
+    def digest(self) -> str:
+        """By which a site's file names it."""
+        return sha256(canonical_json(self.model_dump(mode="json")))
+
+    def key_of(self, name: str) -> str | None:
+        """The public key of a site, in hex; None where it is not in the roster."""
+        return next((entry.public_key for entry in self.entries if entry.name == name), None)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def fingerprint(public_key: str) -> str:
+    """The fingerprint of a site's key (hex), in groups, for people to read out to each other.
+
+    The same digest as `fedpriv.pki.keys.fingerprint` of that key.
+    """
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+    digits = keys.fingerprint(key).removeprefix("sha256:")
+    return " ".join(digits[at : at + _GROUP] for at in range(0, len(digits), _GROUP))
+
+
+def read(path: Path, digest: str | None = None) -> Roster:
+    """The roster in `path`.
+
+    Args:
+        digest: of the one that it has to be; None: any.
+
+    Raises:
+        ConfigError: there is none, it is malformed, or it is another; names file, key and value.
+    """
+    roster = _read(path, Roster)
+    if digest is not None and roster.digest != digest:
+        raise ConfigError(
+            f"is another roster than {digest}",
+            file=path,
+            value=roster.digest,
+            fix="Use the roster that the sites compared. If it has changed, compare it anew, then"
+            " name its digest in the site's file.",
+        )
+    return roster
+
+
+def write(path: Path, roster: Roster) -> None:
+    """Replace `path` by `roster`, atomically."""
+    write_json(path, roster.model_dump(mode="json"))
+
+
+def read_entry(path: Path) -> RosterEntry:
+    """The entry in `path`, as a site sent it.
+
+    Raises:
+        ConfigError: there is none, or it is malformed; names file, key and value.
+    """
+    return _read(path, RosterEntry)
+
+
+def write_entry(path: Path, entry: RosterEntry) -> None:
+    """Replace `path` by `entry`, atomically."""
+    write_json(path, entry.model_dump(mode="json"))
+
+
+def _read(path: Path, kind: type[File]) -> File:
+    try:
+        return kind.model_validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        raise ConfigError("no such file", file=path) from None
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        key = ".".join(map(str, found["loc"])) or None
+        value = ... if key is None or found["type"] == "missing" else found["input"]
+        raise ConfigError(_words(error), file=path, key=key, value=value, fix=_AGAIN) from None
+
+
+def _words(error: ValidationError) -> str:
+    message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+    return message[0].lower() + message[1:]

@@ -1,0 +1,67 @@
+"""What the masked shares of a set come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from fedpriv.errors import ProtocolError
+from fedpriv.secure_sum.masks import BLOCK, DTYPES, Masked, Share
+from fedpriv.secure_sum.members import Bits
+
+Blocks = Iterable[tuple[slice, Masked]]
+
+
+class Total:
+    """A sum modulo 2^bits. It means something once every member of the set is in it, once.
+
+    Args:
+        size: P, the number of values.
+        bits: of a value.
+    """
+
+    def __init__(self, size: int, bits: Bits) -> None:
+        self._sum: Masked = np.zeros(size, DTYPES[bits])
+
+    def add(self, blocks: Blocks) -> None:
+        """Add a masked share, whole or not at all.
+
+        Args:
+            blocks: of it, in order, as pairs of a place and values; gone through twice.
+
+        Raises:
+            ProtocolError: they are not a share of that size and type.
+        """
+        for _ in self._checked(blocks):
+            pass
+        for place, values in self._checked(blocks):
+            part = self._sum[place]
+            np.add(part, values, out=part)
+
+    def signed(self) -> Share:
+        """The sum, (P,), between −2^(bits−1) and 2^(bits−1)."""
+        whole = np.empty(self._sum.size, np.int64)
+        for place, values in self.signed_blocks():
+            whole[place] = values
+        return whole
+
+    def signed_blocks(self) -> Iterator[tuple[slice, Share]]:
+        """Pairs of a place and the values of `signed` there, so that few are held at a time."""
+        centred = self._sum.view(self._sum.dtype.str.replace("u", "i"))
+        for start in range(0, self._sum.size, BLOCK):
+            place = slice(start, min(start + BLOCK, self._sum.size))
+            yield place, centred[place].astype(np.int64)
+
+    def _checked(self, blocks: Blocks) -> Iterator[tuple[slice, Masked]]:
+        end = 0
+        for place, values in blocks:
+            whole = (place.start, place.stop) == (end, end + values.size)
+            if not whole or values.dtype != self._sum.dtype:
+                break
+            end = place.stop
+            yield place, values
+        else:
+            if end == self._sum.size:
+                return
+        raise ProtocolError(f"Expected {self._sum.size} values of {self._sum.dtype} in order.")
