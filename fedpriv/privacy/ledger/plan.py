@@ -20,6 +20,10 @@ class Plan:
         noise_multiplier: standard deviation of the noise over the sensitivity.
         proposal: digest of all that was proposed, so that nothing of it changes afterwards.
         numerics: ``strict`` when sums and noise are exact integers on a grid that the plan fixes.
+        max_colluding: t, how many sites of a set may collude before the noise of the others is
+            not all that was paid for; None where this site adds all of its noise itself.
+        shares: max(1, N − t) of a roster of N sites, the most shares that the noise of this site
+            is ever divided into.
 
     Raises:
         AccountingError: a value of the wrong type, or out of its range.
@@ -33,6 +37,8 @@ class Plan:
     steps: int
     proposal: str
     numerics: Numerics = "default"
+    max_colluding: int | None = None
+    shares: int = 1
 
     def __post_init__(self) -> None:
         texts = (self.job, self.method, self.proposal)
@@ -45,10 +51,17 @@ class Plan:
             ("noise_multiplier", 0 < self.noise_multiplier <= MAX_NOISE),
             ("clip_norm", 0 < self.clip_norm <= sys.float_info.max),
             ("numerics", self.numerics in get_args(Numerics)),
+            ("max_colluding", self.max_colluding is None or _is_count(self.max_colluding, 0)),
+            ("shares", _is_count(self.shares, 1) and (self.is_shared or self.shares == 1)),
         )
         for name, holds in checks:
             if not holds:
                 raise AccountingError(f"Expected {name} in range, got {self!r}.")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether each site of a set adds a share of the noise, for a sum that hides its part."""
+        return self.max_colluding is not None
 
     def event(self, steps: int | None = None) -> Event:
         """All of its steps, or as many as are given, as the accountant is charged for them."""
@@ -80,3 +93,7 @@ class Account:
         if self.closed != "closed":
             return self.plan.steps
         return self.reserved if refunds or not self.reserved else self.plan.steps
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and value >= least
