@@ -13,3 +13,4 @@ MAX_UNITS = 10**10  # of a population
 MAX_PUBLIC_RECORDS = 10_000  # that a site may have to hold for a job
 MIN_CLIP, MAX_CLIP = 1e-6, 1e6  # far from where float64 squares lose their value
 MAX_STEPS, MAX_NOISE = 10**9, 1e9  # of what can be computed; a job may have fewer
+MAX_MEMBERS = 1_000  # of a secure sum

@@ -48,7 +48,8 @@ class Terms:
         private: False when sampling or noise came from a seed (public data only).
         witnessed: a witness outside the backup is told of every row, and has to be named.
         rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
-
+        budget_alone: ε for life if nobody else's noise counts: what its people have left where all
+            other sites of a secure sum work with the server. None: no such sum is paid for.
         new: not read back from a ledger, which stays as it is whatever a later accountant says.
 
     Raises:
@@ -66,6 +67,7 @@ class Terms:
     witnessed: bool = False
     rule: Rule = field(default_factory=PlanRule)
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
+    budget_alone: float | None = None
     new: InitVar[bool] = True
 
     def __post_init__(self, new: bool) -> None:
@@ -81,6 +83,8 @@ class Terms:
             raise LedgerError(f"Expected flags={flags} and relation={self.relation!r} as known.")
         if not 0 < self.budget <= sys.float_info.max:
             raise LedgerError(f"Expected budget={shown(self.budget)} > 0 and finite.")
+        if self.budget_alone is not None:
+            self._check_alone(self.budget_alone)
         if not 0 < self.delta < 1 / self.declared_size:
             raise LedgerError(
                 f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
@@ -88,6 +92,21 @@ class Terms:
         self.rule.limit(self.budget, self.delta)
         if new and isinstance(self.rule, EnvelopeRule):
             self.rule.check_budget(self.budget, self.delta)
+
+    def _check_alone(self, budget: float) -> None:
+        """Raises: LedgerError, when there is no second claim with that budget."""
+        number = type(budget) in (int, float)
+        if not (number and self.budget <= budget <= sys.float_info.max):
+            raise LedgerError(
+                f"Expected budget_alone={shown(budget)} to be finite and at least the budget"
+                f" {self.budget:g}: with nobody to trust, nothing costs less."
+            )
+        if isinstance(self.rule, EnvelopeRule):
+            raise LedgerError(
+                "Expected no budget_alone under the rule 'envelope': it fixes one level of noise"
+                " for every slot, which says nothing about a site's share of it. Leave it out, or"
+                " use another rule."
+            )
 
     @property
     def plan_delta(self) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, get_args
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.usual import MAX_NOISE, MAX_STEPS, Numerics
+from fedpriv.privacy.usual import MAX_MEMBERS, MAX_NOISE, MAX_STEPS, Numerics
 
 
 @dataclass(frozen=True)
@@ -20,13 +22,17 @@ class Plan:
         noise_multiplier: standard deviation of the noise over the sensitivity.
         proposal: digest of all that was proposed, so that nothing of it changes afterwards.
         numerics: ``strict`` when sums and noise are exact integers on a grid that the plan fixes.
-        max_colluding: t, how many sites of a set may collude before the noise of the others is
-            not all that was paid for; None where this site adds all of its noise itself.
-        shares: max(1, N − t) of a roster of N sites, the most shares that the noise of this site
-            is ever divided into.
+        max_colluding: how many of the sites in a secure sum may work with the server, or forget
+            their noise, without the claim with trust being lost; None when the site adds all of
+            its noise by itself.
+        shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
 
     Raises:
         AccountingError: a value of the wrong type, or out of its range.
+
+    Privacy:
+        `noise_multiplier` is that of the sum: what is paid for it under the claim with trust is
+        the same, shared or not. Under the claim alone, `alone` is what is paid for.
     """
 
     job: str
@@ -60,14 +66,41 @@ class Plan:
 
     @property
     def is_shared(self) -> bool:
-        """Whether each site of a set adds a share of the noise, for a sum that hides its part."""
+        """Whether the sites of a secure sum add the noise of a slot together."""
         return self.max_colluding is not None
+
+    @property
+    def alone(self) -> Plan:
+        """The plan as it is when nobody else's noise counts: that of the smallest share."""
+        if not self.is_shared:
+            return self
+        noise = share_of(self.noise_multiplier, self.shares)
+        return replace(self, noise_multiplier=noise, max_colluding=None, shares=1)
+
+    def as_row(self) -> dict[str, Any]:
+        """Its fields as a ledger keeps them: of a local plan, those that there always were."""
+        fields = asdict(self)
+        if not self.is_shared:
+            del fields["max_colluding"], fields["shares"]
+        return fields
 
     def event(self, steps: int | None = None) -> Event:
         """All of its steps, or as many as are given, as the accountant is charged for them."""
         return Event(
             self.sample_rate, self.noise_multiplier, self.steps if steps is None else steps
         )
+
+
+def share_of(noise_multiplier: float, shares: int) -> float:
+    """noise_multiplier / √shares, rounded down: so many independent parts make the whole."""
+    share = noise_multiplier / math.sqrt(shares)
+    while Fraction(share) ** 2 * shares > Fraction(noise_multiplier) ** 2:
+        share = math.nextafter(share, 0.0)
+    return share
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and least <= value <= MAX_MEMBERS
 
 
 @dataclass
@@ -93,7 +126,3 @@ class Account:
         if self.closed != "closed":
             return self.plan.steps
         return self.reserved if refunds or not self.reserved else self.plan.steps
-
-
-def _is_count(value: object, least: int) -> bool:
-    return type(value) is int and value >= least
