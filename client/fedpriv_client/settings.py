@@ -9,6 +9,8 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.secure_sum.roster import Roster
+from fedpriv.secure_sum.roster import read as read_roster
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
 
@@ -53,6 +55,8 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             targets=allow.targets,
             evaluation=allow.evaluation,
             held_out=held_out_units(file.data.held_out, file.data.size, file.data.held_out_size),
+            roster=_roster(file),
+            max_colluding_at_least=allow.max_colluding_at_least,
         ),
         compute=file.compute,
         lasting=True,
@@ -123,3 +127,23 @@ def _only_ledger(file: SiteFile, config_path: Path) -> str:
             fix=f"State the one of these records: {', '.join(found)}.",
         )
     return next(iter(found))
+
+
+def _roster(file: SiteFile) -> Roster | None:
+    """The sites that this one may be added up with, as its administrator compared them.
+
+    Raises:
+        ConfigError: the file is not the one whose digest is stated, or this site is not in it.
+    """
+    section = file.secure_sum
+    if section is None:
+        return None
+    roster = read_roster(section.roster, section.digest)
+    if roster.key_of(file.site.name) is None:
+        raise ConfigError(
+            f"does not name this site, {file.site.name!r}",
+            file=section.roster,
+            key="secure_sum.roster",
+            fix="Send the coordinator this site's entry: fedpriv-client roster-entry.",
+        )
+    return roster

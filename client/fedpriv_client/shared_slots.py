@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.errors import SetError, ShareLostError, SlotError, StepFailedError
+from fedpriv.errors import ConfigError, SetError, ShareLostError, SlotError, StepFailedError
 from fedpriv.privacy.ledger.ledger import Ledger, Reservation
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import HeldSum, PlanExecution
@@ -64,11 +64,23 @@ class SharedSlots:
     Args:
         name, signing_key: of the site, as in the roster.
         roster: of those whom it may be added up with; None if it adds up with nobody.
+
+    Raises:
+        ConfigError: the roster has another key of this site.
     """
 
     def __init__(
         self, ledger: Ledger, name: str, signing_key: Ed25519PrivateKey, roster: Roster | None
     ) -> None:
+        own = signing_key.public_key().public_bytes_raw().hex()
+        if roster is not None and roster.key_of(name) != own:
+            raise ConfigError(
+                f"has another key of site {name!r} than this site signs with",
+                key="secure_sum.roster",
+                value=roster.key_of(name),
+                fix="Send the coordinator this site's entry (fedpriv-client roster-entry), and"
+                " compare the new roster with the other sites.",
+            )
         self._ledger, self._name = ledger, name
         self._signing_key, self._roster = signing_key, roster
         self._held: HeldSlot | None = None

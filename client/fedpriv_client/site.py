@@ -114,9 +114,9 @@ class Site:
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_or_create_ledger(settings)
-        name, roster = settings.name, settings.limits.roster
-        self._shared = SharedSlots(self.ledger, name, self.signing_key, roster)
         try:
+            name, roster = settings.name, settings.limits.roster
+            self._shared = SharedSlots(self.ledger, name, self.signing_key, roster)
             self._records = self._read_records()
             self.distinct = self._claim_units()
             self._reserve_disk_space()
@@ -385,7 +385,8 @@ class Site:
         has the ledger next has the folder, too."""
         try:
             self._job = None
-            self._shared.forget()
+            if shared := vars(self).get("_shared"):
+                shared.forget()
             vars(self).pop("_records", None)  # lets go of what is mapped of them
             for file in self._token_files:
                 file.close()

@@ -28,6 +28,7 @@ from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.reports import collect_reports
+from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.site_keys import SiteKeys
 
@@ -104,7 +105,13 @@ def _run(
     config: JobConfig, run: RunDirectory, grid: NetworkGrid, door: _Door, status: Status
 ) -> None:
     names = door.broker.names
-    job = Job(config, run, WorkerPool(1), site_of=lambda node: door.broker.names.get(node))
+    job = Job(
+        config,
+        run,
+        WorkerPool(1),
+        site_of=lambda node: door.broker.names.get(node),
+        roster=roster_of(config),
+    )
     gc.freeze()  # what is imported and loaded by now is no garbage, and need not be looked at
     assembly = Assembly(config, grid, door, status, job)
 

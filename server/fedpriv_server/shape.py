@@ -16,6 +16,7 @@ from flwr.app import RecordDict
 
 from fedpriv.errors import ProtocolError
 from fedpriv.wire import BLOCK
+from fedpriv_strategies.messages import BYTES, REPLY
 from fedpriv_server.flower.messages import ObjectTree, object_head
 
 SLACK = 1 << 20  # bytes of a reply beside its values
@@ -45,9 +46,15 @@ class UploadLimits:
 
     @classmethod
     def of_reply_to(cls, content: RecordDict) -> UploadLimits:
-        """A site answers with no more values than it was sent, in any of the wire's formats."""
+        """A site answers with no more values than it was sent, in any of the wire's formats.
+
+        Or with as many bytes as the message says that its reply may have.
+        """
         arrays = [array for record in content.array_records.values() for array in record.values()]
-        return cls(SLACK + sum(len(array.data) for array in arrays), 2 * len(arrays))
+        stated = content.config_records.get(REPLY, {}).get(BYTES, 0)
+        further = int(stated) if isinstance(stated, int) else 0
+        size = SLACK + sum(len(array.data) for array in arrays) + further
+        return cls(size, 2 * len(arrays) + -(-further // BLOCK))
 
 
 @dataclass(frozen=True)

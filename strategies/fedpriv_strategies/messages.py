@@ -15,6 +15,7 @@ from fedpriv.secure_sum.members import Bits
 from fedpriv.wire import Blocks, WordBlocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
+REPLY, BYTES = "reply", "bytes"  # what our own end of the connection is to let through
 TRAIN_SET = f"{TRAIN}.set"
 REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
 
@@ -26,9 +27,17 @@ def message(
     group: str,
     vector: ArrayRecord | None = None,
     synthetic: ArrayRecord | None = None,
+    reply_bytes: int = 0,
 ) -> Message:
-    """A message to one node; `group` is its round."""
+    """A message to one node.
+
+    Args:
+        group: its round.
+        reply_bytes: that the arrays of its reply may have beyond those that are sent.
+    """
     content = RecordDict({BODY: ConfigRecord({"body": body.model_dump_json()})})
+    if reply_bytes:
+        content[REPLY] = ConfigRecord({BYTES: reply_bytes})
     if vector is not None:
         content[VECTOR] = vector
     if synthetic is not None:

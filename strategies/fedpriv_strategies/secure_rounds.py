@@ -248,7 +248,10 @@ class SecureRounds(Rounds):
         total = self._sum_of(request.members, request.bits)
         there = set(grid.get_node_ids())
         nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}
-        asked = [message(request, node, TRAIN_SET, str(number)) for node in nodes]
+        asked = [
+            message(request, node, TRAIN_SET, str(number), reply_bytes=total.share_bytes)
+            for node in nodes
+        ]
         self.outcome.bytes_down += payload_bytes(asked)
         of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
         for reply in grid.send_and_receive(asked, timeout=self._timeout):

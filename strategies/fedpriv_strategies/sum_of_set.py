@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.mechanism.noise_share import SharedGrid, bits_for
+from fedpriv.privacy.mechanism.noise_share import SharedGrid, bits_for, total_deviation
 from fedpriv.privacy.mechanism.privatised import Privatised, aggregated
 from fedpriv.protocol import Proposal
 from fedpriv.secure_sum.members import Bits
@@ -39,12 +39,17 @@ class SumOfSet:
         shared = proposal.shared
         assert shared is not None
         self._clip_norm = proposal.privacy.clip_norm
-        self._grid = SharedGrid.of(shared, proposal.privacy, size)
+        noise, numerics = shared.noise_multiplier, proposal.privacy.numerics
+        self._grid = SharedGrid(noise, self._clip_norm, numerics, shared.shares, size)
+        self._deviation = total_deviation(self._grid, members, shared.max_colluding)
         self.size, self.units, self.missing = size, units, members
-        deviation = self._grid.total_deviation(members, shared.max_colluding)
-        self._deviation = deviation
-        self.bits: Bits = bits or bits_for(units, self._grid, members)
+        self.bits = bits or bits_for(units, self._grid, shared.sites)
         self._total = Total(size, self.bits)
+
+    @property
+    def share_bytes(self) -> int:
+        """Of the values of a share as it travels."""
+        return self.size * self.bits // 8
 
     def add(self, words: WordBlocks) -> None:
         """Count a share in.

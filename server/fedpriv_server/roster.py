@@ -1,0 +1,28 @@
+"""The roster of a job over the network: the coordinator's copy of what the sites compared."""
+
+from __future__ import annotations
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
+from fedpriv.secure_sum.roster import Roster, read
+
+
+def roster_of(config: JobConfig) -> Roster | None:
+    """Of the sites that a secure sum is of: those of the file, and no others.
+
+    Raises:
+        ConfigError: the roster can't be read, or names others.
+    """
+    path = config.privacy.roster
+    if config.max_colluding is None or path is None:
+        return None
+    roster = read(path)
+    named, listed = {site.name for site in config.sites}, {e.name for e in roster.entries}
+    if named != listed:
+        raise ConfigError(
+            f"names other sites than the federation file: {', '.join(sorted(named ^ listed))}",
+            file=path,
+            key="privacy.roster",
+            fix="Make a roster of the sites of this federation: fedpriv roster make.",
+        )
+    return roster
