@@ -14,10 +14,10 @@ from fedpriv.data import Population, TokenFile, encode_population
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
-from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
+from fedpriv.errors import AccountingError, ProtocolError, ShareLostError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.ledger.ledger import Plan, Reservation, StoredReply
+from fedpriv.privacy.ledger.ledger import OpenSlots, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -33,6 +33,7 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.report.budget import load_or_create_key
+from fedpriv.secure_sum.masks import mask
 from fedpriv.secure_sum.ready import SlotId
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.batch_invariance import try_lengths
@@ -40,7 +41,8 @@ from fedpriv.training.held_out_sum import Distances, look
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.method import SiteMethod
 from fedpriv.training.pool import WorkerPool
-from fedpriv.training.private_step import held_step, private_step
+from fedpriv.training.private_step import private_step, shared_step
+from fedpriv.training.team import with_team
 from fedpriv.training.released import (
     GradientSum,
     HeldOutSum,
@@ -48,6 +50,7 @@ from fedpriv.training.released import (
     Move,
     Released,
     pack,
+    pack_share,
     unpack,
 )
 from fedpriv.training.worker import Worker
@@ -237,8 +240,8 @@ class Site:
     ) -> tuple[StepReply, Released] | Ready:
         """Answer a round's or a look's slots: from the outbox, or else pay for them and compute.
 
-        In a job with a secure sum the slot is paid for and computed, and the answer is that the
-        site is ready; `share` gives what it adds to the sum.
+        In a job with a secure sum nothing is paid or computed yet, and the answer is that the site
+        is ready; `share` gives what it adds to the sum.
 
         Requests are answered one after the other: of two for the same slots the second gets the
         reply of the first.
@@ -256,10 +259,20 @@ class Site:
             return self._step(request, vector, change)
 
     def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
-        """What this site adds to the secure sum of a set; see `SharedSlots.share`."""
+        """What this site adds to a secure sum: from the outbox, or else paid for and computed.
+
+        Raises:
+            FedprivError: refused before anything was sampled; see `SharedSlots.find`.
+            StepFailedError: something failed after the sample was drawn.
+
+        Privacy:
+            Nothing is sampled before it is known whose sum the slot is. The masked share is
+            stored with the tag of that set before it is returned, and a slot has one set for ever.
+            By itself it is not privatised: what the sum of the set is worth, docs/secure-sum.md
+            says.
+        """
         with self._lock:
-            self._growth.check()
-            share = self._shared.share(request)
+            share = self._share(request)
             return self._reply_with(share.kind, request.slot), share
 
     def _step(
@@ -276,10 +289,8 @@ class Site:
         asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
-        slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
-        held = self._shared.ready(slot_id)
-        if held is not None:
-            return held
+        if job.plan.is_shared:
+            return self._make_ready(job, request, vector, change, digest)
         self._growth.check()
         job.take_set(request, change)
         with self._pool.borrow(job.recipe, job.check) as worker:
@@ -290,8 +301,6 @@ class Site:
                 check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()
             try:
-                if job.plan.is_shared:
-                    return self._hold(job, execution, method, worker, vector, paid, csprng)
                 released = self._compute(job, execution, method, worker, vector, paid, csprng)
                 payload = pack(released.value)
                 ledger.release_all(paid, payload)
@@ -324,23 +333,60 @@ class Site:
             execution, method, worker, people, vector, paid, csprng, local, units, steps
         )
 
-    def _hold(
+    def _make_ready(
         self,
         job: SiteJob,
-        execution: PlanExecution,
-        method: SiteMethod | Distances,
-        worker: Worker,
+        request: StepRequest,
         vector: Vector,
-        paid: Sequence[Reservation],
-        csprng: Callable[[int], RandomSource],
+        change: SetChange | None,
+        digest: str,
     ) -> Ready:
-        """Compute the exact sum of a slot, and keep it for the secure sum."""
-        assert not isinstance(method, Distances)  # such a job has no looks
-        [slot] = paid
-        random, people = csprng(slot.slot), job.population
-        self._shared.forget()  # what an earlier slot held is of no use any more
-        total = held_step(execution, method, worker, people, vector, slot, random)
-        return self._shared.hold(slot, execution, total, random)
+        """Check a request for a secure sum as far as that can be done for nothing."""
+        slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
+        known = self._shared.known(slot_id)
+        if known is not None:
+            return known
+        self._shared.forget()  # whose public records are replaced
+        self._growth.check()
+        job.take_set(request, change)
+        with self._pool.borrow(job.recipe, job.check) as worker:
+            check_vector(vector, worker.vector.size)
+        return self._shared.make_ready(slot_id, vector)
+
+    def _share(self, request: SetRequest) -> MaskedShare:
+        found, job = self._shared.find(request), self._job
+        if isinstance(found, MaskedShare):
+            return found
+        ready, members = found
+        if job is None or job.plan.proposal != ready.slot_id.proposal:
+            raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
+        slots = range(request.slot, request.slot + 1)
+        asked = self.ledger.ask(job.plan, slots, ready.slot_id.request)
+        assert isinstance(asked, OpenSlots)  # what was released is found above
+        self._growth.check()
+        with self._pool.borrow(job.recipe, job.check) as worker:
+            method = with_team(worker, job.half)
+            execution = PlanExecution(job.plan, method.prepare(worker, ready.vector))
+            [paid] = asked.pay()
+            try:
+                noisy = shared_step(
+                    execution,
+                    method,
+                    worker,
+                    job.population,
+                    ready.vector,
+                    paid,
+                    len(members),
+                    self._csprng(job.plan.job, request.slot),
+                )
+                share = MaskedShare(mask(noisy.values, self.settings.name, ready.key, members))
+                self.ledger.release(paid, pack_share(share), members.tag)
+                return share
+            except Exception as error:
+                log.exception("%s: slot %d failed", self.settings.name, request.slot)
+                raise StepFailedError() from error
+            finally:
+                self._shared.forget()
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
         released = unpack(payload)
