@@ -20,6 +20,7 @@ from fedpriv import __version__
 from fedpriv.commands.doctor import doctor
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
+from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 from fedpriv.logs import discreet
@@ -32,6 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks print local variables, records among them
 )
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(roster_app, name="roster")
 app.command()(plan)
 app.command()(doctor)
 

@@ -24,6 +24,8 @@ import numpy as np
 from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
+from fedpriv.secure_sum.masks import DTYPES, Masked
+from fedpriv.secure_sum.members import Bits
 
 BLOCK = 1 << 20  # values
 GROUP = 256  # values that share a scale
@@ -53,6 +55,12 @@ def encode(vector: Vector, wire: Wire) -> Iterator[tuple[str, Array]]:
                 values, scales = _to_int8(block)
                 yield name, values
                 yield _scale_of(index), scales
+
+
+def encode_masked(masked: Masked) -> Iterator[tuple[str, Array]]:
+    """The arrays that carry a masked share (P,), by name, one block after the other."""
+    for index, part in enumerate(_parts(masked.size)):
+        yield _name(index), masked[part]
 
 
 def encode_text(text: str) -> Iterator[tuple[str, Array]]:
@@ -90,7 +98,71 @@ def decode_text(read: Callable[[str], bytes], names: Collection[str], largest: i
         raise ProtocolError("A text that is not UTF-8.") from None
 
 
-class Blocks:
+class _Arrived:
+    """The arrays of P values that arrived, checked while they are read.
+
+    Args:
+        read: gives the content of an array by its name.
+        names: of the arrays that came.
+        size: P, the number of values there have to be.
+
+    Attributes:
+        bytes_read: by the last iteration so far.
+    """
+
+    def __init__(self, read: Callable[[str], bytes], names: Collection[str], size: int) -> None:
+        self.size = size
+        self.bytes_read = 0
+        self._read, self._names = read, names
+
+    def _check_names(self, form: str, *arrays: Callable[[int], str]) -> None:
+        """Refuse other names than those that `arrays` give to the blocks."""
+        count = -(-self.size // BLOCK)
+        # Counted first: a size that is only claimed makes no list of names.
+        if self.size >= 0 and len(self._names) == len(arrays) * count:
+            expected = {named(index) for named in arrays for index in range(count)}
+            if set(self._names) == expected:
+                return
+        raise ProtocolError(f"Expected the arrays of {self.size} values as {form}.")
+
+    def _load(self, name: str, dtype: np.dtype[Any], count: int) -> Array:
+        data = self._read(name)
+        self.bytes_read += len(data)
+        header = _header(dtype, count)
+        if len(data) != len(header) + count * dtype.itemsize or not data.startswith(header):
+            raise ProtocolError(f"Expected {count} values of {dtype} in array {name!r}.")
+        return np.frombuffer(data, dtype, offset=len(header))
+
+
+class MaskedBlocks(_Arrived):
+    """A masked share that arrived, decoded while it is iterated, one block at a time.
+
+    Each iteration reads and checks everything anew and keeps nothing.
+
+    Args:
+        read, names, size: as of `Blocks`.
+        bits: of a value.
+
+    Raises:
+        ProtocolError: from the iteration: not exactly the arrays expected, or one of another type
+            or length. Any values will do: masked ones are uniform.
+    """
+
+    def __init__(
+        self, read: Callable[[str], bytes], names: Collection[str], size: int, bits: Bits
+    ) -> None:
+        super().__init__(read, names, size)
+        self._dtype = DTYPES[bits]
+
+    def __iter__(self) -> Iterator[tuple[slice, Masked]]:
+        """Pairs of where a block belongs and its values."""
+        self.bytes_read = 0
+        self._check_names(str(self._dtype), _name)
+        for index, part in enumerate(_parts(self.size)):
+            yield part, self._load(_name(index), self._dtype, part.stop - part.start)
+
+
+class Blocks(_Arrived):
     """A vector that arrived, decoded while it is iterated, one block at a time.
 
     Each iteration reads and checks everything anew and keeps nothing.
@@ -111,14 +183,13 @@ class Blocks:
     def __init__(
         self, read: Callable[[str], bytes], names: Collection[str], size: int, wire: Wire
     ) -> None:
-        self.size = size
-        self.bytes_read = 0
-        self._read, self._names, self._wire = read, names, wire
+        super().__init__(read, names, size)
+        self._wire = wire
 
     def __iter__(self) -> Iterator[tuple[slice, Vector]]:
         """Pairs of where a block belongs and its values, float32."""
         self.bytes_read = 0
-        self._check_names()
+        self._check_arrays()
         for index, part in enumerate(_parts(self.size)):
             name, count = _name(index), part.stop - part.start
             match self._wire:
@@ -138,29 +209,15 @@ class Blocks:
         Raises:
             ProtocolError: as by the iteration.
         """
-        self._check_names()  # before memory is taken for what a sender only says it has
+        self._check_arrays()  # before memory is taken for what a sender only says it has
         whole = np.empty(self.size, dtype=np.float32)
         for part, block in self:
             whole[part] = block
         return whole
 
-    def _check_names(self) -> None:
+    def _check_arrays(self) -> None:
         arrays = (_name, _scale_of) if self._wire == "int8" else (_name,)
-        count = -(-self.size // BLOCK)
-        # Counted first: a size that is only claimed makes no list of names.
-        if self.size >= 0 and len(self._names) == len(arrays) * count:
-            expected = {named(index) for named in arrays for index in range(count)}
-            if set(self._names) == expected:
-                return
-        raise ProtocolError(f"Expected the arrays of {self.size} values as {self._wire}.")
-
-    def _load(self, name: str, dtype: np.dtype[Any], count: int) -> Array:
-        data = self._read(name)
-        self.bytes_read += len(data)
-        header = _header(dtype, count)
-        if len(data) != len(header) + count * dtype.itemsize or not data.startswith(header):
-            raise ProtocolError(f"Expected {count} values of {dtype} in array {name!r}.")
-        return np.frombuffer(data, dtype, offset=len(header))
+        self._check_names(self._wire, *arrays)
 
 
 def _parts(size: int) -> Iterator[slice]:

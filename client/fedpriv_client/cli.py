@@ -78,6 +78,17 @@ def enroll(
 
 
 @app.command()
+def roster_entry(
+    out: Annotated[Path, typer.Option(help="The file to send, such as NAME.roster.json.")],
+    config: Config = SITE,
+) -> None:
+    """Write this site's name and public key, for the roster of a secure sum."""
+    from fedpriv_client.roster_entry import write_entry
+
+    print(write_entry(_load(config), out))
+
+
+@app.command()
 def init(
     config: Config = SITE,
     another: Annotated[

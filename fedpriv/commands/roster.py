@@ -1,0 +1,70 @@
+"""`fedpriv roster …`: put together the sites that may add up together, and look at them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.secure_sum.roster import Roster
+
+app = typer.Typer(no_args_is_help=True, help="The sites of a secure sum, and their keys.")
+ADVICE = (
+    "The administrators of the sites compare these fingerprints with each other by telephone, not"
+    " through the coordinator; an entry that nobody compared counts towards max colluding. It is"
+    " enough that each finds the fingerprint of its own key here, and that all read out the same"
+    " digest."
+)
+
+
+@app.command()
+def make(
+    entries: Annotated[
+        list[Path], typer.Argument(help="NAME.roster.json of each site, as it was sent.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The roster's file; it may not be there.")],
+) -> None:
+    """Make a roster of the entries that sites sent, to be handed to each of them."""
+    from fedpriv.secure_sum.roster import Roster, read_entry, write
+
+    roster = Roster.of(read_entry(path) for path in entries)
+    if out.exists():
+        raise ConfigError(
+            "is there already", file=out, fix="Move it away, or name another file with --out."
+        )
+    write(out, roster)
+    print(f"Made {out} of {len(roster)} sites.")
+    _show(roster)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="The roster's file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Show the sites of a roster with the fingerprints of their keys, and its digest."""
+    from fedpriv.secure_sum.roster import fingerprint, read
+
+    roster = read(path)
+    if as_json:
+        prints = {entry.name: fingerprint(entry.public_key) for entry in roster.entries}
+        print(json.dumps({"digest": roster.digest, "fingerprints": prints}, indent=2))
+    else:
+        _show(roster)
+
+
+def _show(roster: Roster) -> None:
+    from fedpriv.secure_sum.roster import fingerprint
+
+    table = Table("site", "fingerprint of its key")
+    for entry in roster.entries:
+        table.add_row(entry.name, fingerprint(entry.public_key))
+    Console(highlight=False).print(table)
+    print(f"Digest {roster.digest}\n{ADVICE}")
