@@ -9,8 +9,8 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.looks import held_out_units
 from fedpriv.errors import LedgerInUseError
-from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.limits import Limits
