@@ -7,8 +7,8 @@ from pathlib import Path
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
-from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv_client.settings import (
     check_no_ledger_is_missing,
     ledger_path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import ComputeSection
-from fedpriv.privacy.ledger.history import Terms
+from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.training.adapter import OwnKind
 from fedpriv_client.limits import Limits
 

@@ -51,8 +51,8 @@ def init(
     witness: WitnessPath = None,
 ) -> None:
     """Make the ledger of a population, once. Of its terms only size and δ can change: `grow`."""
-    from fedpriv.privacy.ledger.history import new_dataset_id
     from fedpriv.privacy.ledger.ledger import Ledger, Terms
+    from fedpriv.privacy.ledger.terms import new_dataset_id
 
     options = {
         "order": order,

@@ -40,9 +40,9 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.privacy.ledger.history import new_dataset_id
 from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, LocalSteps, Proposal

@@ -7,25 +7,23 @@ somebody else verifies.
 from __future__ import annotations
 
 import math
-import secrets
-import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import InitVar, asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.chain import Head
+from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Account, Plan
-from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, Rule, rule_of
-from fedpriv.privacy.usual import MAX_UNITS
+from fedpriv.privacy.ledger.rules import Amounts, PlanRule, rule_of
+from fedpriv.privacy.ledger.terms import Terms
 
 Slot = tuple[str, int]
 UNKNOWN = "unknown"  # numerics of plans that were lost
-RELATION = "add-or-remove-one-unit"
 SPENT = (
     "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
     " what was released"
@@ -33,96 +31,11 @@ SPENT = (
 ALLOCATED = "the plans accepted so far in full, less what the rule gives back of closed ones"
 
 
-@dataclass(frozen=True)
-class Terms:
-    """What a ledger is about; fixed when it is created, but for what `Ledger.grow` changes.
-
-    Attributes:
-        dataset_id: random, never a hash of the data (that would tell who is in it).
-        declared_size: units in the population, as the administrator states it.
-        unit: ``record`` or the id column whose rows are one unit.
-        max_records_per_unit: how many records of a unit enter its vector.
-        delta: of the (ε, δ) claim, below 1 / declared_size.
-        budget: ε for the whole life of the ledger.
-        simulated: made by a simulation; the network engine refuses it.
-        private: False when sampling or noise came from a seed (public data only).
-        witnessed: a witness outside the backup is told of every row, and has to be named.
-        rule: how plans become one claim; see `fedpriv.privacy.ledger.rules`.
-        budget_alone: ε for life if nobody else's noise counts: what its people have left where all
-            other sites of a secure sum work with the server. None: no such sum is paid for.
-        new: not read back from a ledger, which stays as it is whatever a later accountant says.
-
-    Raises:
-        LedgerError: terms that promise nothing, or that no plan could meet.
-    """
-
-    dataset_id: str
-    declared_size: int
-    unit: str
-    max_records_per_unit: int
-    delta: float
-    budget: float
-    simulated: bool
-    private: bool = True
-    witnessed: bool = False
-    rule: Rule = field(default_factory=PlanRule)
-    relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
-    budget_alone: float | None = None
-    new: InitVar[bool] = True
-
-    def __post_init__(self, new: bool) -> None:
-        sizes = (self.declared_size, self.max_records_per_unit)
-        flags = (self.simulated, self.private, self.witnessed)
-        if not all(type(text) is str for text in (self.dataset_id, self.unit)):
-            raise LedgerError("Expected dataset id and unit to be texts.")
-        if not all(type(size) is int and 1 <= size <= MAX_UNITS for size in sizes):
-            raise LedgerError(
-                f"Expected sizes={shown(sizes)} to be integers from 1 to {MAX_UNITS:g}."
-            )
-        if not all(type(flag) is bool for flag in flags) or self.relation != RELATION:
-            raise LedgerError(f"Expected flags={flags} and relation={self.relation!r} as known.")
-        if not 0 < self.budget <= sys.float_info.max:
-            raise LedgerError(f"Expected budget={shown(self.budget)} > 0 and finite.")
-        if self.budget_alone is not None:
-            self._check_alone(self.budget_alone)
-        if not 0 < self.delta < 1 / self.declared_size:
-            raise LedgerError(
-                f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
-            )
-        self.rule.limit(self.budget, self.delta)
-        if new and isinstance(self.rule, EnvelopeRule):
-            self.rule.check_budget(self.budget, self.delta)
-
-    def _check_alone(self, budget: float) -> None:
-        """Raises: LedgerError, when there is no second claim with that budget."""
-        number = type(budget) in (int, float)
-        if not (number and self.budget <= budget <= sys.float_info.max):
-            raise LedgerError(
-                f"Expected budget_alone={shown(budget)} to be finite and at least the budget"
-                f" {self.budget:g}: with nobody to trust, nothing costs less."
-            )
-        if isinstance(self.rule, EnvelopeRule):
-            raise LedgerError(
-                "Expected no budget_alone under the rule 'envelope': it fixes one level of noise"
-                " for every slot, which says nothing about a site's share of it. Leave it out, or"
-                " use another rule."
-            )
-
-    @property
-    def plan_delta(self) -> float:
-        """The δ at which one plan's noise is calibrated."""
-        return getattr(self.rule, "delta_per_plan", self.delta)
-
-
-def new_dataset_id() -> str:
-    """A random name for a population: nothing about the records can be learned from it."""
-    return secrets.token_hex(16)
-
-
 class Snapshot(NamedTuple):
     """What plans had taken from a row on: all of them, and those that were open, in full.
 
-    And what the declared size and δ were.
+    And what the declared size and δ were. Amounts are those of the claim with trust, followed by
+    those of the claim alone where the ledger has a budget for it.
     """
 
     rows: int
@@ -198,15 +111,24 @@ class History:
         plan = Plan(**fields)
         if plan.job in self.accounts:
             raise ValueError
+        check_second_budget(plan, self.terms.budget_alone)
         self.accounts[plan.job] = account = Account(plan)
         self._charge(self._used, account, 1)
         self._charge(self._open, account, 1)
 
     def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
         steps = account.charged(refunds=self.terms.rule.refunds)
-        cost = self.terms.rule.cost(account.plan, steps, self.terms.delta)
-        for index, amount in enumerate(cost):
+        for index, amount in enumerate(self._cost(account.plan, steps)):
             sums[index] += sign * Fraction(amount)
+
+    def _cost(self, plan: Plan, steps: int) -> Amounts:
+        """What so many steps of a plan take, under every claim."""
+        return tuple(amount for claim in self.terms.claims for amount in claim.cost(plan, steps))
+
+    def _of(self, claim: int, amounts: Sequence[Fraction]) -> Amounts:
+        """The part of all amounts that is of one claim."""
+        size = len(amounts) // len(self.terms.claims)
+        return tuple(map(float, amounts[claim * size : (claim + 1) * size]))
 
     def _reserve(self, job: str, slot: int, request: str) -> None:
         account, key = self.accounts[job], (job, slot)
@@ -292,11 +214,11 @@ class History:
                 " delta; a larger population gets no other. Nothing was changed."
             )
         grown = replace(terms, declared_size=declared_size, delta=delta, new=True)
-        limit = rule.limit(grown.budget, delta)
+        limit = _limit(grown)
         if not all(used <= most for used, most in zip(self.used, limit, strict=True)):
             raise LedgerError(
                 f"At delta={delta:g} the plans so far would cost more than the budget"
-                f" {terms.budget:g}: they took {shown(self.used)} of {shown(limit)} under the rule"
+                f" {_budgets(terms)}: they took {shown(self.used)} of {shown(limit)} under the rule"
                 f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
             )
 
@@ -309,15 +231,17 @@ class History:
         Raises:
             BudgetError: it is over what is left, or its job is known.
         """
-        terms, rule = self.terms, self.terms.rule
+        claims = self.terms.claims
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
-        rule.check(plan, terms.budget, terms.delta)
-        cost = rule.cost(plan, plan.steps, terms.delta)
+        check_second_budget(plan, self.terms.budget_alone)
+        for claim in claims:
+            claim.check(plan)
+        cost = self._cost(plan, plan.steps)
         used = [total + Fraction(amount) for total, amount in zip(self._used, cost, strict=True)]
         if not all(amount <= limit for amount, limit in zip(used, self.limit, strict=True)):
             raise BudgetError(self._refusal(plan))
-        return rule.allocated(tuple(map(float, used)), terms.delta)
+        return claims[0].allocated(self._of(0, used))
 
     def _refusal(self, plan: Plan) -> str:
         if isinstance(self.terms.rule, PlanRule):
@@ -327,19 +251,21 @@ class History:
                 f" {held}, and job {plan.job!r} would be another. Stopped or finished slots stay"
                 " charged. Adding records does not make a fresh budget."
             )
-        rule, allocated = self.terms.rule.name, self.epsilon_allocated
+        rule, allocated = self.terms.rule.name, f"ε = {self.epsilon_allocated:.3f}"
+        if self.epsilon_alone_allocated is not None:
+            allocated += f", and alone ε = {self.epsilon_alone_allocated:.3f},"
         return (
             f"{plan.steps} steps at rate {plan.sample_rate:g} and noise"
             f" {plan.noise_multiplier:g} are more than what is left under the rule"
-            f" {rule!r}: ε = {allocated:.3f} is allocated of the budget"
-            f" {self.terms.budget:g}. Use more noise, a lower rate or fewer steps, or close plans"
+            f" {rule!r}: {allocated} is allocated of the budget"
+            f" {_budgets(self.terms)}. Use more noise, a lower rate or fewer steps, or close plans"
             " that will not go on."
         )
 
     @property
     def limit(self) -> Amounts:
-        """What there is in all, in the rule's currency."""
-        return self.terms.rule.limit(self.terms.budget, self.terms.delta)
+        """What there is in all, in the rule's currency: of the claim with trust, then alone."""
+        return _limit(self.terms)
 
     @property
     def _sizes(self) -> tuple[int, float]:
@@ -352,7 +278,7 @@ class History:
 
     @property
     def used(self) -> Amounts:
-        """What plans have taken of it."""
+        """What plans have taken of it, of each claim as in `limit`."""
         return tuple(map(float, self._used))
 
     def snapshot(self, rows: int) -> Snapshot:
@@ -362,9 +288,23 @@ class History:
     @property
     def epsilon_committed(self) -> float:
         """The claim for life, an upper bound; `Rule.guarantee` says what it covers."""
-        terms, used = self.terms, self.used
-        claim = terms.rule.claim(used, terms.budget, terms.delta)
-        return max(claim, terms.rule.allocated(used, terms.delta))
+        return self.terms.claims[0].committed(self._of(0, self._used))
+
+    @property
+    def epsilon_alone_committed(self) -> float | None:
+        """The claim for life if nobody else's noise counts; None without a budget for it."""
+        alone = self._alone
+        return None if alone is None else alone.committed(self._of(1, self._used))
+
+    @property
+    def _alone(self) -> Claim | None:
+        return next((claim for claim in self.terms.claims if claim.alone), None)
+
+    @property
+    def max_colluding(self) -> int | None:
+        """The most of any secure sum that the claims are about; None without one."""
+        shared = (a.plan.max_colluding for a in self._counted if a.plan.max_colluding is not None)
+        return max(shared, default=None)
 
     @property
     def numerics(self) -> frozenset[str]:
@@ -372,13 +312,24 @@ class History:
 
         After a copy was lost, nobody knows what its plans were.
         """
-        in_it = (a for a in self.accounts.values() if a.reserved or a.closed != "closed")
-        return frozenset({a.plan.numerics for a in in_it} | ({UNKNOWN} if self.lost else set()))
+        lost = {UNKNOWN} if self.lost else set()
+        return frozenset({a.plan.numerics for a in self._counted} | lost)
+
+    @property
+    def _counted(self) -> list[Account]:
+        """The plans that released something, or still may."""
+        return [a for a in self.accounts.values() if a.reserved or a.closed != "closed"]
 
     @property
     def epsilon_allocated(self) -> float:
         """An upper bound over the plans accepted so far, as the rule charges them."""
-        return self.terms.rule.allocated(self.used, self.terms.delta)
+        return self.terms.claims[0].allocated(self._of(0, self._used))
+
+    @property
+    def epsilon_alone_allocated(self) -> float | None:
+        """`epsilon_allocated` if nobody else's noise counts; None without a budget for it."""
+        alone = self._alone
+        return None if alone is None else alone.allocated(self._of(1, self._used))
 
     @property
     def epsilon_spent(self) -> float:
@@ -386,8 +337,17 @@ class History:
 
         After a copy was lost, nobody knows which slots were, and all that is allocated counts.
         """
-        spent = epsilon_upper(self.spent_events, self.terms.delta)
+        spent = self.terms.claims[0].spent(self.accounts.values())
         return max(spent, self.epsilon_allocated) if self.lost else spent
+
+    @property
+    def epsilon_alone_spent(self) -> float | None:
+        """`epsilon_spent` if nobody else's noise counts; None without a budget for it."""
+        alone, allocated = self._alone, self.epsilon_alone_allocated
+        if alone is None or allocated is None:
+            return None
+        spent = alone.spent(self.accounts.values())
+        return max(spent, allocated) if self.lost else spent
 
     @property
     def is_over(self) -> bool:
@@ -407,11 +367,7 @@ class History:
     @property
     def spent_events(self) -> list[Event]:
         """The reserved slots as events, one per plan."""
-        return [
-            account.plan.event(account.reserved)
-            for account in self.accounts.values()
-            if account.reserved
-        ]
+        return self.terms.claims[0].events(self.accounts.values())
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
         """Reserved slots of a job in order, each with whether it was released."""
@@ -420,16 +376,21 @@ class History:
     def figures(self) -> dict[str, Any]:
         """What the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
+        second = self._alone is not None
         return {
             **asdict(self.terms),
             "distinct": [{"other": other, "by": by} for other, by in self.distinct],
             "epsilon_spent": self.epsilon_spent,
             "epsilon_allocated": self.epsilon_allocated,
             "epsilon_committed": self.epsilon_committed,
+            "epsilon_alone_spent": self.epsilon_alone_spent,
+            "epsilon_alone_allocated": self.epsilon_alone_allocated,
+            "epsilon_alone_committed": self.epsilon_alone_committed,
             "means": {
                 "epsilon_spent": SPENT,
                 "epsilon_allocated": ALLOCATED,
                 "epsilon_committed": self.guarantee,
+                **(_means_alone(self.guarantee) if second else {}),
             },
             "plans": [
                 {
@@ -441,6 +402,22 @@ class History:
                 for job, account in self.accounts.items()
             ],
         }
+
+
+def _limit(terms: Terms) -> Amounts:
+    return tuple(amount for claim in terms.claims for amount in claim.limit)
+
+
+def _budgets(terms: Terms) -> str:
+    """The budget, and the second one where there is one."""
+    second = "" if terms.budget_alone is None else f", and alone {terms.budget_alone:g}"
+    return f"{terms.budget:g}{second}"
+
+
+def _means_alone(guarantee: str) -> dict[str, str]:
+    """What the figures of the claim alone cover."""
+    covers = {"spent": SPENT, "allocated": ALLOCATED, "committed": guarantee}
+    return {f"epsilon_alone_{key}": f"{ALONE}: {text}" for key, text in covers.items()}
 
 
 def _fields(body: object) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Never
@@ -29,8 +29,9 @@ from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
 from fedpriv.files import replacing
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
-from fedpriv.privacy.ledger.history import History, Slot, Terms
+from fedpriv.privacy.ledger.history import History, Slot
 from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.ledger.witness import Sighting, Witness
 
 __all__ = ["Head", "Ledger", "OpenSlots", "Plan", "Reservation", "StoredReply", "Terms"]
@@ -143,7 +144,7 @@ class Ledger:
             path.unlink()  # it never held a row
         try:
             with replacing(path, 0o600, new=True) as unfinished:
-                with closing(cls(Chain.create(unfinished, "terms", asdict(terms)))) as ledger:
+                with closing(cls(Chain.create(unfinished, "terms", terms.as_row()))) as ledger:
                     seen = ledger._sightings(0)
                 if witness is not None:
                     Witness.start(witness, terms.dataset_id, seen)
@@ -277,7 +278,7 @@ class Ledger:
             epsilon = self.check(plan)
             if plan.job not in self._history.accounts:
                 with self._transaction():
-                    self._append("plan", asdict(plan))
+                    self._append("plan", plan.as_row())
             return epsilon
 
     def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
@@ -638,6 +639,30 @@ class Ledger:
         """Of the reserved slots only; see `History`."""
         with self._chain.lock:
             return self._history.epsilon_spent
+
+    @property
+    def epsilon_alone_committed(self) -> float | None:
+        """The claim for life if nobody else's noise counts; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_alone_committed
+
+    @property
+    def epsilon_alone_allocated(self) -> float | None:
+        """Of the plans accepted so far, likewise; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_alone_allocated
+
+    @property
+    def epsilon_alone_spent(self) -> float | None:
+        """Of the reserved slots only, likewise; see `History`."""
+        with self._chain.lock:
+            return self._history.epsilon_alone_spent
+
+    @property
+    def max_colluding(self) -> int | None:
+        """Of the secure sums that the claims are about; see `History`."""
+        with self._chain.lock:
+            return self._history.max_colluding
 
     @property
     def spent_events(self) -> list[Event]:

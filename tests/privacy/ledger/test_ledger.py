@@ -450,7 +450,7 @@ import os, random, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
 from fedpriv.errors import SlotError
-from fedpriv.privacy.ledger.history import Terms
+from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation
 
 assert "torch" not in sys.modules
