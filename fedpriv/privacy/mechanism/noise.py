@@ -20,9 +20,10 @@ _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
 MAX_DEVIATION = 2.0**50
-SAMPLER_ERROR = 2.0**-256  # total variation distance of one rounded number from the ideal
-_BITS = 319  # of a uniform, after which an undecided comparison is left undecided
-_PRECISION = 384  # bits of the comparison
+SAMPLER_ERROR = 2.0**-960  # total variation distance of one rounded number from the ideal
+_BITS = 1023  # of a uniform, after which an undecided comparison is left undecided
+_GUARD = 64  # bits of a comparison beyond those of the uniform
+_MARGIN = 2.0**-40  # of its last bit: far above what the guard leaves of rounding
 _TAIL = np.uint64(2**63 - 1)
 _MPMATH = threading.Lock()  # its cached constants are not safe to share between threads
 
@@ -34,7 +35,7 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     of |Y|: |Y| = −deviation·Φ⁻¹(t/2). Float64 gives |Y| with an error bounded by Z_ERROR, plus
     what the bits not yet drawn may change. Where that leaves the nearest integer uncertain, more
     bits are drawn and t is compared with the tail chance of the half-integer between the
-    candidates, at 384 bits, until it is certain.
+    candidates, with 64 bits to spare, until it is certain.
 
     Args:
         n: how many, >= 0.
@@ -48,11 +49,13 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
         AccountingError: for a negative `n` or a `deviation` outside (0, 2^50].
 
     Formal guarantees:
-        With uniform words, each number is within SAMPLER_ERROR = 2^-256 of round(Y) in total
-        variation: 319 bits leave a comparison undecided with chance below 2^-262 (fewer than
-        2^57 half-integers, each in one interval of 2^-319), and 384 bits decide one wrongly with
-        chance below 2^-370. This rests on Z_ERROR, some ten times what scipy's `ndtri` and the
-        roundings around it are measured to err.
+        With uniform words, each number is within SAMPLER_ERROR = 2^-960 of round(Y) in total
+        variation. A comparison at b bits of t, in arithmetic of b + 64, errs by less than 2^-50
+        of the last bit, as its argument errs by three roundings and erfc makes less than 2^11
+        times as much of each; it is taken only where 2^-40 of a bit are clear. So none is decided wrongly, and
+        1023 bits leave one undecided with chance below 2^-965 (fewer than 2^57 half-integers,
+        each in two intervals of 2^-1023 at most). This rests on Z_ERROR, some ten times what
+        scipy's `ndtri` and the roundings around it are measured to err, and on mpmath.
 
     Source:
         That the low bits of noise computed in floating point tell what it was added to: Mironov
@@ -102,10 +105,10 @@ def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSou
     bits = 63
     while low < high:
         k = (low + high) // 2
-        edge = _tail_chance(k, deviation, bits)
-        if tail + 1 <= edge:  # t < P(|Y| > k + ½)
+        over = _tail_chance(k, deviation, bits) - tail
+        if over >= 1 + _MARGIN:  # t < P(|Y| > k + ½)
             low = k + 1
-        elif tail >= edge:
+        elif over <= -_MARGIN:
             high = k
         elif bits < _BITS:
             tail = tail << 64 | int(csprng.uint64(1)[0])
@@ -118,14 +121,14 @@ def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSou
 def _tail_chance(k: int, deviation: float, bits: int) -> Any:
     """2^bits · P(|Y| > k + ½)."""
     with _MPMATH:
-        mp = _context()
+        mp = _context(bits + _GUARD)
         return mp.ldexp(mp.erfc((k + mp.mpf(0.5)) / (deviation * mp.sqrt(2))), bits)
 
 
 @cache
-def _context() -> Any:
+def _context(precision: int) -> Any:
     import mpmath
 
     context = mpmath.MPContext()
-    context.prec = _PRECISION
+    context.prec = precision
     return context
