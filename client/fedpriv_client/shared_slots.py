@@ -6,18 +6,31 @@ other sites of the set then have shares that nobody can add up.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.errors import ConfigError, ShareLostError
-from fedpriv.models.vector import Vector
-from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.protocol import Ready, SetRequest
+from fedpriv.errors import ConfigError, ShareLostError, StepFailedError
+from fedpriv.models.vector import Vector, check_vector
+from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots
+from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.protocol import Ready, SetRequest, StepRequest
+from fedpriv.secure_sum.masks import mask
 from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, Member, SlotId, sign_member
-from fedpriv.secure_sum.roster import Roster
-from fedpriv.training.released import MaskedShare, unpack_share
+from fedpriv.synthetic.records import SetChange
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.private_step import shared_step
+from fedpriv.training.released import MaskedShare, pack_share, unpack_share
+from fedpriv.training.team import with_team
+from fedpriv_client.disk_space import LedgerGrowth
+from fedpriv_client.site_job import SiteJob
+from fedpriv_client.site_settings import SiteSettings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,74 +50,129 @@ class ReadySlot:
 
 
 class SharedSlots:
-    """The newest slot that a site is ready for, and the shares that it gave.
+    """Says that a site is ready for a slot, and gives its share once it is told whose sum it is.
 
-    Args:
-        name, signing_key: of the site, as in the roster.
-        roster: of those whom it may be added up with; None if it adds up with nobody.
+    It is for one thread at a time, as its site is.
 
     Raises:
         ConfigError: the roster has another key of this site.
     """
 
     def __init__(
-        self, ledger: Ledger, name: str, signing_key: Ed25519PrivateKey, roster: Roster | None
+        self,
+        settings: SiteSettings,
+        ledger: Ledger,
+        signing_key: Ed25519PrivateKey,
+        pool: WorkerPool,
+        csprng: Callable[[str, int], RandomSource],
+        growth: LedgerGrowth,
     ) -> None:
+        self._name, self._roster = settings.name, settings.limits.roster
         own = signing_key.public_key().public_bytes_raw().hex()
-        if roster is not None and roster.key_of(name) != own:
+        known = None if self._roster is None else self._roster.key_of(self._name)
+        if self._roster is not None and known != own:
             raise ConfigError(
-                f"has another key of site {name!r} than this site signs with",
+                f"has another key of site {self._name!r} than this site signs with",
                 key="secure_sum.roster",
-                value=roster.key_of(name),
+                value=known,
                 fix="Send the coordinator this site's entry (fedpriv-client roster-entry), and"
                 " compare the new roster with the other sites.",
             )
-        self._ledger, self._name = ledger, name
-        self._signing_key, self._roster = signing_key, roster
-        self._slot: ReadySlot | None = None
+        self._ledger, self._signing_key = ledger, signing_key
+        self._pool, self._csprng, self._growth = pool, csprng, growth
+        self._slot: ReadySlot | None = None  # the newest
 
-    def known(self, slot_id: SlotId) -> Ready | None:
-        """What was said of a slot, if it is the newest."""
-        if self._slot is None or self._slot.slot_id != slot_id:
-            return None
-        return Ready(slot=slot_id.slot, member=self._slot.member)
+    def ready(
+        self,
+        job: SiteJob,
+        request: StepRequest,
+        vector: Vector,
+        change: SetChange | None,
+        digest: str,
+    ) -> Ready:
+        """Say that the site is ready for a slot, after what can be checked of it for nothing.
 
-    def make_ready(self, slot_id: SlotId, vector: Vector) -> Ready:
-        """Say that this site is ready for a slot, with a new key.
+        Raises:
+            FedprivError: the site refuses.
 
         Privacy:
-            Free: made of public values and chance.
+            Free: public values, a new random key and a signature. Nothing is sampled yet.
         """
-        self.forget()
-        key = Ephemeral()
-        member = sign_member(self._signing_key, slot_id, self._name, key)
-        self._slot = ReadySlot(slot_id, vector, key, member)
-        return Ready(slot=slot_id.slot, member=member)
+        slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
+        if self._slot is None or self._slot.slot_id != slot_id:
+            self.forget()  # its public records may be replaced now
+            self._growth.check()
+            job.take_set(request, change)
+            with self._pool.borrow(job.recipe, job.check) as worker:
+                check_vector(vector, worker.vector.size)
+            key = Ephemeral()
+            member = sign_member(self._signing_key, slot_id, self._name, key)
+            self._slot = ReadySlot(slot_id, vector, key, member)
+        return Ready(slot=request.slot, member=self._slot.member)
 
-    def find(self, request: SetRequest) -> MaskedShare | tuple[ReadySlot, MemberSet]:
-        """The share that was given to the sum of a set; or the slot, to make it, and the set.
+    def share(self, job: SiteJob | None, request: SetRequest) -> MaskedShare:
+        """What this site adds to the sum of a set: from the outbox, or else paid and computed.
+
+        Args:
+            job: that the site is at.
 
         Raises:
             SlotError: the slot gave its share to another set, with which it stays for ever.
             ShareLostError: this site is not ready for the slot any more, as after a crash.
             SetError: the set is not one that the site may add up with; another may still come.
+            StepFailedError: something failed after the sample was drawn.
 
         Privacy:
-            Free: nothing here reads a record. Whoever makes the share stores it with the tag of
-            the set, before it leaves.
+            Nothing is sampled before it is known whose sum the slot is. The masked share is
+            stored with the tag of that set before it is returned, and a slot has one set for
+            ever. By itself it is not privatised; see docs/secure-sum.md for what the sum is.
         """
-        ledger, job, slot = self._ledger, request.job_id, request.slot
-        plan, paid_for, held = ledger.plan(job), ledger.request_of(job, slot), self._slot
-        if plan is not None and paid_for is not None:
-            slot_id = SlotId(proposal=plan.proposal, slot=slot, request=paid_for)
-            stored = ledger.share(job, slot, _set(slot_id, request).tag)
-            if stored is not None:
-                return unpack_share(stored.content)
-        if held is None or self._roster is None or held.slot_id.slot != slot:
-            raise ShareLostError(f"Slot {slot} of job {job!r} has no key here any more.")
-        members = _set(held.slot_id, request)
-        members.check(self._roster, held.member)
-        return held, members
+        stored = self._stored(request)
+        if stored is not None:
+            return stored
+        ready = self._slot
+        if ready is None or self._roster is None or ready.slot_id.slot != request.slot:
+            raise ShareLostError(f"Slot {request.slot} has no key here any more.")
+        if job is None or job.plan.proposal != ready.slot_id.proposal:
+            raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
+        members = _set(ready.slot_id, request)
+        members.check(self._roster, ready.member)
+        self._growth.check()
+        return self._computed(job, ready, members)
+
+    def _stored(self, request: SetRequest) -> MaskedShare | None:
+        """The share that was given to the sum of this set, if it was."""
+        job, slot = request.job_id, request.slot
+        plan, paid_for = self._ledger.plan(job), self._ledger.request_of(job, slot)
+        if plan is None or paid_for is None:
+            return None
+        slot_id = SlotId(proposal=plan.proposal, slot=slot, request=paid_for)
+        stored = self._ledger.share(job, slot, _set(slot_id, request).tag)
+        return None if stored is None else unpack_share(stored.content)
+
+    def _computed(self, job: SiteJob, ready: ReadySlot, members: MemberSet) -> MaskedShare:
+        """Pay, sample, add up, add noise, mask and store. After any failure the key is gone."""
+        slot, vector = ready.slot_id.slot, ready.vector
+        slots = range(slot, slot + 1)
+        asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
+        assert isinstance(asked, OpenSlots)  # what was released is found before
+        with self._pool.borrow(job.recipe, job.check) as worker:
+            method = with_team(worker, job.half)
+            execution = PlanExecution(job.plan, method.prepare(worker, vector))
+            [paid] = asked.pay()
+            csprng, people = self._csprng(job.plan.job, slot), job.population
+            try:
+                noisy = shared_step(
+                    execution, method, worker, people, vector, paid, csprng, len(members)
+                )
+                share = MaskedShare(mask(noisy.values, self._name, ready.key, members))
+                self._ledger.release(paid, pack_share(share), members.tag)
+                return share
+            except Exception as error:
+                log.exception("%s: slot %d failed", self._name, slot)
+                raise StepFailedError() from error
+            finally:
+                self.forget()
 
     def forget(self) -> None:
         """Let go of the newest slot's key, if there is one."""

@@ -14,10 +14,10 @@ from fedpriv.data import Population, TokenFile, encode_population
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
-from fedpriv.errors import AccountingError, ProtocolError, ShareLostError, StepFailedError
+from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.ledger.ledger import OpenSlots, Plan, Reservation, StoredReply
+from fedpriv.privacy.ledger.ledger import Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -33,16 +33,13 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.report.budget import load_or_create_key
-from fedpriv.secure_sum.masks import mask
-from fedpriv.secure_sum.ready import SlotId
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.batch_invariance import try_lengths
 from fedpriv.training.held_out_sum import Distances, look
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.method import SiteMethod
 from fedpriv.training.pool import WorkerPool
-from fedpriv.training.private_step import private_step, shared_step
-from fedpriv.training.team import with_team
+from fedpriv.training.private_step import private_step
 from fedpriv.training.released import (
     GradientSum,
     HeldOutSum,
@@ -50,7 +47,6 @@ from fedpriv.training.released import (
     Move,
     Released,
     pack,
-    pack_share,
     unpack,
 )
 from fedpriv.training.worker import Worker
@@ -118,12 +114,13 @@ class Site:
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
         self.ledger = open_or_create_ledger(settings)
         try:
-            name, roster = settings.name, settings.limits.roster
-            self._shared = SharedSlots(self.ledger, name, self.signing_key, roster)
             self._records = self._read_records()
             self.distinct = self._claim_units()
             self._reserve_disk_space()
             self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
+            self._shared = SharedSlots(
+                settings, self.ledger, self.signing_key, pool, csprng, self._growth
+            )
         except BaseException:
             self.close()
             raise
@@ -259,20 +256,9 @@ class Site:
             return self._step(request, vector, change)
 
     def share(self, request: SetRequest) -> tuple[StepReply, MaskedShare]:
-        """What this site adds to a secure sum: from the outbox, or else paid for and computed.
-
-        Raises:
-            FedprivError: refused before anything was sampled; see `SharedSlots.find`.
-            StepFailedError: something failed after the sample was drawn.
-
-        Privacy:
-            Nothing is sampled before it is known whose sum the slot is. The masked share is
-            stored with the tag of that set before it is returned, and a slot has one set for ever.
-            By itself it is not privatised: what the sum of the set is worth, docs/secure-sum.md
-            says.
-        """
+        """What this site adds to a secure sum; see `SharedSlots.share`."""
         with self._lock:
-            share = self._share(request)
+            share = self._shared.share(self._job, request)
             return self._reply_with(share.kind, request.slot), share
 
     def _step(
@@ -290,7 +276,7 @@ class Site:
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
         if job.plan.is_shared:
-            return self._make_ready(job, request, vector, change, digest)
+            return self._shared.ready(job, request, vector, change, digest)
         self._growth.check()
         job.take_set(request, change)
         with self._pool.borrow(job.recipe, job.check) as worker:
@@ -332,61 +318,6 @@ class Site:
         return local_steps(
             execution, method, worker, people, vector, paid, csprng, local, units, steps
         )
-
-    def _make_ready(
-        self,
-        job: SiteJob,
-        request: StepRequest,
-        vector: Vector,
-        change: SetChange | None,
-        digest: str,
-    ) -> Ready:
-        """Check a request for a secure sum as far as that can be done for nothing."""
-        slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
-        known = self._shared.known(slot_id)
-        if known is not None:
-            return known
-        self._shared.forget()  # whose public records are replaced
-        self._growth.check()
-        job.take_set(request, change)
-        with self._pool.borrow(job.recipe, job.check) as worker:
-            check_vector(vector, worker.vector.size)
-        return self._shared.make_ready(slot_id, vector)
-
-    def _share(self, request: SetRequest) -> MaskedShare:
-        found, job = self._shared.find(request), self._job
-        if isinstance(found, MaskedShare):
-            return found
-        ready, members = found
-        if job is None or job.plan.proposal != ready.slot_id.proposal:
-            raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
-        slots = range(request.slot, request.slot + 1)
-        asked = self.ledger.ask(job.plan, slots, ready.slot_id.request)
-        assert isinstance(asked, OpenSlots)  # what was released is found above
-        self._growth.check()
-        with self._pool.borrow(job.recipe, job.check) as worker:
-            method = with_team(worker, job.half)
-            execution = PlanExecution(job.plan, method.prepare(worker, ready.vector))
-            [paid] = asked.pay()
-            try:
-                noisy = shared_step(
-                    execution,
-                    method,
-                    worker,
-                    job.population,
-                    ready.vector,
-                    paid,
-                    len(members),
-                    self._csprng(job.plan.job, request.slot),
-                )
-                share = MaskedShare(mask(noisy.values, self.settings.name, ready.key, members))
-                self.ledger.release(paid, pack_share(share), members.tag)
-                return share
-            except Exception as error:
-                log.exception("%s: slot %d failed", self.settings.name, request.slot)
-                raise StepFailedError() from error
-            finally:
-                self._shared.forget()
 
     def _reply(self, request: StepRequest, payload: bytes) -> tuple[StepReply, Released]:
         released = unpack(payload)
