@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from fedpriv import wire as wire_module
 from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError
-from fedpriv.wire import BLOCK, GROUP, Blocks, decode_text, encode, encode_text
+from fedpriv.secure_sum.members import Bits
+from fedpriv.wire import (
+    BLOCK,
+    GROUP,
+    Blocks,
+    MaskedBlocks,
+    decode_text,
+    encode,
+    encode_masked,
+    encode_text,
+)
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
 LARGEST = float(np.finfo(np.float32).max)
@@ -258,3 +268,69 @@ def test_a_text_travels_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(ProtocolError, match=words):
             decode_text(changed.__getitem__, changed.keys(), largest)
+
+
+def masked_arrays(values: Any) -> Arrays:
+    return {name: stored(array) for name, array in encode_masked(values)}
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+@given(data=st.data())
+def test_a_masked_share_arrives_bit_for_bit(bits: Bits, data: Any) -> None:
+    whole = st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=700)
+    values = np.array(data.draw(whole), f"<u{bits // 8}")
+    arrays = masked_arrays(values)
+    blocks = MaskedBlocks(arrays.__getitem__, arrays.keys(), values.size, bits)
+    [(place, found)] = blocks
+    assert place == slice(0, values.size)
+    assert found.dtype == values.dtype and np.array_equal(found, values)
+    assert blocks.bytes_read == sum(map(len, arrays.values()))
+
+
+@pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK])
+def test_a_masked_share_travels_in_blocks(size: int) -> None:
+    values = np.arange(size).astype("<u2")
+    arrays = masked_arrays(values)
+    assert sorted(arrays) == [f"{index:06d}" for index in range(-(-size // BLOCK))]
+    assert sum(array.nbytes for _, array in encode_masked(values)) == 2 * size
+    for _ in range(2):  # read again: the same
+        blocks = MaskedBlocks(arrays.__getitem__, arrays.keys(), size, 16)
+        assert np.array_equal(np.concatenate([block for _, block in blocks]), values)
+
+
+W = np.ones(300, "<u2")
+NOT_MASKED: dict[str, Callable[[Arrays], Arrays]] = {
+    "no arrays": lambda arrays: {},
+    "one more": but("000001", W),
+    "scales": but("000000.scale", ONES),
+    "an old name": renamed("000000", "vector"),
+    "another number": renamed("000000", "000001"),
+    "a path": renamed("000000", "../000000"),
+    "nothing": but("000000", b""),
+    "a pickle": but("000000", b"\x80\x04N."),
+    "objects": but("000000", stored(W).replace(b"<u2", b"|O8")),
+    "signed": but("000000", W.astype("<i2")),
+    "big-endian": but("000000", W.astype(">u2")),
+    "another width": but("000000", W.astype("<u4")),
+    "as many bytes": but("000000", np.ones(150, "<u4")),
+    "float16": but("000000", W.astype("<f2")),
+    "a matrix": but("000000", W[None]),
+    "too short": but("000000", W[1:]),
+    "too long": but("000000", np.ones(301, "<u2")),
+    "cut": but("000000", stored(W)[:-1]),
+    "something behind": but("000000", stored(W) + b"\0"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_MASKED)
+def test_what_is_no_masked_share_is_refused(what: str) -> None:
+    arrays = NOT_MASKED[what](masked_arrays(W))
+    with pytest.raises(ProtocolError, match="Expected"):
+        list(MaskedBlocks(arrays.__getitem__, arrays.keys(), 300, 16))
+
+
+@pytest.mark.parametrize("size", [-1, 10**18])
+def test_a_masked_share_of_a_size_that_is_only_claimed_takes_no_memory(size: int) -> None:
+    arrays = masked_arrays(W)
+    with pytest.raises(ProtocolError, match="Expected the arrays"):
+        list(MaskedBlocks(arrays.__getitem__, arrays.keys(), size, 16))

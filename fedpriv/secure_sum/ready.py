@@ -112,8 +112,12 @@ def check_member(member: Member, roster: Roster, slot_id: SlotId) -> None:
         raise SetError(f"Expected sites of the roster; {member.name!r} is not in it.")
     if not is_exchange_key(bytes.fromhex(member.key)):
         raise SetError(f"Expected an X25519 public key of site {member.name!r}.")
+    _check_signature(member, known, slot_id)
+
+
+def _check_signature(member: Member, public_key: str, slot_id: SlotId) -> None:
     try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(known)).verify(
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(
             bytes.fromhex(member.signature), _signed_bytes(slot_id, member.name, member.key)
         )
     except InvalidSignature:
