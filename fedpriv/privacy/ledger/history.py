@@ -379,6 +379,7 @@ class History:
         second = self._alone is not None
         return {
             **asdict(self.terms),
+            "rule": self.terms.as_row()["rule"],
             "distinct": [{"other": other, "by": by} for other, by in self.distinct],
             "epsilon_spent": self.epsilon_spent,
             "epsilon_allocated": self.epsilon_allocated,

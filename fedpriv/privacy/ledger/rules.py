@@ -136,9 +136,15 @@ class RdpRule:
     The order is fixed when the ledger is made; plans, their noise and when they stop may
     depend on all that was released before (Feldman and Zrnic 2021, "Individual Privacy
     Accounting via a Rényi Filter", Theorem 4.3).
+
+    Attributes:
+        order: α.
+        order_alone: α of the filter of the claim alone, whose plans have so much less noise that
+            the order that serves the other claim would be many times too dear. None: the same.
     """
 
     order: int
+    order_alone: int | None = None
     name: Literal["rdp"] = "rdp"
     refunds = True
     guarantee = (
@@ -146,10 +152,16 @@ class RdpRule:
     )
 
     def __post_init__(self) -> None:
-        if self.order != int(self.order) or not 2 <= self.order <= ORDERS[-1]:
-            raise LedgerError(
-                f"Expected order={self.order} to be an integer from 2 to {ORDERS[-1]}."
-            )
+        for order in (self.order, self.order if self.order_alone is None else self.order_alone):
+            if order != int(order) or not 2 <= order <= ORDERS[-1]:
+                raise LedgerError(
+                    f"Expected order={order} to be an integer from 2 to {ORDERS[-1]}."
+                )
+
+    @property
+    def alone(self) -> RdpRule:
+        """The filter of the claim alone; it is fixed as early as the other one."""
+        return self if self.order_alone is None else RdpRule(self.order_alone)
 
     @classmethod
     def best(cls, budget: float, delta: float) -> RdpRule:
@@ -254,10 +266,17 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def new_rule(name: str, given: Mapping[str, Any], budget: float, delta: float) -> Rule:
+def new_rule(
+    name: str,
+    given: Mapping[str, Any],
+    budget: float,
+    delta: float,
+    budget_alone: float | None = None,
+) -> Rule:
     """The rule of a new ledger, as an administrator states it.
 
     Args:
+        budget_alone: the second budget, for which ``rdp`` has the best order, too.
         given: what was stated of `OPTIONS`. All that a rule has are needed, but for the order of
             ``rdp``, of which the best is taken.
 
@@ -276,7 +295,9 @@ def new_rule(name: str, given: Mapping[str, Any], budget: float, delta: float) -
         case "envelope":
             return EnvelopeRule(given["sample_rate"], given["noise_multiplier"], given["slots"])
         case "rdp":
-            return RdpRule(given["order"]) if given else RdpRule.best(budget, delta)
+            order = given["order"] if given else RdpRule.best(budget, delta).order
+            second = None if budget_alone is None else RdpRule.best(budget_alone, delta).order
+            return RdpRule(order, second)
         case "sum":
             return SumRule.of(delta, given["plans"])
         case _:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fedpriv.errors import LedgerError, shown
 from fedpriv.privacy.ledger.claims import Claim
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, Rule
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule
 from fedpriv.privacy.usual import MAX_UNITS
 
 RELATION = "add-or-remove-one-unit"
@@ -72,7 +72,7 @@ class Terms:
                 f"Expected 0 < delta={self.delta} < 1 / declared size {self.declared_size}."
             )
         for claim in self.claims:
-            self.rule.limit(claim.budget, self.delta)
+            claim.rule.limit(claim.budget, self.delta)
         if new and isinstance(self.rule, EnvelopeRule):
             self.rule.check_budget(self.budget, self.delta)
 
@@ -97,13 +97,16 @@ class Terms:
         trusting = Claim(self.rule, self.budget, self.delta)
         if self.budget_alone is None:
             return (trusting,)
-        return trusting, Claim(self.rule, self.budget_alone, self.delta, alone=True)
+        rule = self.rule.alone if isinstance(self.rule, RdpRule) else self.rule
+        return trusting, Claim(rule, self.budget_alone, self.delta, alone=True)
 
     def as_row(self) -> dict[str, Any]:
         """Its fields as a ledger keeps them: with one budget, those that there always were."""
         fields = asdict(self)
         if self.budget_alone is None:
             del fields["budget_alone"]
+        if fields["rule"].get("order_alone", 0) is None:
+            del fields["rule"]["order_alone"]
         return fields
 
     @property
