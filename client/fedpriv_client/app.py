@@ -29,7 +29,7 @@ from fedpriv.protocol import (
 from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.released import HeldOutSum
-from fedpriv.wire import BLOCK, Blocks, encode, encode_words
+from fedpriv.wire import BLOCK, Blocks, encode, encode_masked
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 
@@ -105,7 +105,7 @@ def _share(site: Site, permit: Callable[[str], None], message: Message) -> Resul
     permit(request.job_id)
     body, share = site.share(request)
     _report_spent(site, request)
-    arrays = {name: Array(block) for name, block in encode_words(share.values)}
+    arrays = {name: Array(block) for name, block in encode_masked(share.values)}
     return body, ArrayRecord(arrays, keep_input=False)
 
 

@@ -12,7 +12,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
 from fedpriv.secure_sum.members import Bits
-from fedpriv.wire import Blocks, WordBlocks, encode, encode_text
+from fedpriv.wire import Blocks, MaskedBlocks, encode, encode_text
 
 QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
 REPLY, BYTES = "reply", "bytes"  # what our own end of the connection is to let through
@@ -71,9 +71,9 @@ def as_blocks(arrays: Mapping[str, Array], size: int, wire: Wire) -> Privatised[
     return received(Blocks(_reading(arrays), arrays.keys(), size, wire))
 
 
-def as_words(arrays: Mapping[str, Array], size: int, bits: Bits) -> WordBlocks:
+def as_masked(arrays: Mapping[str, Array], size: int, bits: Bits) -> MaskedBlocks:
     """The masked share in a site's reply: not privatised, and of no use by itself."""
-    return WordBlocks(_reading(arrays), arrays.keys(), size, bits)
+    return MaskedBlocks(_reading(arrays), arrays.keys(), size, bits)
 
 
 def _reading(arrays: Mapping[str, Array]) -> Callable[[str], bytes]:

@@ -30,7 +30,7 @@ from fedpriv.training.update import Aggregate
 from fedpriv_strategies.messages import (
     TRAIN_SET,
     answer_of,
-    as_words,
+    as_masked,
     body_bytes,
     message,
     payload_bytes,
@@ -102,7 +102,7 @@ class SecureRounds(Rounds):
 
         Raises:
             RoundError: too few are ready, or a share is missing; what was asked is asked again in
-                the same words. Or a slot is void, and there is no spare one.
+                the same masked. Or a slot is void, and there is no spare one.
         """
         while True:
             self.propose(grid)
@@ -289,11 +289,11 @@ class SecureRounds(Rounds):
         arrays = reply.content.array_records.get(VECTOR)
         if arrays is None or (answer.kind, answer.slot) != ("masked-share", self._slot(number)):
             raise ProtocolError("It sent something else than its share.")
-        words = as_words(arrays, total.size, total.bits)
+        masked = as_masked(arrays, total.size, total.bits)
         try:
-            total.add(words)
+            total.add(masked)
         finally:
-            self.outcome.bytes_up += words.bytes_read
+            self.outcome.bytes_up += masked.bytes_read
         self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
         spent = answer.epsilon_spent, answer.epsilon_committed
         self.outcome.sites[offer.site] = SiteRound("ok", offer.noise_multiplier, *spent)

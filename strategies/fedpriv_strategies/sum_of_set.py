@@ -13,7 +13,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, aggregated
 from fedpriv.protocol import Proposal
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.total import Total
-from fedpriv.wire import WordBlocks
+from fedpriv.wire import MaskedBlocks
 
 
 class SumOfSet:
@@ -51,13 +51,13 @@ class SumOfSet:
         """Of the values of a share as it travels."""
         return self.size * self.bits // 8
 
-    def add(self, words: WordBlocks) -> None:
+    def add(self, blocks: MaskedBlocks) -> None:
         """Count a share in.
 
         Raises:
             ProtocolError: it is none, of this size; nothing was added.
         """
-        self._total.add(words)
+        self._total.add(blocks)
         self.missing -= 1
 
     @property
