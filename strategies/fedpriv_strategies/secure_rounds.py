@@ -171,12 +171,12 @@ class SecureRounds(Rounds):
         """
         asked = self.requests(number, grid)
         self._start_outcome(asked)
-        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
         slot_id = self._slot_id(number)
+        replies = grid.send_and_receive(asked, timeout=self._timeout)
+        nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
+        del asked  # with their vectors
         for node in nodes.values():
             self._note(self.offers[node], "no reply")
-        replies = grid.send_and_receive(asked, timeout=self._timeout)
-        del asked
         ready: dict[str, Member] = {}
         hopeless = len(self.refused)
         for reply in replies:
@@ -253,8 +253,9 @@ class SecureRounds(Rounds):
             for node in nodes
         ]
         self.outcome.bytes_down += payload_bytes(asked)
+        replies = grid.send_and_receive(asked, timeout=self._timeout)
         of = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
-        for reply in grid.send_and_receive(asked, timeout=self._timeout):
+        for reply in replies:
             offer = nodes[of[reply.metadata.reply_to_message_id]]
             try:
                 self._add(total, offer, reply, number)
