@@ -251,7 +251,7 @@ class Proposal(Body):
             fields=tuple(sorted(config.data.columns)),
             model=config.model,
             lora=config.lora,
-            privacy=config.privacy,
+            privacy=config.privacy.model_copy(update={"roster": None}),  # the coordinator's file
             base_digest=base,
             vector_digest=vector,
             wire=config.job.wire,

@@ -96,14 +96,17 @@ def init(
     ] = False,
 ) -> None:
     """Make the ledger of this site's people, once, with the budget that they have for life."""
+    from fedpriv.privacy.ledger.claims import ALONE
     from fedpriv_client.init import init_site
 
     file = _load(config)
     dataset_id = init_site(file, config, another=another)
     budget = file.budget
+    alone = budget.epsilon_alone
+    second = "" if alone is None else f", and {alone:g} {ALONE},"
     elsewhere = "" if budget.witness is None else ", and the witness elsewhere"
     print(
-        f"Made the ledger of data set {dataset_id}: ε = {budget.epsilon:g} for life at"
+        f"Made the ledger of data set {dataset_id}: ε = {budget.epsilon:g}{second} for life at"
         f" δ = {budget.delta:g}, rule {budget.rule}.\n"
         f"Keep {file.site.state_dir} in your backups{elsewhere}."
     )

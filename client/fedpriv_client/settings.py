@@ -82,6 +82,7 @@ def terms_of(file: SiteFile, dataset_id: str) -> Terms:
         simulated=False,
         witnessed=file.budget.witness is not None,
         rule=file.budget.new_rule(),
+        budget_alone=file.budget.epsilon_alone,
     )
 
 

@@ -17,6 +17,7 @@ _IN_THE_SITES_FILE = {  # what is fixed, and where its administrator states it
     "delta": "budget.delta",
     "dataset_id": "data.dataset_id",
     "budget": "budget.epsilon",
+    "budget_alone": "budget.epsilon_alone",
     "rule": "budget.rule",
 }
 
@@ -74,10 +75,11 @@ def _making(settings: SiteSettings) -> str:
     terms = settings.terms
     if not terms.simulated:
         return "fedpriv-client init"
+    second = "" if terms.budget_alone is None else " --epsilon-alone BUDGET"
     return (
         f"fedpriv ledger init {settings.ledger} --size {terms.declared_size} --unit {terms.unit}"
         f" --max-records-per-unit {terms.max_records_per_unit}"
-        f" --delta {terms.delta:g} --epsilon BUDGET --simulated"
+        f" --delta {terms.delta:g} --epsilon BUDGET{second} --simulated"
     )
 
 
@@ -102,7 +104,9 @@ def check_terms(stated: Terms, ledger: Ledger) -> None:
             )
         if now != fixed:
             raise ConfigError(
-                f"was fixed as {fixed!r} when the ledger was made",
+                "is not of this ledger, which was made without one"
+                if fixed is None
+                else f"was fixed as {fixed!r} when the ledger was made",
                 file=ledger.path,
                 key=names.get(key, key),
                 value=now,

@@ -15,6 +15,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy import usual
 
 if TYPE_CHECKING:
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.privacy.ledger.rules import Rule
 
 app = typer.Typer(no_args_is_help=True, help="A site's ledger: its budget, kept by itself.")
@@ -31,6 +32,13 @@ def init(
     path: LedgerPath,
     size: Annotated[int, typer.Option(help="Units in the population, as you state it.", min=1)],
     epsilon: Annotated[float, typer.Option(help="ε that its people have for life.")],
+    epsilon_alone: Annotated[
+        float | None,
+        typer.Option(
+            help="ε for life if every other site in a secure sum and the server work together;"
+            " without it, this ledger pays for no secure sum."
+        ),
+    ] = None,
     delta: Annotated[float, typer.Option(help="δ of the claim, below 1 / size.")] = usual.DELTA,
     unit: Annotated[str, typer.Option(help="record, or the id column of a person.")] = usual.UNIT,
     max_records_per_unit: Annotated[
@@ -70,21 +78,32 @@ def init(
         delta=delta,
         budget=epsilon,
         simulated=simulated,
-        rule=_rule(rule, given, epsilon, delta),
+        rule=_rule(rule, given, epsilon, delta, epsilon_alone),
+        budget_alone=epsilon_alone,
     )
     with Ledger.create(path, terms, witness) as ledger:
         print(
             f"Made {path} for population {terms.dataset_id}, {size} units by {unit!r}:"
-            f" ε = {epsilon:g} at δ = {delta:g} for life, rule {rule!r}.\n"
+            f" ε = {epsilon:g}{_and_alone(epsilon_alone)} at δ = {delta:g} for life, rule"
+            f" {rule!r}.\n"
             f"Head {ledger.head.hash} at row 1."
         )
 
 
-def _rule(name: str, given: dict[str, Any], epsilon: float, delta: float) -> Rule:
+def _and_alone(epsilon: float | None) -> str:
+    """The second budget, after the first."""
+    from fedpriv.privacy.ledger.claims import ALONE
+
+    return "" if epsilon is None else f", and {epsilon:g} {ALONE},"
+
+
+def _rule(
+    name: str, given: dict[str, Any], epsilon: float, delta: float, alone: float | None
+) -> Rule:
     from fedpriv.privacy.ledger.rules import new_rule
 
     try:
-        return new_rule(name, given, epsilon, delta)
+        return new_rule(name, given, epsilon, delta, alone)
     except ConfigError as error:
         option = f"--{str(error.key).replace('_', '-')}"
         raise ConfigError(error.problem, key=option, value=error.value, fix=error.fix) from None
@@ -120,7 +139,8 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         f"population {figures['dataset_id']}, {figures['declared_size']} units by"
         f" {figures['unit']!r}, at most {figures['max_records_per_unit']} records each\n"
         f"rule {rule['name']!r}{f' ({terms})' if terms else ''}, budget ε ="
-        f" {figures['budget']:g} at δ = {figures['delta']:g} for life"
+        f" {figures['budget']:g}{_and_alone(figures['budget_alone'])} at δ ="
+        f" {figures['delta']:g} for life"
         f"{', simulated' if figures['simulated'] else ''}"
         f"{'' if figures['private'] else ', NOT PRIVATE'}",
         highlight=False,
@@ -138,20 +158,37 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         ("epsilon_committed", "committed (the claim)"),
         ("epsilon_allocated", "allocated"),
         ("epsilon_spent", "spent"),
+        ("epsilon_alone_committed", "alone, committed (the second claim)"),
+        ("epsilon_alone_allocated", "alone, allocated"),
+        ("epsilon_alone_spent", "alone, spent"),
     ):
+        if figures[key] is None:
+            continue
         table.add_row(f"{figures[key]:.4f}", label, means[key])
     console.print(table)
     if figures["plans"]:
-        plans = Table("job", "method", "rate", "noise", "slots", "reserved", "released", "")
+        shared = any(plan["max_colluding"] is not None for plan in figures["plans"])
+        sharing = ("may collude",) if shared else ()
+        plans = Table(
+            *("job", "method", "rate", "noise", *sharing, "slots", "reserved", "released", "")
+        )
         for plan in figures["plans"]:
             plans.add_row(
                 plan["job"],
                 plan["method"],
                 f"{plan['sample_rate']:g}",
                 f"{plan['noise_multiplier']:g}",
+                *([_sharing(plan)] if shared else []),
                 *(str(plan[key]) for key in ("steps", "reserved", "released", "closed")),
             )
         console.print(plans)
+
+
+def _sharing(plan: dict[str, Any]) -> str:
+    """How many may collude in a secure sum, and into how many parts its noise is divided."""
+    if plan["max_colluding"] is None:
+        return "–"
+    return f"{plan['max_colluding']}, noise in {plan['shares']}"
 
 
 def _short(value: object) -> str:
@@ -196,9 +233,10 @@ def close(
     from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
-        before = ledger.epsilon_allocated
-        after = ledger.close_job(job)
-    print(f"Closed {job}. ε allocated {before:.4f} → {after:.4f}.")
+        before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated
+        after, alone = ledger.close_job(job), ledger.epsilon_alone_allocated
+    second = "" if alone is None else f"; alone, {alone_before:.4f} → {alone:.4f}"
+    print(f"Closed {job}. ε allocated {before:.4f} → {after:.4f}{second}.")
 
 
 @app.command()
@@ -220,6 +258,13 @@ def export(
         print(f"Wrote {document['head']['rows']} rows to {out}.")
 
 
+def _allocated(ledger: Ledger) -> str:
+    """What is allocated of the budget, or of both."""
+    alone, terms = ledger.epsilon_alone_allocated, ledger.terms
+    second = "" if alone is None else f"; alone, {alone:.4f} of {terms.budget_alone:g}"
+    return f"ε allocated {ledger.epsilon_allocated:.4f} of {terms.budget:g}{second}"
+
+
 @app.command()
 def grow(
     path: LedgerPath,
@@ -235,10 +280,10 @@ def grow(
     with Ledger.open(path, witness) as ledger:
         before = ledger.terms
         ledger.grow(size, before.delta if delta is None else delta)
-        after, allocated = ledger.terms, ledger.epsilon_allocated
+        after, allocated = ledger.terms, _allocated(ledger)
     print(
         f"{path}: {before.declared_size} → {after.declared_size} units, δ {before.delta:g} →"
-        f" {after.delta:g}; ε allocated {allocated:.4f} of {after.budget:g}.\n"
+        f" {after.delta:g}; {allocated}.\n"
         "State the same in the site's file, or in the federation file of a simulation."
     )
 
@@ -281,7 +326,7 @@ def recover(
     with Ledger.recover(path, witness) as ledger:
         print(
             "Every open job is closed and spent in full, and so is what the witness had seen taken."
-            f"\nε allocated {ledger.epsilon_allocated:.4f} of {ledger.terms.budget:g}."
+            f"\n{_allocated(ledger)}."
         )
 
 

@@ -25,6 +25,7 @@ from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.config.trust import check_trust, usual_max_colluding
 from fedpriv.privacy import usual
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -242,6 +243,33 @@ class PrivacySection(Section):
         "default",
         description="With strict, each record is computed alone and sums are whole numbers, so"
         " that how computers round is no longer among the assumptions; slower.",
+    )
+    trust: Literal["local", "secure-sum"] = Field(
+        "local",
+        description="Who adds the noise. With local, every site all that its claim needs. With"
+        " secure-sum, the server learns only the sum of a round, and each site adds a share; the"
+        " claim then assumes that at most `max_colluding` sites work with the server, and every"
+        " site enforces a second one that assumes nothing ([secure sum](secure-sum.md)).",
+    )
+    max_colluding: int | None = Field(
+        None,
+        ge=0,
+        le=usual.MAX_MEMBERS,
+        description="With secure-sum: how many of the sites in a sum may work with the server, or"
+        " forget their noise, without the claim being lost. More cost noise. Without it, 1 of up to"
+        " four sites, and of n sites (n − 1) / 2, rounded down.",
+    )
+    spare_slots: int = Field(
+        0,
+        ge=0,
+        le=MAX_JOB_STEPS,
+        description="With secure-sum: steps beside those of the rounds, paid for with them, with"
+        " which a job goes on after a step that could not be completed.",
+    )
+    roster: Path | None = Field(
+        None,
+        description="With secure-sum over the network: the coordinator's copy of the roster, the"
+        " names and keys of the sites.",
     )
 
 
@@ -504,6 +532,12 @@ class SiteSection(Section):
     epsilon: float | None = Field(
         None, gt=0, description="ε that this job may cost the site's people at most."
     )
+    epsilon_alone: float | None = Field(
+        None,
+        gt=0,
+        description="The same if every other site in the secure sum worked with the server. Without"
+        " it, whatever the job costs then.",
+    )
     ledger: Path | None = Field(
         None,
         description="A ledger that outlives the run, made by fedpriv ledger init. Without it, the"
@@ -543,9 +577,17 @@ class JobConfig(Section):
 
     @property
     def slots(self) -> int:
-        """Private steps of each site in the whole job, those of looks among them."""
+        """Private steps of each site in the whole job, spare ones and those of looks among them."""
         looks = self.evaluation.sites
-        return self.steps + (0 if looks is None else looks.steps)
+        return self.steps + self.privacy.spare_slots + (0 if looks is None else looks.steps)
+
+    @property
+    def max_colluding(self) -> int | None:
+        """How many sites of a secure sum may collude; None where each adds noise by itself."""
+        if self.privacy.trust == "local":
+            return None
+        stated = self.privacy.max_colluding
+        return usual_max_colluding(len(self.sites)) if stated is None else stated
 
     def files(self) -> dict[str, Path]:
         """The files and folders of records, by key; what the hub holds is none of them."""
@@ -579,6 +621,7 @@ class JobConfig(Section):
         self._has_a_choice()
         self._has_looks()
         self._fits_the_engine()
+        check_trust(self)
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
                 raise ValueError(
@@ -596,9 +639,11 @@ class JobConfig(Section):
                 f"job.sync: {self.job.rounds} × {steps} steps are more than {MAX_JOB_STEPS}"
             )
         if self.slots > MAX_JOB_STEPS:
+            key, added = "evaluation.sites.looks", "those of all looks"
+            if self.evaluation.sites is None:
+                key, added = "privacy.spare_slots", "the spare ones"
             raise ValueError(
-                f"evaluation.sites.looks: with those of all looks, {self.slots} steps are more"
-                f" than {MAX_JOB_STEPS}"
+                f"{key}: with {added}, {self.slots} steps are more than {MAX_JOB_STEPS}"
             )
         if steps == 1 and where == "site":
             raise ValueError(

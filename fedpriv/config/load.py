@@ -53,7 +53,9 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
         ConfigError: names the file, the key, the value and what to do.
     """
     file, folder = _load(SiteFile, path, overrides), path.resolve().parent
-    server, witness = file.server, file.budget.witness
+    server, witness, secure_sum = file.server, file.budget.witness, file.secure_sum
+    if secure_sum is not None:
+        secure_sum = secure_sum.model_copy(update={"roster": folder / secure_sum.roster})
     return file.model_copy(
         update={
             "site": file.site.model_copy(update={"state_dir": folder / file.site.state_dir}),
@@ -77,6 +79,7 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
             "allow": file.allow.model_copy(
                 update={"model": _model(path, "allow.model", file.allow.model)}
             ),
+            "secure_sum": secure_sum,
         }
     )
 
@@ -254,6 +257,9 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
         made_up = made_up.model_copy(update={"generator": _generator(path, made_up.generator)})
     if server is not None:
         server = server.model_copy(update={"pki": folder / server.pki})
+    privacy = job.privacy
+    if privacy.roster is not None:
+        privacy = privacy.model_copy(update={"roster": folder / privacy.roster})
     model = job.model.model_copy(update={"name": _model(path, "model.name", job.model.name)})
     return job.model_copy(
         update={
@@ -263,6 +269,7 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
             "synthetic": made_up,
             "model": model,
             "server": server,
+            "privacy": privacy,
         }
     )
 

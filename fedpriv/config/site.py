@@ -119,6 +119,14 @@ class BudgetSection(Section):
     delta: float = Field(
         usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size."
     )
+    epsilon_alone: float | None = Field(
+        None,
+        gt=0,
+        description="ε that all jobs together may cost, for life, if every other site in a secure"
+        " sum and the server work together: what then protects the records is the site's own share"
+        " of the noise. At least `epsilon`. Without it, the site takes part in no secure sum, and"
+        " it can't be added to a ledger later.",
+    )
     per_job: float = Field(gt=0, description="ε that one job, taken by itself, may cost at most.")
     order: int | None = Field(
         None,
@@ -154,7 +162,7 @@ class BudgetSection(Section):
 
         options = {key: getattr(self, key) for keys in OPTIONS.values() for key in keys}
         given = {key: value for key, value in options.items() if value is not None}
-        return new_rule(self.rule, given, self.epsilon, self.delta)
+        return new_rule(self.rule, given, self.epsilon, self.delta, self.epsilon_alone)
 
 
 class AllowSection(Section):
@@ -206,6 +214,23 @@ class AllowSection(Section):
         description="Whether a job may look at the held-out records, through noise and paid from"
         " the same budget, to say how good its model is on them.",
     )
+    max_colluding_at_least: int = Field(
+        1,
+        ge=0,
+        le=usual.MAX_MEMBERS,
+        description="The least that a secure sum has to assume of how many sites in it may work"
+        " with the server. A roster's entry whose fingerprint nobody compared counts as one.",
+    )
+
+
+class SecureSumSection(Section):
+    """The sites with which this one may add up, so that a server learns only the sum."""
+
+    roster: Path = Field(description="File with the names and public keys of the sites.")
+    digest: Digest = Field(
+        description="Digest of that roster, after the administrators of the sites have compared"
+        " the keys' fingerprints with each other, not with the coordinator."
+    )
 
 
 class SiteFile(Section):
@@ -218,6 +243,7 @@ class SiteFile(Section):
     allow: AllowSection
     personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()
+    secure_sum: SecureSumSection | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
@@ -255,6 +281,7 @@ class SiteFile(Section):
                 f"budget.per_job: {budget.per_job:g} is more than there is for life,"
                 f" {budget.epsilon:g}"
             )
+        self._has_a_second_budget()
         try:
             budget.new_rule()
         except ConfigError as error:
@@ -262,6 +289,27 @@ class SiteFile(Section):
         except FedprivError as error:
             raise ValueError(f"budget.rule: {error}") from None
         return self
+
+    def _has_a_second_budget(self) -> None:
+        """A secure sum is paid twice; a ledger may have the budget for it before there is one."""
+        budget, alone = self.budget, self.budget.epsilon_alone
+        if alone is None:
+            if self.secure_sum is not None:
+                raise ValueError(
+                    "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may"
+                    " cost if every other site in the sum and the server work together"
+                )
+            return
+        if alone < budget.epsilon:
+            raise ValueError(
+                f"budget.epsilon_alone: {alone:g} is less than budget.epsilon,"
+                f" {budget.epsilon:g}; with nobody to trust, nothing costs less"
+            )
+        if budget.rule == "envelope":
+            raise ValueError(
+                "budget.epsilon_alone: the rule 'envelope' fixes one level of noise, which says"
+                " nothing about a share of it; use another rule, or leave it out"
+            )
 
 
 def is_loopback(address: str) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from fedpriv.config import load_site
-from fedpriv.errors import LedgerCorruptError, LedgerError
+from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, SumRule
 from fedpriv_client.init import init_site
-from fedpriv_client.settings import ledger_path, ledgers, site_settings
+from fedpriv_client.settings import ledger_path, ledgers, settings_of, site_settings
+from fedpriv_client.site_ledger import open_ledger
 
 
 @pytest.fixture
@@ -103,3 +104,33 @@ def test_terms_that_make_no_ledger_leave_nothing(file: Path) -> None:
     with pytest.raises(LedgerError, match="higher order"):
         init(file, "budget.order=2")
     assert not load_site(file).site.state_dir.exists()
+
+
+def test_a_ledger_has_a_second_budget_if_the_file_states_one(file: Path) -> None:
+    for overrides, alone in ((["budget.epsilon_alone=25"], 25.0), ([], None)):
+        name = init(file, *overrides, another=True)
+        with Ledger.open(ledger_path(load_site(file), name), reading=True) as ledger:
+            assert ledger.terms.budget_alone == alone
+        settings = settings_of(load_site(file, overrides), name)
+        open_ledger(settings).close()
+
+
+@pytest.mark.parametrize(
+    ("made", "stated", "words"),
+    [
+        ("25", "24", "was fixed as 25.0 when the ledger was made"),
+        ("25", None, "was fixed as 25.0 when the ledger was made"),
+        (None, "25", "which was made without one"),
+    ],
+)
+def test_a_second_budget_can_be_neither_changed_nor_added(
+    file: Path, made: str | None, stated: str | None, words: str
+) -> None:
+    def told(alone: str | None) -> list[str]:
+        return [] if alone is None else [f"budget.epsilon_alone={alone}", "budget.order=4"]
+
+    name = init(file, *told(made), "budget.order=4")
+    settings = settings_of(load_site(file, [*told(stated), "budget.order=4"]), name)
+    with pytest.raises(ConfigError, match=words) as caught:
+        open_ledger(settings)
+    assert caught.value.key == "budget.epsilon_alone"

@@ -309,3 +309,79 @@ def test_what_is_left_out_is_what_a_federation_file_leaves_out(tmp_path: Path) -
 
 def test_every_rule_has_its_word() -> None:
     assert set(get_args(RuleName)) == set(RULES)
+
+
+ALONE = ("--epsilon-alone", "30")
+SHARED = replace(PLAN, max_colluding=2, shares=3)
+
+
+def test_a_second_budget_is_fixed_and_shown(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = ledger("init", path, *TERMS, *ALONE).stdout
+    assert "ε = 10, and 30 if all other sites of a secure sum worked with the server," in said
+    with Ledger.open(path) as opened:
+        terms = opened.terms
+        assert terms.rule == RdpRule(RdpRule.best(10, 1e-5).order, RdpRule.best(30, 1e-5).order)
+        opened.commit(SHARED)
+        opened.commit(replace(PLAN, job="local"))
+        opened.reserve("job-1", 0, DIGEST)
+    found = json.loads(ledger("show", path, "--json").stdout)
+    assert found["budget_alone"] == found["epsilon_alone_committed"] == 30
+    assert found["epsilon_spent"] < found["epsilon_alone_spent"] < found["epsilon_alone_allocated"]
+    words = " ".join(ledger("show", path).stdout.replace("│", " ").split())
+    for part in ("the second claim", "alone, allocated", "may collude", "2, noise in 3", "order 3"):
+        assert part in words
+    out = tmp_path / "export.json"
+    ledger("export", path, "--out", out)
+    verified = json.loads(ledger("verify", out, "--json").stdout)
+    for key in ("epsilon_alone_spent", "epsilon_alone_allocated", "epsilon_alone_committed"):
+        assert verified[key] == found[key]
+    closed = ledger("close", path, "job-1").stdout
+    assert f"; alone, {found['epsilon_alone_allocated']:.4f} → " in closed
+    grown = ledger("grow", path, "--size", "300").stdout
+    assert "of 10; alone, " in grown and " of 30." in grown
+
+
+def test_without_a_second_budget_nothing_is_said_of_it(path: Path) -> None:
+    used(path)
+    found = json.loads(ledger("show", path, "--json").stdout)
+    assert found["budget_alone"] is found["epsilon_alone_committed"] is None
+    assert "order_alone" not in found["rule"]
+    for said in (ledger("show", path).stdout, ledger("close", path, "job-1").stdout):
+        assert "alone" not in said and "collude" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--epsilon-alone", "9"), "at least the budget 10"),
+        (("--epsilon-alone", "nan"), "at least the budget 10"),
+        (("--epsilon-alone", "inf"), "finite"),
+        (
+            (*ALONE, "--rule", "envelope", "--slots", "5", "--sample-rate", ".1",
+             "--noise-multiplier", "1.5"),
+            "under the rule 'envelope'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_second_budget_that_promises_nothing_makes_no_ledger(
+    path: Path, options: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(LedgerError, match=words):
+        ledger("init", path, *TERMS, *options)
+    assert not path.exists()
+
+
+def test_recover_counts_both_claims(path: Path, tmp_path: Path) -> None:
+    witness, backup = tmp_path / "witness.json", tmp_path / "backup.db"
+    ledger("init", path, *TERMS, *ALONE, "--witness", witness)
+    shutil.copy(path, backup)
+    with Ledger.open(path, witness) as opened:
+        opened.commit(SHARED)
+        alone = opened.epsilon_alone_allocated
+    shutil.copy(backup, path)
+    said = ledger("recover", path, "--witness", witness).stdout
+    assert f"; alone, {alone:.4f} of 30." in said
+    assert json.loads(ledger("show", path, "--json").stdout)["epsilon_alone_spent"] == alone

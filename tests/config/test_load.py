@@ -9,6 +9,7 @@ from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config import load_job
 from fedpriv.config.job import seconds
 from fedpriv.config.load import EMBEDDED, digest
+from fedpriv.config.trust import check_trust
 from fedpriv.errors import ConfigError
 
 
@@ -209,3 +210,88 @@ def test_durations(text: str, value: float) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="such as 10m"):
         seconds(text)
+
+
+SECURE = "privacy.trust=secure-sum"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (["privacy.max_colluding=0"], "privacy.max_colluding", "belongs to trust"),
+        (["privacy.spare_slots=1"], "privacy.spare_slots", "belongs to trust"),
+        (["privacy.roster=roster.json"], "privacy.roster", "belongs to trust"),
+        (["sites.surgery.epsilon_alone=9"], "sites.0.epsilon_alone", "the same as epsilon"),
+        (["privacy.trust=everybody"], "privacy.trust", "'local' or 'secure-sum'"),
+        ([SECURE, "privacy.max_colluding=-1"], "privacy.max_colluding", "greater than or equal"),
+        ([SECURE, "privacy.max_colluding=1.5"], "privacy.max_colluding", "integer"),
+        ([SECURE, "privacy.max_colluding=4"], "privacy.max_colluding", "4 of 4 sites"),
+        ([SECURE, "privacy.spare_slots=-1"], "privacy.spare_slots", "greater than or equal"),
+        ([SECURE, "privacy.spare_slots=100000"], "privacy.spare_slots", "more than 100000"),
+        ([SECURE, "privacy.roster=roster.json"], "privacy.roster", "is for engine 'network'"),
+        ([SECURE, "sites.surgery.epsilon_alone=0"], "sites.0.epsilon_alone", "greater than 0"),
+        ([SECURE, "job.sync=2"], "job.sync", "a share of the noise is too little"),
+        ([SECURE, "job.sync=2", "denoise.where=site"], "job.sync", "too little"),
+        ([SECURE, "job.wire=int8"], "job.wire", "masks cancel only"),
+        ([SECURE, "job.wire=bf16"], "job.wire", "masks cancel only"),
+    ],
+)
+def test_what_a_secure_sum_cannot_have_is_refused(
+    overrides: list[str], key: str, words: str
+) -> None:
+    error = error_of(*overrides)
+    assert error.key == key
+    assert words in str(error)
+
+
+def one_file(folder: Path, sites: int, rest: str, engine: str = "network") -> Path:
+    file = folder / "f.toml"
+    file.write_text(
+        f'[job]\nrounds = 3\nengine = "{engine}"\n[evaluation]\ndata = "e.jsonl"\n{rest}\n'
+        + '[server]\naddress = "h:1"\n'
+        + "".join(f'[[sites]]\nname = "s{number}"\n' for number in range(sites))
+    )
+    return file
+
+
+def test_a_secure_sum_needs_several_sites_and_over_the_network_a_roster(tmp_path: Path) -> None:
+    secure = '[privacy]\ntrust = "secure-sum"\n'
+    error = error_of(file=one_file(tmp_path, 1, secure + 'roster = "r.json"'))
+    assert (error.key, "there is one site" in str(error)) == ("privacy.trust", True)
+    error = error_of(file=one_file(tmp_path, 2, secure))
+    assert (error.key, "is missing" in str(error)) == ("privacy.roster", True)
+    job = load_job(one_file(tmp_path, 2, secure + 'roster = "r.json"'))
+    assert job.privacy.roster == tmp_path / "r.json"
+    looks = "[evaluation.sites]\nlooks = 1\n"
+    error = error_of(file=one_file(tmp_path, 2, looks + secure + 'roster = "r.json"'))
+    assert (error.key, "noise of its own" in str(error)) == ("evaluation.sites", True)
+
+
+def test_a_site_that_denoises_is_refused_for_a_reason(tmp_path: Path) -> None:
+    """Without local steps it is refused for them; the check stands on its own feet all the same."""
+    job = load_job(None, ["job.sync=2", "denoise.where=site"])
+    job = job.model_copy(
+        update={
+            "job": job.job.model_copy(update={"sync": 1}),
+            "privacy": job.privacy.model_copy(update={"trust": "secure-sum"}),
+        }
+    )
+    with pytest.raises(ValueError, match=r"denoise\.where: 'site' looks at a site's own"):
+        check_trust(job)
+
+
+@pytest.mark.parametrize(
+    ("sites", "usual"), [(2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (7, 3), (10, 4), (50, 24)]
+)
+def test_how_many_may_collude_where_nobody_says(tmp_path: Path, sites: int, usual: int) -> None:
+    secure = '[privacy]\nroster = "r.json"\ntrust = "secure-sum"\n'
+    job = load_job(one_file(tmp_path, sites, secure))
+    assert (job.privacy.max_colluding, job.max_colluding) == (None, usual)
+    assert load_job(one_file(tmp_path, sites, secure + "max_colluding = 0")).max_colluding == 0
+    assert load_job(one_file(tmp_path, sites, "")).max_colluding is None
+
+
+def test_spare_slots_are_slots_and_no_rounds() -> None:
+    job = load_job(None, [SECURE, "privacy.spare_slots=7", "job.rounds=20"])
+    assert (job.steps, job.slots, job.max_colluding) == (20, 27, 1)
+    assert load_job().privacy.trust == "local"

@@ -176,3 +176,48 @@ def test_a_site_is_not_changed_once_it_is_read(file: Path) -> None:
     site: SiteFile = load_site(file)
     with pytest.raises(ValueError, match="frozen"):
         site.allow.max_steps = 10**6  # type: ignore[misc]
+
+
+ALONE = "budget.epsilon_alone=20"
+ROSTER = ("secure_sum.roster=roster.json", f"secure_sum.digest='sha256:{'b' * 64}'")
+
+
+def test_a_secure_sum_is_paid_twice(file: Path) -> None:
+    site = load_site(file, [ALONE, *ROSTER])
+    assert site.secure_sum is not None
+    assert site.secure_sum.roster == file.parent / "roster.json"
+    assert site.secure_sum.digest == "sha256:" + "b" * 64
+    assert (site.budget.epsilon_alone, site.allow.max_colluding_at_least) == (20.0, 1)
+    before = load_site(file, [ALONE])  # the ledger is made before there is a roster
+    assert before.secure_sum is None
+    assert isinstance(site.budget.new_rule(), RdpRule)
+    assert site.budget.new_rule() == RdpRule(
+        RdpRule.best(10.0, 1e-5).order, RdpRule.best(20.0, 1e-5).order
+    )
+    assert load_site(file).budget.new_rule() == RdpRule.best(10.0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (ROSTER, "budget.epsilon_alone", "is missing; secure_sum needs"),
+        ((ALONE, ROSTER[0]), "secure_sum.digest", "is missing"),
+        ((ALONE, ROSTER[1]), "secure_sum.roster", "is missing"),
+        ((ALONE, ROSTER[0], "secure_sum.digest=abc"), "secure_sum.digest", "pattern"),
+        (("budget.epsilon_alone=9.9",), "budget.epsilon_alone", "less than budget.epsilon, 10"),
+        (("budget.epsilon_alone=0",), "budget.epsilon_alone", "greater than 0"),
+        (("budget.epsilon_alone=inf",), "budget.epsilon_alone", "finite"),
+        (("allow.max_colluding_at_least=-1",), "allow.max_colluding_at_least", "greater than or"),
+        (
+            (ALONE, "budget.rule=envelope", "budget.slots=5", "budget.sample_rate=0.1",
+             "budget.noise_multiplier=1.5"),
+            "budget.epsilon_alone",
+            "one level of noise",
+        ),
+    ],
+)  # fmt: skip
+def test_a_second_budget_that_promises_nothing_is_refused(
+    file: Path, overrides: tuple[str, ...], key: str, words: str
+) -> None:
+    error = error_of(file, *overrides)
+    assert (error.key, words in str(error)) == (key, True), error
