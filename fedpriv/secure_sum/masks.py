@@ -22,7 +22,7 @@ from fedpriv.errors import SetError
 from fedpriv.secure_sum.members import Bits, MemberSet
 from fedpriv.secure_sum.ready import Ephemeral
 
-BLOCK = 1 << 20  # values
+BLOCK = 1 << 16  # values: their stream stays in the cache
 DTYPES: dict[Bits, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<u4")}
 Share = npt.NDArray[np.int64]
 Masked = np.ndarray[tuple[int], np.dtype[Any]]  # of uint16 or uint32, little-endian

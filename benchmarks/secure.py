@@ -1,0 +1,118 @@
+"""What a secure sum adds to a round: seconds, bytes and memory.
+
+    python benchmarks/secure.py --json secure.json
+
+**masks**: what one site of n does once a set has come: it makes its own entry, checks the set, and
+masks a share of P values. Beside it, in turn, the floor: the bare keystream of the n − 1 streams,
+and as many bytes copied. Memory is the peak of what is allocated besides the share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from interleaved import interleaved, median, ratio
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.secure_sum.masks import BLOCK, DTYPES, Masked, mask
+from fedpriv.secure_sum.members import Bits, MemberSet
+from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
+from fedpriv.secure_sum.roster import Roster, RosterEntry
+
+SITES = (4, 8, 50)
+BITS: Bits = 16
+SLOT = SlotId(proposal="sha256:" + "a" * 64, slot=0, request="sha256:" + "b" * 64)
+
+
+def mask_cases(size: int, sites: int) -> dict[str, Callable[[], Any]]:
+    """One site's work on `size` values in a set of `sites`, and its floor."""
+    names = [f"site-{index:03d}" for index in range(sites)]
+    keys = {name: Ed25519PrivateKey.generate() for name in names}
+    roster = Roster.of(
+        RosterEntry(name=name, public_key=key.public_key().public_bytes_raw().hex())
+        for name, key in keys.items()
+    )
+    others = [sign_member(keys[name], SLOT, name, Ephemeral()) for name in names[1:]]
+    share = np.random.default_rng(0).integers(-2000, 2000, size)
+    itemsize = DTYPES[BITS].itemsize
+    zeros, buffer = bytes(BLOCK * itemsize), bytearray(BLOCK * itemsize + 16)
+    there, here = np.ones(size, DTYPES[BITS]), np.ones(size, DTYPES[BITS])
+
+    def masks() -> Masked:
+        ephemeral = Ephemeral()  # good for one share, so it is part of the work
+        own = sign_member(keys[names[0]], SLOT, names[0], ephemeral)
+        members = MemberSet(slot_id=SLOT, members=(own, *others), bits=BITS)
+        members.check(roster, own)
+        return mask(share, names[0], ephemeral, members)
+
+    def keystream() -> None:
+        for _ in others:
+            stream = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor()
+            for start in range(0, size, BLOCK):
+                count = min(BLOCK, size - start) * itemsize
+                stream.update_into(memoryview(zeros)[:count], buffer)
+
+    def memcpy() -> None:
+        for _ in others:
+            np.copyto(there, here)
+
+    return {"masks": masks, "keystream": keystream, "memcpy": memcpy}
+
+
+def measure_masks(size: int, sites: int, repeats: int) -> dict[str, Any]:
+    """Median seconds of each case, what the masks take over the keystream, bytes, and memory."""
+    cases = mask_cases(size, sites)
+    turns = interleaved(cases, repeats)
+    tracemalloc.start()
+    sent = cases["masks"]().nbytes
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {
+        "values": size,
+        "sites": sites,
+        "bits": BITS,
+        **{name: median(turns, name) for name in cases},
+        "ratio": ratio(turns, "masks", "keystream"),
+        "bytes": sent,
+        "peak_bytes": peak,
+    }
+
+
+def show_masks(rows: list[dict[str, Any]]) -> None:
+    table = Table("values", "sites", "masks s", "keystream s", "memcpy s", "ratio", "MB", "peak MB")
+    for row in rows:
+        table.add_row(
+            f"{row['values']:,}",
+            str(row["sites"]),
+            *(f"{row[name]:.3f}" for name in ("masks", "keystream", "memcpy")),
+            f"{row['ratio']:.2f}",
+            f"{row['bytes'] / 1e6:.1f}",
+            f"{row['peak_bytes'] / 1e6:.1f}",
+        )
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    size, repeats = (10**6, 3) if arguments.quick else (25 * 10**6, arguments.repeats)
+    found = {"masks": [measure_masks(size, sites, repeats) for sites in SITES]}
+    show_masks(found["masks"])
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
