@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from fedpriv.data.population import Population
 from fedpriv.data.store import SomeUnits
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Reservation
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.csprng import RandomSource
-from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.execution import PlanExecution, SumOver
+from fedpriv.privacy.mechanism.held_sum import HeldSum
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.training.method import UnitSum
 from fedpriv.training.released import GradientSum
 from fedpriv.training.worker import Worker
 
+R = TypeVar("R")
 STEP_FAILED = "Steps fail, and release noise only"
 
 
@@ -40,17 +44,52 @@ def private_step(
         `PlanExecution`. A failure of the whole batch is retried inside `clipped_sum` with the same
         sample.
     """
-    plan = execution.plan
+    total = _run(
+        execution.step, execution.plan, method, worker, population, parameters, reservation, csprng
+    )
+    return post_process(GradientSum, total)
 
+
+def held_step(
+    execution: PlanExecution,
+    method: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    csprng: RandomSource,
+) -> HeldSum:
+    """The same up to the noise, of a plan whose noise is shared.
+
+    Args:
+        As of `private_step`; `csprng` is of the sample.
+
+    Privacy:
+        Nothing leaves: see `PlanExecution.hold`.
+    """
+    return _run(
+        execution.hold, execution.plan, method, worker, population, parameters, reservation, csprng
+    )
+
+
+def _run(
+    step: Callable[[Reservation, int, SumOver, RandomSource, Callable[[Exception], None]], R],
+    plan: Plan,
+    method: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    csprng: RandomSource,
+) -> R:
     def sum_over(sample: Sequence[int]) -> ClippedSum:
         units = SomeUnits(population.units, sample)  # read when they are computed
         return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
 
-    total = execution.step(
+    return step(
         reservation,
         len(population),
         sum_over,
         csprng,
         lambda error: worker.went_on_after(error, STEP_FAILED),
     )
-    return post_process(GradientSum, total)

@@ -142,6 +142,16 @@ class InsecureRandomness:
         return f"InsecureRandomness({self._label})"
 
 
+def require_secret(csprng: RandomSource, private: bool) -> None:
+    """Refuse words that anyone could repeat, where what is made of them is to be private.
+
+    Raises:
+        AccountingError: privacy may not rest on them.
+    """
+    if private and not csprng.is_secure:
+        raise AccountingError("A private ledger pays for secret randomness only.")
+
+
 def _check_size(n: int) -> None:
     if n < 0:
         raise AccountingError(f"Expected n={n!r} >= 0.")

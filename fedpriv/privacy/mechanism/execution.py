@@ -16,13 +16,18 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
-from fedpriv.privacy.mechanism.csprng import RandomSource
-from fedpriv.privacy.mechanism.grid import deviation, grid_of, sum_step
+from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
+from fedpriv.privacy.mechanism.grid import deviation, grid_of, step_of
+from fedpriv.privacy.mechanism.held_sum import HeldSum, NoisyShare
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
+from fedpriv.privacy.mechanism.noise_share import add_share, plan_shares, shared_grid
 from fedpriv.privacy.mechanism.privatised import Privatised, released
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 
 Values = np.ndarray[Any, np.dtype[np.float32]]
+SumOver = Callable[[Sequence[int]], ClippedSum]
+
+_MOST = 2.0**62  # steps in a sum, so that int64 has room for noise
 
 
 class PlanExecution:
@@ -38,7 +43,7 @@ class PlanExecution:
 
     Raises:
         AccountingError: the noise for so many is more than float64 can hold, or strict numerics
-            have no grid for them.
+            have no grid for them; or it can't be divided into the plan's shares (`SharedGrid`).
 
     Formal guarantees:
         =======================  ============================================================
@@ -50,6 +55,8 @@ class PlanExecution:
         the sum is not the       noise around 0
         plan's, or not finite
         =======================  ============================================================
+        Of a shared plan, which is run by `hold` and `share` in place of `step`, nothing leaves
+        here: what the table says is what the sum of a set holds of this site.
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
@@ -63,8 +70,10 @@ class PlanExecution:
     def __init__(self, plan: Plan, size: int) -> None:
         self.plan, self.size = plan, size
         self.grid = grid_of(plan.numerics, plan.clip_norm, size)
-        self._step = sum_step(plan.clip_norm, size) if self.grid is None else self.grid.step
+        self._step = step_of(plan.numerics, plan.clip_norm, size)
+        self._most = _MOST * (1 if self.grid else self._step)
         self._deviation = deviation(plan.noise_multiplier, plan.clip_norm, self._step)
+        self._shared = shared_grid(plan, size) if plan.is_shared else None
 
     @property
     def event(self) -> Event:
@@ -75,7 +84,7 @@ class PlanExecution:
         self,
         reservation: Reservation,
         population: int,
-        sum_over: Callable[[Sequence[int]], ClippedSum],
+        sum_over: SumOver,
         csprng: RandomSource,
         went_on_after: Callable[[Exception], None],
     ) -> Privatised[Values]:
@@ -89,19 +98,52 @@ class PlanExecution:
             went_on_after: told, within the site, of an error that leaves noise alone.
 
         Raises:
-            AccountingError: the reservation paid for another plan, or for secret randomness only.
+            AccountingError: the reservation paid for another plan, or for secret randomness only;
+                or the noise of the plan is shared.
             SlotError: the reservation has bought a release before.
         """
         self._use(reservation, csprng)
-        sample = poisson_sample(population, self.plan.sample_rate, csprng)
-        try:
-            total = sum_over(sample.tolist())
-            self._check(total)
-        except Exception as error:
-            # No answer at all would tell something of the sample; noise around 0 does not.
-            went_on_after(error)
-            total = ClippedSum(zeros(self.size, self.grid), 0.0, self.grid)
-        return self._noised(total, csprng)
+        return self._noised(self._sum(population, sum_over, csprng, went_on_after), csprng)
+
+    def hold(
+        self,
+        reservation: Reservation,
+        population: int,
+        sum_over: SumOver,
+        csprng: RandomSource,
+        went_on_after: Callable[[Exception], None],
+    ) -> HeldSum:
+        """The first half of a step of a shared plan: sample and sum, as `step`, and no noise yet.
+
+        Raises:
+            AccountingError, SlotError: as of `step`; or the noise of the plan is not shared.
+
+        Privacy:
+            The sum is exact and private: it waits in memory, and only `share` takes it.
+        """
+        self._use(reservation, csprng, shared=True)
+        total = self._sum(population, sum_over, csprng, went_on_after)
+        return HeldSum(self.plan, self._whole(total).astype(np.int64), reservation.private)
+
+    def share(self, held: HeldSum, members: int, csprng: RandomSource) -> NoisyShare:
+        """The second half: noise for a set of so many members, drawn now that it is fixed.
+
+        Args:
+            members: |U|, this site among them.
+
+        Raises:
+            AccountingError: the sum is another plan's, or needs secret randomness; or the set has
+                more members than the plan allows for. The sum can still be shared.
+            SlotError: the sum was shared before.
+
+        Privacy:
+            Not privatised: see `NoisyShare`. Noise is drawn once for a sum.
+        """
+        require_secret(csprng, held.private)
+        if self._shared is None or held.plan != self.plan:
+            raise AccountingError("The sum is held for another plan.")
+        shares = plan_shares(self.plan, members)
+        return NoisyShare(add_share(held.take(), self._shared, shares, csprng), members)
 
     def release(
         self, total: ClippedSum, reservation: Reservation, csprng: RandomSource
@@ -114,16 +156,31 @@ class PlanExecution:
             SlotError: the reservation has bought a release before.
         """
         self._use(reservation, csprng)
-        self._check(total)
-        return self._noised(total, csprng)
+        return self._noised(self._checked(total), csprng)
 
-    def _use(self, reservation: Reservation, csprng: RandomSource) -> None:
-        if reservation.private and not csprng.is_secure:
-            raise AccountingError("A private ledger pays for secret randomness only.")
+    def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> None:
+        require_secret(csprng, reservation.private)
+        if self.plan.is_shared != shared:
+            raise AccountingError("Expected a sum to be held and shared if the plan says so.")
         if reservation.use() != self.plan:
             raise AccountingError("The reservation paid for another plan.")
 
-    def _check(self, total: ClippedSum) -> None:
+    def _sum(
+        self,
+        population: int,
+        sum_over: SumOver,
+        csprng: RandomSource,
+        went_on_after: Callable[[Exception], None],
+    ) -> ClippedSum:
+        sample = poisson_sample(population, self.plan.sample_rate, csprng)
+        try:
+            return self._checked(sum_over(sample.tolist()))
+        except Exception as error:
+            # No answer at all would tell something of the sample; noise around 0 does not.
+            went_on_after(error)
+            return ClippedSum(zeros(self.size, self.grid), 0.0, self.grid)
+
+    def _checked(self, total: ClippedSum) -> ClippedSum:
         if not 0 <= total.sensitivity <= self.plan.clip_norm:
             raise AccountingError(
                 f"Expected sensitivity={total.sensitivity} ≤ clip_norm={self.plan.clip_norm} of"
@@ -133,11 +190,14 @@ class PlanExecution:
             raise AccountingError(f"Expected a sum on {self.grid} of the plan, got {total.grid}.")
         if total.value.shape != (self.size,):
             raise AccountingError(f"Expected a sum of {self.size} values.")
-        if not bool(total.value.isfinite().all()):
-            raise AccountingError("Expected a finite sum.")
+        if not bool((total.value.abs() <= self._most).all()):  # neither is NaN
+            raise AccountingError("Expected a finite sum, below 2^62 steps.")
+        return total
+
+    def _whole(self, total: ClippedSum) -> np.ndarray[Any, Any]:
+        exact = total.value.detach().cpu().numpy()
+        return np.rint(exact / self._step) if total.grid is None else exact
 
     def _noised(self, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
-        exact = total.value.detach().cpu().numpy()
-        whole = np.rint(exact / self._step) if total.grid is None else exact
         noise = rounded_gaussian(self.size, self._deviation, csprng)
-        return released(((whole + noise) * self._step).astype(np.float32))
+        return released(((self._whole(total) + noise) * self._step).astype(np.float32))

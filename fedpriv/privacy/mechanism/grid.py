@@ -93,6 +93,16 @@ def deviation(noise_multiplier: float, clip_norm: float, step: float) -> float:
     return found
 
 
+def step_of(numerics: Numerics, clip_norm: float, size: int) -> float:
+    """γ, of which a plan's sums of `size` coordinates are whole multiples, whatever the numerics.
+
+    Raises:
+        AccountingError: as `Grid`.
+    """
+    grid = grid_of(numerics, clip_norm, size)
+    return sum_step(clip_norm, size) if grid is None else grid.step
+
+
 def grid_of(numerics: Numerics, clip_norm: float, size: int) -> Grid | None:
     """The grid of a plan's sums of `size` coordinates; None in default numerics."""
     return Grid(clip_norm, size) if numerics == "strict" else None

@@ -3,6 +3,7 @@
     released       from records, by a mechanism that was paid for    execution.py, beside this file
     received       a site's reply: its word that it was released     fedpriv_strategies.messages
                    the server's values, which no record here made    fedpriv.training.local_steps
+    aggregated     a sum of shares that was completed                fedpriv_strategies
     restored       such values, read back from a file                fedpriv_server.checkpoint
     public         from public data and public seeds alone           where a job begins
     post_process   from such values and nothing else                 anywhere
@@ -31,6 +32,7 @@ class TrustModel(Flag):
     LOCAL = auto()  # the site's own: it added its noise itself, here
     RECEIVED = auto()  # that of whoever sent it, that each site in it added its noise itself
     RESTORED = auto()  # that of whoever can write the file it was read from
+    AGGREGATE = auto()  # that of the sum of a set of sites of which at most t collude
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -67,6 +69,15 @@ def released(value: T) -> Privatised[T]:
 def received(value: T) -> Privatised[T]:
     """What another party's message carries. For the code that takes it in alone."""
     return _make(value, TrustModel.RECEIVED)
+
+
+def aggregated(value: T) -> Privatised[T]:
+    """The sum of a set of sites, each of which added a share of the noise and hid its part of it.
+
+    For the code that completes such sums alone. What one site sent is not privatised, and neither
+    is a sum that lacks a site's part.
+    """
+    return _make(value, TrustModel.AGGREGATE)
 
 
 def restored(value: T) -> Privatised[T]:

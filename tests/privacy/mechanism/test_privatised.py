@@ -17,6 +17,7 @@ from fedpriv.privacy.mechanism import privatised
 from fedpriv.privacy.mechanism.privatised import (
     Privatised,
     TrustModel,
+    aggregated,
     post_process,
     public,
     received,
@@ -30,6 +31,7 @@ MAKERS = {
     public: TrustModel.PUBLIC,
     released: TrustModel.LOCAL,
     received: TrustModel.RECEIVED,
+    aggregated: TrustModel.AGGREGATE,
     restored: TrustModel.RESTORED,
 }
 # Each maker is honest in one place. `public` is a person's word: another place needs a review.

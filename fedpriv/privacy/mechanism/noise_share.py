@@ -1,0 +1,260 @@
+"""A site's share of the noise of a sum that several sites make together.
+
+    γ   the fine step, of which the site's own sum is a whole number, as without a secure sum
+    Γ   2^a·γ, the coarse step in which a share travels
+    k   max(1, |U| − t): of a set U of sites at most t collude, so the noise is divided among k
+    s   σC/(√k·Γ), the deviation of one share's noise in coarse steps
+
+Each share is rounded by itself, so a sum of shares is not the rounding of a sum. The lemma of
+`rounded_shares` bounds the difference, and `check_added_delta` what that adds to δ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.errors import AccountingError
+from fedpriv.privacy.accounting.rounded_shares import MOST_MEMBERS, log_total_variation
+from fedpriv.privacy.mechanism.grid import deviation, step_of
+from fedpriv.privacy.mechanism.noise import SAMPLER_ERROR, rounded_gaussian
+from fedpriv.privacy.usual import Numerics
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.ledger.plan import Plan
+    from fedpriv.privacy.mechanism.csprng import RandomSource
+
+Whole = np.ndarray[Any, np.dtype[np.int64]]
+
+LEAST_DEVIATION = 4.0  # s, at the most shares that a plan allows
+MOST_ADDED = 2.0**-60  # of δ, by all that a plan releases
+_BLOCK = 2**20  # values that noise is drawn for at a time
+_RARE = math.log(1e12)  # a batch is larger than its bound once in so many sums
+
+
+def shares_of(members: int, max_colluding: int) -> int:
+    """k = max(1, |U| − t): into how many shares the noise of a set is divided.
+
+    At least k members of a set do not collude, or the set has a single share and each member
+    adds all the noise, as without a secure sum.
+    """
+    return max(1, members - max_colluding)
+
+
+def plan_shares(plan: Plan, members: int) -> int:
+    """k for a set of a plan's sites.
+
+    Raises:
+        AccountingError: each site adds all of the plan's noise; or so many sites can't be in a set.
+    """
+    if plan.max_colluding is None:
+        raise AccountingError("Expected a plan whose noise is shared.")
+    most = plan.shares + plan.max_colluding
+    if not 1 <= members <= most:
+        raise AccountingError(f"Expected members={members} in 1 … {most} of the plan.")
+    return shares_of(members, plan.max_colluding)
+
+
+@dataclass(frozen=True)
+class SharedGrid:
+    """The steps in which the sums of a plan are shared, and how much noise a share gets.
+
+    Args:
+        shares: max(1, N − t), the most that the noise is ever divided into.
+        size: P, how many values a sum has.
+
+    Raises:
+        AccountingError: the noise is more than can be drawn; or so little that even in fine steps
+            a share's deviation is below LEAST_DEVIATION; or more than MOST_MEMBERS shares.
+
+    Privacy:
+        Public: a function of the plan and the number of trained parameters.
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+    numerics: Numerics
+    shares: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if type(self.shares) is not int or not 1 <= self.shares <= MOST_MEMBERS or self.size < 1:
+            raise AccountingError(
+                f"Expected shares={self.shares!r} in 1 … {MOST_MEMBERS}, and size={self.size} >= 1."
+            )
+        if self.deviation(self.shares) < LEAST_DEVIATION:
+            raise AccountingError(
+                f"Expected noise_multiplier={self.noise_multiplier:g} of more, to be divided into"
+                f" {self.shares} shares. Propose a smaller epsilon, or the trust model local."
+            )
+
+    @cached_property
+    def fine(self) -> float:
+        """γ."""
+        return step_of(self.numerics, self.clip_norm, self.size)
+
+    @cached_property
+    def shift(self) -> int:
+        """a, the largest for which s is at least LEAST_DEVIATION at the most shares."""
+        return math.frexp(self.deviation(self.shares) / LEAST_DEVIATION)[1] - 1
+
+    @property
+    def step(self) -> float:
+        """Γ = 2^a·γ."""
+        return math.ldexp(self.fine, self.shift)
+
+    def deviation(self, shares: int) -> float:
+        """σC/(√k·γ), of the noise of one of k shares in fine steps, rounded up.
+
+        k times its square is at least (σC/γ)², exactly, so k shares have the noise of one site.
+        """
+        whole = Fraction(self.noise_multiplier) * Fraction(self.clip_norm) / Fraction(self.fine)
+        found = deviation(self.noise_multiplier, self.clip_norm, self.fine) / math.sqrt(shares)
+        while shares * Fraction(found) ** 2 < whole**2:
+            found = math.nextafter(found, math.inf)
+        return found
+
+
+def shared_grid(plan: Plan, size: int) -> SharedGrid:
+    """The grid on which a plan's sums of `size` values are shared.
+
+    Raises:
+        AccountingError: as `SharedGrid`.
+    """
+    return SharedGrid(plan.noise_multiplier, plan.clip_norm, plan.numerics, plan.shares, size)
+
+
+def add_share(total: Whole, grid: SharedGrid, shares: int, csprng: RandomSource) -> Whole:
+    """Turn a sum in fine steps into a share in coarse ones, in place, and return it.
+
+    z = (S + N + 2^(a−1)) >> a, without the offset where a = 0, with N of `rounded_gaussian`.
+
+    Args:
+        total: S, (P,), of at most 2⁶² in size: with noise below 2⁴⁷ and an offset below 2⁴¹
+            nothing overflows.
+        shares: k, for the set that is now fixed.
+
+    Formal guarantees:
+        Floors nest, ⌊⌊r⌋/2^a⌋ = ⌊r/2^a⌋, and N = ⌊Y' + ½⌋ for a real Gaussian Y'. So, but for
+        the sampler's error, z = ⌊x + Y + ½⌋ with x = (S + ½)/2^a (x = S where a = 0) and
+        Y = Y'/2^a: the share is post-processing of x + Y. Two neighbouring sums are at most C/γ
+        apart in fine steps, and so at most C/Γ in x.
+
+    Privacy:
+        One share has noise of σC/√k only: it must not leave unmasked.
+    """
+    spread, offset = grid.deviation(shares), 1 << grid.shift >> 1
+    for start in range(0, total.size, _BLOCK):
+        part = total[start : start + _BLOCK]
+        part += rounded_gaussian(part.size, spread, csprng)
+        part += offset
+        part >>= grid.shift
+    return total
+
+
+def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = False) -> float:
+    """ln of what sharing adds to δ of all that a plan releases.
+
+    (1 + e^ε)·T·P·(distance + k·SAMPLER_ERROR), at the k that makes it largest.
+
+    Args:
+        epsilon: of the plan's claim.
+        alone: for the claim that trusts nobody. One share is post-processing of the Gaussian
+            mechanism with σ/√k, so the lemma has no part in it, and the distance is 0.
+
+    Formal guarantees:
+        Of a set U at least k members do not collude, this site among them; take k such members.
+        Shares of any others are independent of this site's records, so to add them is
+        post-processing: the lemma is needed for n = k alone, at the deviation of k shares, and
+        not at all for k = 1. The noise of the k is √k·σC/√k = σC. For k ≥ 2 the bound grows with
+        k, as (k−1)/k² falls: it is largest at `plan.shares`.
+
+        The members' sums are independent of all noise. Given them, the P coordinates are
+        independent of each other, so their distances add up; a mixture over this site's Poisson
+        sample is no further from its ideal than the furthest part; and T adaptive slots, each
+        close to its ideal given the slots before, add up too. Exchanging the ideal for what runs,
+        once on each of two neighbouring populations, turns δ into δ + (1 + e^ε)·(all of it).
+    """
+    grid = shared_grid(plan, size)
+    shares = 1 if alone else grid.shares
+    coarse = math.ldexp(grid.deviation(shares), -grid.shift)
+    distance = log_total_variation(shares, coarse)
+    return _log_added(plan.steps * size, epsilon, shares, distance)
+
+
+def _log_added(values: int, epsilon: float, shares: int, log_distance: float) -> float:
+    each = np.logaddexp(log_distance, math.log(shares * SAMPLER_ERROR))
+    return float(np.logaddexp(0.0, epsilon) + math.log(values) + each)
+
+
+def added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = False) -> float:
+    """What sharing adds to δ of all that a plan releases: e to `log_added_delta`."""
+    return math.exp(min(log_added_delta(plan, size, epsilon, alone=alone), 700.0))
+
+
+def check_added_delta(
+    plan: Plan, size: int, epsilon: float, delta: float, *, alone: bool = False
+) -> None:
+    """Refuse a plan for which sharing would change δ by more than nobody can write down.
+
+    Raises:
+        AccountingError: `added_delta` is more than MOST_ADDED of δ.
+    """
+    found = log_added_delta(plan, size, epsilon, alone=alone)
+    if not found <= math.log(MOST_ADDED * delta):
+        raise AccountingError(
+            f"Expected shared noise to add at most 2^-60 of delta={delta:g} at"
+            f" epsilon={epsilon:.4g}, not 1e{found / math.log(10):.0f}. Propose a smaller epsilon,"
+            " or fewer steps."
+        )
+
+
+def bits_for(units: float, grid: SharedGrid, members: int) -> int:
+    """16 or 32: in how many bits a sum of shares of any set of at most `members` sites fits.
+
+    2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, but for a chance
+    of 1e-12 (Bernstein's inequality); r² = |U|/k is largest, N − shares + 1 = t + 1, for a set of
+    t + 1 sites; N is what rounding adds.
+
+    Args:
+        units: expected in all batches together, q·Σn_i.
+        members: N.
+
+    Raises:
+        AccountingError: fewer members than shares; or 32 bits are too few.
+
+    Privacy:
+        Public. Sums are taken modulo 2^bits: one that does not fit is wrong, and as private.
+    """
+    if not members >= grid.shares or not 0 <= units < math.inf:
+        raise AccountingError(
+            f"Expected members={members} >= shares={grid.shares} and units={units:g} >= 0."
+        )
+    most = units + _RARE / 3 + math.sqrt((_RARE / 3) ** 2 + 2 * _RARE * units)
+    noise = 9 * math.sqrt(members - grid.shares + 1) * grid.noise_multiplier
+    largest = (most + noise) * grid.clip_norm / grid.step + members
+    for bits in (16, 32):
+        if largest < 2 ** (bits - 1):
+            return bits
+    raise AccountingError(
+        f"Expected sums of at most 32 bits, not of up to {largest:.3g} steps. Propose a lower"
+        " sample_rate, or a smaller epsilon."
+    )
+
+
+def total_deviation(grid: SharedGrid, members: int, max_colluding: int) -> float:
+    """Of the noise in each value of the sum over a set, in the unit of the clip norm.
+
+    The variance is |U|·(σ²C²/k + Γ²/12): that of the shares, and of the rounding of each.
+
+    Args:
+        members: |U|.
+        max_colluding: t.
+    """
+    noise = (grid.noise_multiplier * grid.clip_norm) ** 2 / shares_of(members, max_colluding)
+    return math.sqrt(members * (noise + grid.step**2 / 12))
