@@ -189,6 +189,7 @@ class Site:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
         head = ledger.head
+        epsilon, epsilon_alone = ledger.check_both(plan)
         return Offer(
             site=settings.name,
             dataset_id=ledger.terms.dataset_id,
@@ -196,8 +197,8 @@ class Site:
             held_out_size=None if proposal.evaluation is None else settings.limits.held_out,
             delta=ledger.terms.delta,
             noise_multiplier=plan.noise_multiplier,
-            epsilon=ledger.check(plan),
-            epsilon_alone=ledger.check_alone(plan),
+            epsilon=epsilon,
+            epsilon_alone=epsilon_alone,
             budget=ledger.terms.budget,
             ledger_rows=head.rows,
             ledger_head=head.hash,

@@ -51,8 +51,8 @@ class UploadLimits:
         Or with as many bytes as the message says that its reply may have.
         """
         arrays = [array for record in content.array_records.values() for array in record.values()]
-        stated = content.config_records.get(REPLY, {}).get(BYTES, 0)
-        further = int(stated) if isinstance(stated, int) else 0
+        stated = content.config_records[REPLY][BYTES] if REPLY in content.config_records else 0
+        further = stated if isinstance(stated, int) else 0
         size = SLACK + sum(len(array.data) for array in arrays) + further
         return cls(size, 2 * len(arrays) + -(-further // BLOCK))
 

@@ -258,7 +258,7 @@ class SecureRounds(Rounds):
         for reply in replies:
             offer = nodes[of[reply.metadata.reply_to_message_id]]
             try:
-                self._add(total, offer, reply, number)
+                self._take_share(total, offer, reply, number)
             except ProtocolError as error:
                 raise _VoidError(f"{offer.site}: {error}") from None
         if total.missing:
@@ -273,7 +273,7 @@ class SecureRounds(Rounds):
             raise _VoidError(str(error)) from None
         self._move(number, Aggregate(mean, total.noise_variance, total.units))
 
-    def _add(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
+    def _take_share(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
         """Raises:
         ProtocolError: this share will never come.
         """

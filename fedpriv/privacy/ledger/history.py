@@ -222,8 +222,8 @@ class History:
                 f" {rule.name!r}. Close plans that will not go on, or state a larger delta."
             )
 
-    def allocated_with(self, plan: Plan) -> float:
-        """`epsilon_allocated` with one more plan, which is not taken in.
+    def allocated_with(self, plan: Plan) -> tuple[float, float | None]:
+        """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
 
         Decided at the door only: rows that were accepted once are read back whatever a later
         accountant makes of them.
@@ -241,7 +241,8 @@ class History:
         used = [total + Fraction(amount) for total, amount in zip(self._used, cost, strict=True)]
         if not all(amount <= limit for amount, limit in zip(used, self.limit, strict=True)):
             raise BudgetError(self._refusal(plan))
-        return claims[0].allocated(self._of(0, used))
+        alone = None if self._alone is None else self._alone.allocated(self._of(1, used))
+        return claims[0].allocated(self._of(0, used)), alone
 
     def _refusal(self, plan: Plan) -> str:
         if isinstance(self.terms.rule, PlanRule):

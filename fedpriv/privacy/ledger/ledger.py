@@ -253,7 +253,13 @@ class Ledger:
                 self._chain.check_witness(witness)
 
     def check(self, plan: Plan) -> float:
-        """The ε that would be allocated with `plan`; writes nothing.
+        """The ε that would be allocated with `plan`; as `check_both`."""
+        return self.check_both(plan)[0]
+
+    def check_both(self, plan: Plan) -> tuple[float, float | None]:
+        """The ε that would be allocated with `plan`, with trust and alone; writes nothing.
+
+        The second is None without a budget for it.
 
         Raises:
             BudgetError: it does not fit, or the rule allows no further plan.
@@ -261,7 +267,7 @@ class Ledger:
         with self._chain.lock:
             known = self._history.accounts.get(plan.job)
             if known is not None and known.plan == plan and not known.closed:
-                return self.epsilon_allocated
+                return self.epsilon_allocated, self.epsilon_alone_allocated
             return self._history.allocated_with(plan)
 
     def commit(self, plan: Plan) -> float:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -214,7 +214,7 @@ def check_added_delta(
         )
 
 
-def bits_for(units: float, grid: SharedGrid, members: int) -> int:
+def bits_for(units: float, grid: SharedGrid, members: int) -> Literal[16, 32]:
     """16 or 32: in how many bits a sum of shares of any set of at most `members` sites fits.
 
     2^(bits−1) > B·C/Γ + 9·r·σC/Γ + N: B bounds the units in all batches together, but for a chance
@@ -238,9 +238,10 @@ def bits_for(units: float, grid: SharedGrid, members: int) -> int:
     most = units + _RARE / 3 + math.sqrt((_RARE / 3) ** 2 + 2 * _RARE * units)
     noise = 9 * math.sqrt(members - grid.shares + 1) * grid.noise_multiplier
     largest = (most + noise) * grid.clip_norm / grid.step + members
-    for bits in (16, 32):
-        if largest < 2 ** (bits - 1):
-            return bits
+    if largest < 2**15:
+        return 16
+    if largest < 2**31:
+        return 32
     raise AccountingError(
         f"Expected sums of at most 32 bits, not of up to {largest:.3g} steps. Propose a lower"
         " sample_rate, or a smaller epsilon."
