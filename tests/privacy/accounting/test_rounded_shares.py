@@ -70,9 +70,9 @@ def rounded_sum(total: Fraction, members: int, deviation: Any, reach: int) -> Nu
 
 def distance(places: Places, deviation: float) -> Any:
     """The total variation between the two sums, to ten digits and more."""
-    digits = 15 - int(_log_bound(len(places), deviation) / math.log(10)) if len(places) > 1 else 15
+    digits = 15 - int(_log_bound(len(places), deviation) / math.log(10))
     reach = round(deviation * math.sqrt(2 * digits * math.log(10))) + 2
-    with mpmath.workdps(digits + 10):
+    with mpmath.workdps(digits + 10 + 3 * len(places)):
         s = mpmath.mpf(deviation)
         found = reduce(np.convolve, [share(x - x // 1, s, reach) for x in places])
         total = sum((x - x // 1 for x in places), Fraction())

@@ -281,8 +281,8 @@ def test_a_private_ledger_pays_for_secret_shares_only(pay: Pay) -> None:
 
 def test_a_sum_that_is_none_is_held_as_zeros(pay: Pay) -> None:
     """Whatever went wrong, the site's part of the sum of the set is noise around 0."""
-    for bad in (torch.full((SIZE,), torch.nan), torch.full((SIZE,), 1e300), torch.ones(3)):
-        total = ClippedSum(bad.double(), 2.0)
+    for values in ([torch.nan] * SIZE, [1e300] * SIZE, [1.0] * 3):
+        total = ClippedSum(torch.tensor(values, dtype=torch.float64), 2.0)
         execution, told = PlanExecution(SHARED, SIZE), []
         held = execution.hold(
             pay(SHARED), 9, lambda _, total=total: total, SystemCsprng(), told.append
