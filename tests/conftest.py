@@ -215,6 +215,7 @@ def federation(tmp_path: Path, federation_in: Make) -> Make:
 @pytest.fixture
 def pay(tmp_path: Path) -> Make:
     """A factory of reservations: of a new ledger each time, by the rule that takes any plan."""
+    from dataclasses import replace
     from itertools import count
 
     from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
@@ -224,6 +225,8 @@ def pay(tmp_path: Path) -> Make:
     def paid(plan: Plan, *, private: bool = False) -> Reservation:
         path = tmp_path / f"paid-{next(numbers)}.db"
         terms = Terms("0" * 32, 2, "record", 1, 0.4, 1e6, simulated=True, private=private)
+        if plan.is_shared:
+            terms = replace(terms, budget_alone=1e9)
         with Ledger.create(path, terms) as ledger:
             ledger.commit(plan)
             reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64)

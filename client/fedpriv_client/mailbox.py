@@ -17,8 +17,8 @@ class Mailbox:
     """Messages on their way from the thread that asks for them to the one that answers.
 
     Of requests for a step, or for a share of its sum, one waits, the latest: the others were asked
-    again, or their round is over. Of adapters the newest waits, as each may be large; of questions the
-    newest few.
+    again, or their round is over. Of adapters the newest waits, as each may be large; of questions
+    the newest few.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,10 @@ class SharedSlots:
         ready = self._slot
         if ready is None or self._roster is None or ready.slot_id.slot != request.slot:
             raise ShareLostError(f"Slot {request.slot} has no key here any more.")
-        if job is None or job.plan.proposal != ready.slot_id.proposal:
+        if job is None or (job.plan.job, job.plan.proposal) != (
+            request.job_id,
+            ready.slot_id.proposal,
+        ):
             raise ShareLostError(f"This site is at another job than {request.job_id!r}.")
         members = _set(ready.slot_id, request)
         members.check(self._roster, ready.member)

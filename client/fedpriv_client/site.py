@@ -52,6 +52,7 @@ from fedpriv.training.released import (
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
+from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
     SiteJob,
     check_fields,
@@ -64,7 +65,6 @@ from fedpriv_client.site_job import (
     slots_of,
     spec_of,
 )
-from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from fedpriv.data.population import Population
@@ -13,7 +14,7 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution, SumOver
-from fedpriv.privacy.mechanism.held_sum import HeldSum
+from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.training.method import UnitSum
 from fedpriv.training.released import GradientSum
@@ -44,13 +45,12 @@ def private_step(
         `PlanExecution`. A failure of the whole batch is retried inside `clipped_sum` with the same
         sample.
     """
-    total = _run(
-        execution.step, execution.plan, method, worker, population, parameters, reservation, csprng
-    )
+    step, plan = execution.step, execution.plan
+    total = _run(step, plan, method, worker, population, parameters, reservation, csprng)
     return post_process(GradientSum, total)
 
 
-def held_step(
+def shared_step(
     execution: PlanExecution,
     method: UnitSum,
     worker: Worker,
@@ -58,18 +58,18 @@ def held_step(
     parameters: Vector,
     reservation: Reservation,
     csprng: RandomSource,
-) -> HeldSum:
-    """The same up to the noise, of a plan whose noise is shared.
+    members: int,
+) -> NoisyShare:
+    """Run the step of a plan whose noise is shared, for a set of so many members.
 
     Args:
-        As of `private_step`; `csprng` is of the sample.
+        As of `private_step`.
 
     Privacy:
-        Nothing leaves: see `PlanExecution.hold`.
+        Nothing leaves yet: see `PlanExecution.share`.
     """
-    return _run(
-        execution.hold, execution.plan, method, worker, population, parameters, reservation, csprng
-    )
+    step = partial(execution.share, members=members)
+    return _run(step, execution.plan, method, worker, population, parameters, reservation, csprng)
 
 
 def _run(

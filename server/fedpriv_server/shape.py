@@ -16,8 +16,8 @@ from flwr.app import RecordDict
 
 from fedpriv.errors import ProtocolError
 from fedpriv.wire import BLOCK
-from fedpriv_strategies.messages import BYTES, REPLY
 from fedpriv_server.flower.messages import ObjectTree, object_head
+from fedpriv_strategies.messages import BYTES, REPLY
 
 SLACK = 1 << 20  # bytes of a reply beside its values
 RECORDS = 4

@@ -100,7 +100,9 @@ class Sharing(Setting):
 
 def set_of(*ready: Ready, slot: int = 0, **changes: Any) -> SetRequest:
     members = tuple(sorted((one.member for one in ready), key=lambda member: member.name))
-    return SetRequest(**{"job_id": "job-1", "slot": slot, "bits": 16, "members": members, **changes})
+    return SetRequest(
+        **{"job_id": "job-1", "slot": slot, "bits": 16, "members": members, **changes}
+    )
 
 
 @pytest.fixture

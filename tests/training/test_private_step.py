@@ -16,8 +16,9 @@ from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.grid import grid_of, sum_step
+from fedpriv.privacy.mechanism.noise_share import add_share, shared_grid
 from fedpriv.privacy.mechanism.sampling import poisson_sample
-from fedpriv.training.private_step import held_step, private_step
+from fedpriv.training.private_step import private_step, shared_step
 
 SIZE = 5000
 Pay = Callable[..., Reservation]
@@ -113,19 +114,21 @@ def test_a_sum_that_is_none_releases_the_plans_noise(pay: Pay, total: ClippedSum
     assert found.shape == (SIZE,) and is_the_plans_noise(found)
 
 
-def test_a_held_step_is_the_same_up_to_the_noise(pay: Pay) -> None:
+def test_a_shared_step_is_the_same_up_to_the_noise(pay: Pay) -> None:
     shared = replace(plan(), max_colluding=1, shares=3)
     total = ClippedSum(torch.linspace(-9, 9, SIZE, dtype=torch.float64), 2.0)
     method, worker, units = Method(lambda _: total), cast(Any, None), cast(Any, Population(40))
     execution, csprng = PlanExecution(shared, SIZE), InsecureRandomness(1)
-    found = held_step(
-        execution, cast(Any, method), worker, units, np.zeros(1), pay(shared), csprng
-    ).take()
-    assert list(method.units) == poisson_sample(40, 0.5, InsecureRandomness(1)).tolist()
-    assert found.tolist() == [round(x / sum_step(2.0, SIZE)) for x in total.value.tolist()]
+    found = shared_step(
+        execution, cast(Any, method), worker, units, np.zeros(1), pay(shared), csprng, 4
+    ).values
+    again = InsecureRandomness(1)
+    assert list(method.units) == poisson_sample(40, 0.5, again).tolist()
+    whole = np.array([round(x / sum_step(2.0, SIZE)) for x in total.value.tolist()], np.int64)
+    assert np.array_equal(found, add_share(whole, shared_grid(shared, SIZE), 3, again))
 
 
-def test_a_held_step_that_fails_whole_holds_zeros_and_says_so_within_the_site(pay: Pay) -> None:
+def test_a_shared_step_that_fails_whole_is_noise_and_says_so_within_the_site(pay: Pay) -> None:
     def fail(asked: Any) -> ClippedSum:
         raise MemoryError("a very long record was sampled")
 
@@ -134,8 +137,10 @@ def test_a_held_step_that_fails_whole_holds_zeros_and_says_so_within_the_site(pa
     worker: Any = SimpleNamespace(went_on_after=lambda error, what: told.append(error))
     execution, method = PlanExecution(shared, SIZE), cast(Any, Method(fail))
     units = cast(Any, Population(9))
-    found = held_step(
-        execution, method, worker, units, np.zeros(1), pay(shared), SystemCsprng()
-    ).take()
-    assert found.shape == (SIZE,) and not found.any()
+    csprng = InsecureRandomness(1)
+    found = shared_step(execution, method, worker, units, np.zeros(1), pay(shared), csprng, 4)
+    again = InsecureRandomness(1)
+    poisson_sample(9, 0.5, again)
+    zeros = np.zeros(SIZE, np.int64)
+    assert np.array_equal(found.values, add_share(zeros, shared_grid(shared, SIZE), 3, again))
     assert [type(error) for error in told] == [MemoryError]

@@ -15,9 +15,8 @@ import pytest
 from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.mechanism.held_sum import HeldSum, NoisyShare
 from fedpriv.privacy.mechanism.noise_share import Whole
+from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import (
     Privatised,
     post_process,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 RAW: Vector = np.ones(3, dtype=np.float32)
 RAW_TENSORS: Tensors = {}
 WHOLE: Whole = np.ones(3, dtype=np.int64)
-HELD = HeldSum(Plan("job", "any", 0.1, 1.0, 1.0, 1, "proposal", max_colluding=1), WHOLE, True)
 SHARE = NoisyShare(WHOLE, 2)
 BLOCKS = Blocks(lambda name: b"", [], 3, "float32")
 SETTINGS = OptimizerSection(name="sgd", lr=0.1)
@@ -58,7 +56,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("state", lambda: optimizer().restore(RAW_TENSORS)),  # type: ignore[arg-type]
     ("SiteSum.value", lambda: WeightedMean(3).add(SiteSum(BLOCKS, 1.0, 1.0, 1.0))),  # type: ignore[arg-type]
     ("vector", lambda: as_arrays(RAW)),  # type: ignore[arg-type]
-    ("vector", lambda: as_arrays(HELD)),  # type: ignore[arg-type]
     ("vector", lambda: as_arrays(SHARE)),  # type: ignore[arg-type]
     ("post_process", lambda: post_process(np.sum, SHARE)),  # type: ignore[arg-type]
     ("vector", lambda: evaluate(WORKER, [], RAW)),  # type: ignore[arg-type]

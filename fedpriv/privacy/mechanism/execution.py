@@ -18,9 +18,9 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import RandomSource, require_secret
 from fedpriv.privacy.mechanism.grid import deviation, grid_of, step_of
-from fedpriv.privacy.mechanism.held_sum import HeldSum, NoisyShare
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.noise_share import add_share, plan_shares, shared_grid
+from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import Privatised, released
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 
@@ -55,8 +55,8 @@ class PlanExecution:
         the sum is not the       noise around 0
         plan's, or not finite
         =======================  ============================================================
-        Of a shared plan, which is run by `hold` and `share` in place of `step`, nothing leaves
-        here: what the table says is what the sum of a set holds of this site.
+        Of a shared plan, which is run by `share` in place of `step`, nothing leaves here: what the
+        table says is what the sum of a set holds of this site.
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
@@ -105,45 +105,35 @@ class PlanExecution:
         self._use(reservation, csprng)
         return self._noised(self._sum(population, sum_over, csprng, went_on_after), csprng)
 
-    def hold(
+    def share(
         self,
         reservation: Reservation,
         population: int,
         sum_over: SumOver,
         csprng: RandomSource,
         went_on_after: Callable[[Exception], None],
-    ) -> HeldSum:
-        """The first half of a step of a shared plan: sample and sum, as `step`, and no noise yet.
-
-        Raises:
-            AccountingError, SlotError: as of `step`; or the noise of the plan is not shared.
-
-        Privacy:
-            The sum is exact and private: it waits in memory, and only `share` takes it.
-        """
-        self._use(reservation, csprng, shared=True)
-        total = self._sum(population, sum_over, csprng, went_on_after)
-        return HeldSum(self.plan, self._whole(total).astype(np.int64), reservation.private)
-
-    def share(self, held: HeldSum, members: int, csprng: RandomSource) -> NoisyShare:
-        """The second half: noise for a set of so many members, drawn now that it is fixed.
+        members: int,
+    ) -> NoisyShare:
+        """One step of a shared plan: sample, sum, and this site's share of the noise.
 
         Args:
-            members: |U|, this site among them.
+            members: |U|, of the set that the slot is for; this site is in it.
 
         Raises:
-            AccountingError: the sum is another plan's, or needs secret randomness; or the set has
-                more members than the plan allows for. The sum can still be shared.
-            SlotError: the sum was shared before.
+            AccountingError, SlotError: as of `step`; or the noise of the plan is not shared, or
+                not with so many.
 
         Privacy:
-            Not privatised: see `NoisyShare`. Noise is drawn once for a sum.
+            Not privatised by itself: see `NoisyShare`. Sample and noise are drawn here, after the
+            set is known.
         """
-        require_secret(csprng, held.private)
-        if self._shared is None or held.plan != self.plan:
-            raise AccountingError("The sum is held for another plan.")
+        if self._shared is None:
+            raise AccountingError("Expected a plan whose noise is shared.")
         shares = plan_shares(self.plan, members)
-        return NoisyShare(add_share(held.take(), self._shared, shares, csprng), members)
+        self._use(reservation, csprng, shared=True)
+        total = self._sum(population, sum_over, csprng, went_on_after)
+        whole = self._whole(total).astype(np.int64)
+        return NoisyShare(add_share(whole, self._shared, shares, csprng), members)
 
     def release(
         self, total: ClippedSum, reservation: Reservation, csprng: RandomSource
@@ -161,7 +151,7 @@ class PlanExecution:
     def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> None:
         require_secret(csprng, reservation.private)
         if self.plan.is_shared != shared:
-            raise AccountingError("Expected a sum to be held and shared if the plan says so.")
+            raise AccountingError("Expected a sum to be shared if the plan says so, and only then.")
         if reservation.use() != self.plan:
             raise AccountingError("The reservation paid for another plan.")
 

@@ -52,10 +52,10 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
         With uniform words, each number is within SAMPLER_ERROR = 2^-960 of round(Y) in total
         variation. A comparison at b bits of t, in arithmetic of b + 64, errs by less than 2^-50
         of the last bit, as its argument errs by three roundings and erfc makes less than 2^11
-        times as much of each; it is taken only where 2^-40 of a bit are clear. So none is decided wrongly, and
-        1023 bits leave one undecided with chance below 2^-965 (fewer than 2^57 half-integers,
-        each in two intervals of 2^-1023 at most). This rests on Z_ERROR, some ten times what
-        scipy's `ndtri` and the roundings around it are measured to err, and on mpmath.
+        times as much of each; it is taken only where 2^-40 of a bit are clear. So none is decided
+        wrongly, and 1023 bits leave one undecided with chance below 2^-965 (fewer than 2^57
+        half-integers, each in two intervals of 2^-1023 at most). This rests on Z_ERROR, some ten
+        times what scipy's `ndtri` and the roundings around it are measured to err, and on mpmath.
 
     Source:
         That the low bits of noise computed in floating point tell what it was added to: Mironov

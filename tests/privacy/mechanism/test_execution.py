@@ -17,10 +17,11 @@ from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.grid import Grid, deviation, grid_of, sum_step
-from fedpriv.privacy.mechanism.held_sum import HeldSum, NoisyShare
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.noise_share import add_share, shared_grid
+from fedpriv.privacy.mechanism.noisy_share import NoisyShare
 from fedpriv.privacy.mechanism.privatised import TrustModel
+from fedpriv.privacy.mechanism.sampling import poisson_sample
 
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64)
 STRICT = replace(PLAN, numerics="strict")
@@ -177,14 +178,10 @@ def test_a_reservation_is_made_by_a_ledger_alone() -> None:
         Reservation("ledger", True, PLAN, 0, "sha256:" + "0" * 64)
 
 
-def hold(total: ClippedSum, paid: Reservation, csprng: Any = None) -> HeldSum:
-    """The first half of a step whose sum is given."""
-    execution = PlanExecution(paid.plan, total.value.numel())
-    return execution.hold(paid, 9, lambda _: total, csprng or SystemCsprng(), lambda error: None)
-
-
-def share(held: HeldSum, members: int = 4, plan: Plan = SHARED, csprng: Any = None) -> NoisyShare:
-    return PlanExecution(plan, SIZE).share(held, members, csprng or SystemCsprng())
+def share(total: ClippedSum, paid: Reservation, members: int = 4, csprng: Any = None) -> NoisyShare:
+    """A step whose sum is given."""
+    execution, source = PlanExecution(paid.plan, total.value.numel()), csprng or SystemCsprng()
+    return execution.share(paid, 9, lambda _: total, source, lambda error: None, members)
 
 
 def ones(plan: Plan = SHARED) -> ClippedSum:
@@ -193,22 +190,24 @@ def ones(plan: Plan = SHARED) -> ClippedSum:
 
 
 @pytest.mark.parametrize("numerics", ["default", "strict"])
-def test_what_is_held_is_the_exact_sum_in_whole_steps(pay: Pay, numerics: Any) -> None:
+def test_a_share_is_made_of_the_exact_sum_in_whole_steps(pay: Pay, numerics: Any) -> None:
     plan = replace(SHARED, numerics=numerics)
     grid = grid_of(numerics, 2.0, SIZE)
     drawn = torch.randn(SIZE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     exact = drawn if grid is None else (drawn * 2**40).long()
-    kept, steps = exact.clone(), 1 if grid else sum_step(2.0, SIZE)
-    values = hold(ClippedSum(exact, 2.0, grid), pay(plan)).take()
-    assert values.dtype == np.int64
-    assert values.tolist() == [round(x / steps) for x in exact.tolist()]
-    values += 1
-    assert torch.equal(exact, kept)  # what is held is a copy: the share is made in its place
+    kept, step = exact.clone(), 1 if grid else sum_step(2.0, SIZE)
+    csprng = InsecureRandomness(1)
+    found = share(ClippedSum(exact, 2.0, grid), pay(plan), 3, csprng).values
+    again = InsecureRandomness(1)
+    poisson_sample(9, plan.sample_rate, again)
+    whole = np.array([round(x / step) for x in exact.tolist()], dtype=np.int64)
+    assert np.array_equal(found, add_share(whole, shared_grid(plan, SIZE), 2, again))
+    assert torch.equal(exact, kept)
 
 
 @pytest.mark.parametrize(("members", "shares"), [(1, 1), (2, 1), (3, 2), (4, 3)])
 def test_a_share_has_the_noise_of_its_set(pay: Pay, members: int, shares: int) -> None:
-    made = share(hold(ones(), pay(SHARED)), members)
+    made = share(ones(), pay(SHARED), members)
     grid = shared_grid(SHARED, SIZE)
     noise = made.values * grid.step - 1
     assert made.members == members and made.values.dtype == np.int64
@@ -217,84 +216,57 @@ def test_a_share_has_the_noise_of_its_set(pay: Pay, members: int, shares: int) -
     assert abs(noise.mean()) < 6 * 3.0 / SIZE**0.5
 
 
-def test_the_noise_of_a_share_is_drawn_when_the_set_is_known(pay: Pay) -> None:
-    """By `share`, from the source that it is given, and by nothing before it."""
-    held = hold(ones(), pay(SHARED), InsecureRandomness(1))
-    found = share(held, 3, csprng=InsecureRandomness(2)).values
-    steps = np.full(SIZE, round(1 / sum_step(2.0, SIZE)), dtype=np.int64)
-    wanted = add_share(steps, shared_grid(SHARED, SIZE), 2, InsecureRandomness(2))
-    assert np.array_equal(found, wanted)
-
-
-def test_a_sum_is_shared_once(pay: Pay) -> None:
-    held = hold(ones(), pay(SHARED))
-    share(held)
-    with pytest.raises(SlotError, match="shared before"):
-        share(held)
-
-
-def test_a_reservation_buys_one_held_sum(pay: Pay) -> None:
+def test_a_reservation_buys_one_share(pay: Pay) -> None:
     paid = pay(SHARED)
-    hold(ones(), paid)
+    share(ones(), paid)
     with pytest.raises(SlotError, match="has bought its release"):
-        hold(ones(), paid)
+        share(ones(), paid)
 
 
 def test_a_shared_plan_releases_nothing_by_itself(pay: Pay) -> None:
     execution = PlanExecution(SHARED, SIZE)
-    with pytest.raises(AccountingError, match="held and shared"):
+    with pytest.raises(AccountingError, match="to be shared"):
         execution.release(ones(), pay(SHARED), SystemCsprng())
-    with pytest.raises(AccountingError, match="held and shared"):
+    with pytest.raises(AccountingError, match="to be shared"):
         execution.step(pay(SHARED), 9, lambda _: ones(), SystemCsprng(), lambda error: None)
 
 
-def test_a_local_plan_holds_and_shares_nothing(pay: Pay) -> None:
-    with pytest.raises(AccountingError, match="held and shared"):
-        hold(ones(PLAN), pay(PLAN))
-    with pytest.raises(AccountingError, match="another plan"):
-        share(hold(ones(), pay(SHARED)), 1, PLAN)
-
-
-def test_a_sum_is_shared_under_its_own_plan(pay: Pay) -> None:
-    held = hold(ones(), pay(SHARED))
-    with pytest.raises(AccountingError, match="another plan"):
-        share(held, 4, replace(SHARED, noise_multiplier=1.0))
-    share(held)
+def test_a_local_plan_shares_nothing(pay: Pay) -> None:
+    with pytest.raises(AccountingError, match="is shared"):
+        share(ones(PLAN), pay(PLAN), 1)
 
 
 @pytest.mark.parametrize("members", [0, -1, 5])
 def test_a_set_that_the_plan_does_not_allow_gets_no_noise(pay: Pay, members: int) -> None:
-    held = hold(ones(), pay(SHARED))
+    paid = pay(SHARED)
     with pytest.raises(AccountingError, match="members"):
-        share(held, members)
-    share(held)
+        share(ones(), paid, members)
+    share(ones(), paid)
 
 
 def test_a_private_ledger_pays_for_secret_shares_only(pay: Pay) -> None:
+    paid = pay(SHARED, private=True)
     with pytest.raises(AccountingError, match="secret randomness only"):
-        hold(ones(), pay(SHARED, private=True), InsecureRandomness(1))
-    held = hold(ones(), pay(SHARED, private=True))
-    with pytest.raises(AccountingError, match="secret randomness only"):
-        share(held, csprng=InsecureRandomness(1))
-    share(held)
+        share(ones(), paid, csprng=InsecureRandomness(1))
+    share(ones(), paid)
 
 
-def test_a_sum_that_is_none_is_held_as_zeros(pay: Pay) -> None:
+def test_a_sum_that_is_none_is_shared_as_zeros(pay: Pay) -> None:
     """Whatever went wrong, the site's part of the sum of the set is noise around 0."""
+    grid = shared_grid(SHARED, SIZE)
     for values in ([torch.nan] * SIZE, [1e300] * SIZE, [1.0] * 3):
         total = ClippedSum(torch.tensor(values, dtype=torch.float64), 2.0)
         execution, told = PlanExecution(SHARED, SIZE), []
-        held = execution.hold(
-            pay(SHARED), 9, lambda _, total=total: total, SystemCsprng(), told.append
+        found = execution.share(
+            pay(SHARED), 9, lambda _, total=total: total, SystemCsprng(), told.append, 4
         )
-        assert not held.take().any() and len(told) == 1
+        assert accepts(found.values * grid.step, 3.0 / 3**0.5) and len(told) == 1
 
 
-def test_what_must_not_leave_shows_nothing_and_can_not_be_copied(pay: Pay) -> None:
-    held = hold(ones(), pay(SHARED))
-    for secret in (held, NoisyShare(np.ones(3, dtype=np.int64), 2)):
-        assert repr(secret) == f"{type(secret).__name__}()"
-        assert not hasattr(secret, "__dict__")
-        for leave in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="must not leave"):
-                leave(secret)
+def test_what_must_not_leave_shows_nothing_and_can_not_be_copied() -> None:
+    secret = NoisyShare(np.ones(3, dtype=np.int64), 2)
+    assert repr(secret) == "NoisyShare()"
+    assert not hasattr(secret, "__dict__")
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="must not leave"):
+            leave(secret)

@@ -239,7 +239,7 @@ def test_a_claim_alone_rests_on_the_sampler_only() -> None:
     assert found == pytest.approx((1 + math.exp(50.0)) * 3 * SIZE * SAMPLER_ERROR)
 
 
-@pytest.mark.parametrize("epsilon", [130.0, 1e6, math.inf])
+@pytest.mark.parametrize("epsilon", [650.0, 1e6, math.inf])
 def test_an_epsilon_that_would_be_noticed_is_refused(epsilon: float) -> None:
     added_delta(PLAN, SIZE, epsilon)
     for alone in (False, True):
