@@ -67,10 +67,8 @@ class MaskedShare:
 
 Released = GradientSum | Move | HeldOutSum
 _TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M", HeldOutSum: b"H"}
-_WORDS: dict[bytes, np.dtype[Any]] = {
-    b"2": np.dtype("<u2"),
-    b"4": np.dtype("<u4"),
-}  # of a masked share
+# Of a masked share.
+_WORDS: dict[bytes, np.dtype[Any]] = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4")}
 
 
 def pack_share(share: MaskedShare) -> bytes:

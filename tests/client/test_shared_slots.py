@@ -26,7 +26,7 @@ from fedpriv.errors import (
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.mechanism.csprng import InsecureRandomness
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepReply
 from fedpriv.report.budget import load_or_create_key
@@ -87,9 +87,7 @@ class Sharing(Setting):
         return Site(settings, self.pool, self.site_csprng)
 
     @staticmethod
-    def site_csprng(job: str, slot: int) -> Any:
-        from fedpriv.privacy.mechanism.csprng import SystemCsprng
-
+    def site_csprng(job: str, slot: int) -> SystemCsprng:
         return SystemCsprng()
 
     def ready(self, site: Site, slot: int = 0) -> Ready:
@@ -100,9 +98,8 @@ class Sharing(Setting):
 
 def set_of(*ready: Ready, slot: int = 0, **changes: Any) -> SetRequest:
     members = tuple(sorted((one.member for one in ready), key=lambda member: member.name))
-    return SetRequest(
-        **{"job_id": "job-1", "slot": slot, "bits": 16, "members": members, **changes}
-    )
+    known = {"job_id": "job-1", "slot": slot, "bits": 16, "members": members}
+    return SetRequest(**{**known, **changes})
 
 
 @pytest.fixture
