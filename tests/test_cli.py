@@ -295,6 +295,34 @@ def test_plan_says_what_looks_cost(tmp_path: Path) -> None:
     assert "Of the 440 steps, 40 look at held-out records of the sites." in words
 
 
+def test_plan_says_what_a_secure_sum_rests_on(tmp_path: Path) -> None:
+    options = ("--epsilon", "4", "--delta", "1e-5", "--sample-rate", "0.2", "--steps", "30")
+    shown = fedpriv("plan", *options, "--sites", "4", "--max-colluding", "1", "--json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads(shown.stdout)
+    alone = figures["alone"]
+    assert [alone[key] for key in ("sites", "max_colluding", "shares")] == [4, 1, 3]
+    assert alone["epsilon"] == pytest.approx(9.9, abs=0.1)
+    assert alone["noise_multiplier"] ** 2 * 3 == pytest.approx(figures["noise_multiplier"] ** 2)
+    assert json.loads(fedpriv("plan", *options, "--json").stdout) == figures | {"alone": None}
+    by_default = fedpriv("plan", *options, "--sites", "10", "--json")
+    assert json.loads(by_default.stdout)["alone"]["max_colluding"] == 4
+    file = tmp_path / "federation.toml"
+    sites = "".join(
+        f'[[sites]]\nname = "{name}"\ndata = "{name}.jsonl"\nsize = 250\n' for name in "abcd"
+    )
+    file.write_text(
+        "[job]\nrounds = 25\n[privacy]\nepsilon = 4\ndelta = 1e-5\nsample_rate = 0.2\n"
+        'trust = "secure-sum"\nspare_slots = 5\n[evaluation]\ndata = "e.jsonl"\n' + sites
+    )
+    of_file = fedpriv("plan", str(file), "--json")
+    assert of_file.returncode == 0, of_file.stderr
+    assert json.loads(of_file.stdout) == figures
+    words = " ".join(fedpriv("plan", str(file)).stdout.split())
+    assert "of which each adds one part of 3 of it" in words
+    assert re.search(r"Alone: if all other sites .* and ε is 9\.\d+\.", words)
+
+
 def test_plan_says_when_a_plan_is_too_dear() -> None:
     shown = fedpriv("plan", *PLAN, "--noise-multiplier", "0.5")
     assert shown.returncode == 0
@@ -310,6 +338,11 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
         ([*PLAN, "--size", "100000"], "--delta: must be below 1/size"),
         (["--epsilon", "1e-3", *PLAN[4:6], "--noise-multiplier", "1"], "one costs"),
         (["--epsilon", "much"], "much"),
+        ([*PLAN, "--sites", "1"], "--sites: must be a whole number from 2"),
+        ([*PLAN, "--sites", "4", "--max-colluding", "-1"], "--max-colluding: must be a whole"),
+        ([*PLAN, "--sites", "4", "--max-colluding", "4"], "--max-colluding: must be a whole"),
+        ([*PLAN, "--max-colluding", "1"], "--max-colluding: says nothing without"),
+        ([*PLAN, "--sites", "4", "--looks", "2"], "--looks: are not in the same job"),
     ],
 )
 def test_a_plan_that_is_none_is_one_message(arguments: list[str], words: str) -> None:

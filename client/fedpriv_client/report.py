@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import groupby
 
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
+from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.report.budget import (
     NUMERICS,
     STRICT_NUMERICS,
     BudgetEvent,
     BudgetReport,
     sign,
+    trust_model,
     write,
 )
 from fedpriv_client.site import Site
@@ -27,6 +29,14 @@ ONE_RUN = "No other run used these records: this ledger covers one run and knows
 GROWN = "That the declared size was raised, or delta lowered, did not depend on what was released."
 BESIDE_OTHERS = (
     "A gradient computed beside others depends on its own unit, public settings and chance only."
+)
+LOST_SUMS = (
+    "In plans that were lost with a newer copy of the ledger, no more sites of a secure sum were"
+    " taken to collude than in those that are known."
+)
+SECURE_SUM = (
+    "X25519, HKDF-SHA256, AES-256 and Ed25519 hide the parts of a secure sum from whoever has"
+    " polynomial time; the figures alone need none of them."
 )
 ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
@@ -73,6 +83,12 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         epsilon_allocated=ledger.epsilon_allocated,
         epsilon_committed=ledger.epsilon_committed,
         budget=terms.budget,
+        trust_model=trust_model(ledger.max_colluding),
+        epsilon_alone_spent=ledger.epsilon_alone_spent,
+        epsilon_alone_allocated=ledger.epsilon_alone_allocated,
+        epsilon_alone_committed=ledger.epsilon_alone_committed,
+        budget_alone=terms.budget_alone,
+        max_colluding=ledger.max_colluding,
         events=tuple(events),
         ledger_head=head.hash,
         ledger_rows=head.rows,
@@ -97,7 +113,11 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     ]
     grown = (GROWN,) if ledger.grown else ()
     alone = () if site.settings.lasting else (ONE_RUN,)
-    return (*ASSUMPTIONS, ALONE if strict else BESIDE_OTHERS, *stated, *grown, *alone)
+    sums = [SECURE_SUM] if ledger.max_colluding is not None else []
+    if ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics:
+        sums.append(LOST_SUMS)
+    computed = ALONE if strict else BESIDE_OTHERS
+    return (*ASSUMPTIONS, computed, *sums, *stated, *grown, *alone)
 
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:

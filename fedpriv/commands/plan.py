@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.accounting.planning import Planned
 
 WIDEST_BAR = 40
 SLOTS = 4  # of a look, as in `fedpriv.config.looks`
@@ -51,6 +57,16 @@ def plan(
         int | None, typer.Option(help="Looks at the sites' held-out records, besides the steps.")
     ] = None,
     slots: Annotated[int, typer.Option(help="Steps of a look.")] = SLOTS,
+    sites: Annotated[
+        int | None, typer.Option(help="Sites that add up under a secure sum and share the noise.")
+    ] = None,
+    max_colluding: Annotated[
+        int | None,
+        typer.Option(
+            help="Of them, how many may work with the server.",
+            show_default="1 of up to four, else a minority",
+        ),
+    ] = None,
     records: Annotated[
         list[int] | None,
         typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
@@ -71,9 +87,13 @@ def plan(
         epsilon = privacy.epsilon if epsilon is None else epsilon
         delta = privacy.delta if delta is None else delta
         sample_rate = privacy.sample_rate if sample_rate is None and batch is None else sample_rate
-        steps = job.steps if steps is None else steps
+        steps = job.steps + privacy.spare_slots if steps is None else steps
+        if privacy.trust == "secure-sum":
+            max_colluding = job.max_colluding if sites is max_colluding is None else max_colluding
+            sites = len(job.sites) if sites is None else sites
         if looks is None and wanted is not None:
             looks, slots = wanted.looks, wanted.slots
+    _check_sum(sites, max_colluding, looks)
     planned, costs = solve_with_looks(
         (looks or 0) * slots,
         epsilon=epsilon,
@@ -85,12 +105,40 @@ def plan(
         size=size,
     )
     figures = planned.figures(records or DEFAULT_RECORDS)
+    figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
     figures["looks"] = None if costs is None else asdict(costs)
     figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
         show(figures, Console(highlight=False))
+
+
+def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) -> None:
+    if sites is None and max_colluding is not None:
+        raise ConfigError(
+            "says nothing without the number of sites in the sum",
+            key="--max-colluding",
+            value=max_colluding,
+            fix="Add --sites.",
+        )
+    if sites is not None and looks:
+        raise ConfigError(
+            "are not in the same job as a secure sum, as each site releases them by itself",
+            key="--looks",
+            value=looks,
+            fix="Leave them or --sites out.",
+        )
+
+
+def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str, Any]:
+    """What the plan costs if nobody else's noise counts."""
+    from fedpriv.config.trust import usual_max_colluding
+    from fedpriv.privacy.accounting.shares import alone
+
+    most = usual_max_colluding(sites) if max_colluding is None else max_colluding
+    found = asdict(alone(planned.event, planned.delta, sites, most))
+    return found | {"epsilon": found["epsilon"] if math.isfinite(found["epsilon"]) else None}
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
@@ -158,10 +206,27 @@ def _sentences(figures: dict[str, Any]) -> list[str]:
     looks = figures.get("looks")
     return [
         *([_looks(looks, figures)] if looks is not None else []),
+        *(_trust(figures["alone"], figures) if figures.get("alone") is not None else []),
         more,
         f"If a unit is a record, each drawn on its own, ε is {group}.",
         f"Counted for replacing one unit instead of adding or removing one, ε is {replaced}.",
         "What this assumes: " + " ".join(figures["assumptions"]),
+    ]
+
+
+def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
+    """The two claims of a secure sum."""
+    parts = alone["shares"]
+    share = f"one part of {parts} of it" if parts > 1 else "all of it"
+    return [
+        f"With trust: noise of {figures['noise_multiplier']:.4g} is that of a sum over up to"
+        f" {alone['sites']} sites, of which each adds {share}. ε = {_upper(figures['epsilon'])}"
+        f" holds as long as at most {alone['max_colluding']} of the sites in a sum work with the"
+        " server, or forget their noise.",
+        "Alone: if all other sites work with the server, a site's own noise of"
+        f" {alone['noise_multiplier']:.4g} is all that protects its records, and ε is"
+        f" {_upper(alone['epsilon'])}. A site that takes part needs a budget of that much, too"
+        " (budget.epsilon_alone).",
     ]
 
 

@@ -25,7 +25,7 @@ from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.synthetic import SyntheticSection
-from fedpriv.config.trust import check_trust, usual_max_colluding
+from fedpriv.config.trust import check_shared_noise, check_sum, usual_max_colluding
 from fedpriv.privacy import usual
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -621,7 +621,7 @@ class JobConfig(Section):
         self._has_a_choice()
         self._has_looks()
         self._fits_the_engine()
-        check_trust(self)
+        self._has_whom_it_trusts()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
                 raise ValueError(
@@ -694,6 +694,30 @@ class JobConfig(Section):
             if held_out_units(site.held_out, site.size or 1, site.held_out_size) is None:
                 raise ValueError(
                     f"sites.{index}.held_out_size: is missing; evaluation.sites divides by it"
+                )
+
+    def _has_whom_it_trusts(self) -> None:
+        """A secure sum has sites to add up, and nothing beside it that a share can't give."""
+        privacy = self.privacy
+        if privacy.trust == "secure-sum":
+            roster = privacy.roster is not None
+            network = self.job.engine == "network"
+            check_sum(len(self.sites), privacy.max_colluding, network=network, roster=roster)
+            check_shared_noise(
+                sync=self.job.sync,
+                denoise=self.denoise.where,
+                wire=self.job.wire,
+                looks=self.evaluation.sites is not None,
+            )
+            return
+        for key, absent in (("max_colluding", None), ("spare_slots", 0), ("roster", None)):
+            if getattr(privacy, key) != absent:
+                raise ValueError(f"privacy.{key}: belongs to trust = 'secure-sum'; leave it out")
+        for index, site in enumerate(self.sites):
+            if site.epsilon_alone is not None:
+                raise ValueError(
+                    f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
+                    " is the same as epsilon"
                 )
 
     def _fits_the_engine(self) -> None:

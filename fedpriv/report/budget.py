@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -20,7 +20,13 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from pydantic import Field, ValidationError
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from fedpriv.config.job import Name
 from fedpriv.config.section import Section
@@ -42,6 +48,27 @@ STRICT_NUMERICS = (
     " 1e-40 to delta up to epsilon = 50"
 )
 TRUST_MODEL = "local: the site adds its own noise"
+SECURE_SUM = (
+    "secure sum: the noise is that of all sites of a sum together, and epsilon holds if at most"
+    " {most} of them work with the server or leave out their noise; the figures alone assume"
+    " nothing of any other site, as if all of them did"
+)
+_OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and are as they were
+    "epsilon_alone_spent",
+    "epsilon_alone_allocated",
+    "epsilon_alone_committed",
+    "budget_alone",
+    "max_colluding",
+)
+
+
+def trust_model(max_colluding: int | None) -> str:
+    """Whom the claim of `BudgetReport.epsilon_committed` trusts, in words.
+
+    Args:
+        max_colluding: the most of the ledger's secure sums; None where there is none.
+    """
+    return TRUST_MODEL if max_colluding is None else SECURE_SUM.format(most=max_colluding)
 
 
 class BudgetEvent(Section):
@@ -68,7 +95,9 @@ class BudgetReport(Section):
     `epsilon_committed` is the claim for the life of the ledger; `guarantee` says what it covers
     under the ledger's rule. `epsilon_allocated` is what the plans accepted so far can cost.
     `epsilon_spent` covers the slots that were executed and is no guarantee if stopping depended
-    on what was released. All are upper bounds.
+    on what was released. All are upper bounds. The figures `epsilon_alone_…` are the same ones if
+    every other site in a secure sum works with the server; they are there for a ledger with a
+    budget for that.
     """
 
     format: Literal[1] = 1
@@ -92,11 +121,33 @@ class BudgetReport(Section):
     epsilon_allocated: Epsilon
     epsilon_committed: Epsilon
     budget: Epsilon = Field(description="lifetime epsilon of the ledger")
+    epsilon_alone_spent: Epsilon | None = None
+    epsilon_alone_allocated: Epsilon | None = None
+    epsilon_alone_committed: Epsilon | None = None
+    budget_alone: Epsilon | None = Field(
+        None, description="lifetime epsilon if all other sites work with the server"
+    )
+    max_colluding: int | None = Field(
+        None, ge=0, description="the most of the ledger's secure sums; none without one"
+    )
     events: tuple[BudgetEvent, ...] = ()
     ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
     ledger_rows: int = Field(ge=0)
     job: str
     signature: Signature | None = None
+
+    @model_validator(mode="after")
+    def _both_claims_or_one(self) -> Self:
+        figures = [getattr(self, key) for key in _OF_TWO_CLAIMS[:4]]
+        if None in figures and (set(figures) != {None} or self.max_colluding is not None):
+            raise ValueError("the figures alone belong together, and to every secure sum")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_it_was_signed(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the figures alone where there are none, so that older reports verify still."""
+        fields: dict[str, Any] = dump(self)
+        return {k: v for k, v in fields.items() if v is not None or k not in _OF_TWO_CLAIMS}
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
@@ -182,14 +233,21 @@ def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
 
     Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
     are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
+    `epsilon_alone`, where a site has such a figure, sums those of the claim alone, and of the
+    sites with one claim that one, which rests on no other site either.
     """
     listed = list(reports)
-    return {
+    alone = [report.epsilon_alone_committed for report in listed]
+    found = {
         "sites": len(listed),
         "epsilon": _sum(report.epsilon_committed for report in listed),
         "epsilon_spent": _sum(report.epsilon_spent for report in listed),
         "delta": _sum(report.delta for report in listed),
     }
+    if any(figure is not None for figure in alone):
+        pairs = zip(listed, alone, strict=True)
+        found["epsilon_alone"] = _sum(r.epsilon_committed if a is None else a for r, a in pairs)
+    return found
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -41,7 +41,7 @@ from fedpriv.errors import (
 )
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Terms
-from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
@@ -270,6 +270,29 @@ def test_the_report_says_what_the_ledger_says(setting: Setting) -> None:
     assert (report.relation, report.unit) == ("add-or-remove-one-unit", "record")
     assert (report.delta, report.declared_size, report.budget) == (1e-3, 24, 6.0)
     assert report.private and report.simulated
+    site.close()
+
+
+def test_the_report_says_both_claims(setting: Setting) -> None:
+    site = setting.site(terms=dataclasses.replace(TERMS, rule=SumRule(1e-4), budget_alone=60.0))
+    report = write_budget_report(site, "none")
+    assert (report.trust_model, report.max_colluding) == (budget.TRUST_MODEL, None)
+    assert (report.epsilon_alone_allocated, report.epsilon_alone_committed) == (0.0, 60.0)
+    for number, most in enumerate((1, 3, 2)):
+        site.ledger.commit(
+            Plan(f"job-{number}", "dp-lora", 0.1, 9.0, 1.0, 2, "p", max_colluding=most, shares=3)
+        )
+    site.ledger.reserve("job-0", 0, "request")
+    report = write_budget_report(site, "job-0")
+    assert "at most 3 of them work with the server" in report.trust_model
+    assert report.max_colluding == 3
+    assert report.epsilon_alone_spent == site.ledger.epsilon_alone_spent
+    assert report.epsilon_alone_allocated == site.ledger.epsilon_alone_allocated
+    assert report.epsilon_alone_committed == report.budget_alone == 60.0
+    assert report.epsilon_alone_spent is not None and report.epsilon_alone_allocated is not None
+    assert report.epsilon_spent < report.epsilon_alone_spent < report.epsilon_alone_allocated
+    assert any("X25519" in line for line in report.assumptions)
+    assert not any("were lost" in line for line in report.assumptions)
     site.close()
 
 

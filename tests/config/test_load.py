@@ -9,7 +9,7 @@ from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config import load_job
 from fedpriv.config.job import seconds
 from fedpriv.config.load import EMBEDDED, digest
-from fedpriv.config.trust import check_trust
+from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
 
@@ -267,17 +267,10 @@ def test_a_secure_sum_needs_several_sites_and_over_the_network_a_roster(tmp_path
     assert (error.key, "noise of its own" in str(error)) == ("evaluation.sites", True)
 
 
-def test_a_site_that_denoises_is_refused_for_a_reason(tmp_path: Path) -> None:
+def test_a_site_that_denoises_is_refused_for_a_reason() -> None:
     """Without local steps it is refused for them; the check stands on its own feet all the same."""
-    job = load_job(None, ["job.sync=2", "denoise.where=site"])
-    job = job.model_copy(
-        update={
-            "job": job.job.model_copy(update={"sync": 1}),
-            "privacy": job.privacy.model_copy(update={"trust": "secure-sum"}),
-        }
-    )
     with pytest.raises(ValueError, match=r"denoise\.where: 'site' looks at a site's own"):
-        check_trust(job)
+        check_shared_noise(sync=1, denoise="site", wire="float32", looks=False)
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,85 @@ def test_a_report_signed_anew_is_told_by_its_key() -> None:
     budget.verify(REPORT, KEY.public_key().public_bytes_raw().hex().upper())
 
 
+ALONE: dict[str, Any] = {
+    "epsilon_alone_spent": 5.5,
+    "epsilon_alone_allocated": 9.25,
+    "epsilon_alone_committed": 9.25,
+    "budget_alone": 25.0,
+    "max_colluding": 2,
+}
+
+
+def test_a_report_with_one_claim_is_signed_as_it_always_was() -> None:
+    """Key, fields and signature of one that was written before there were two claims."""
+    old = BudgetReport(
+        site="cardiology", dataset_id="0" * 32, unit="record", max_records_per_unit=4, delta=1e-5,
+        declared_size=250, accountant="PRV", private=True, simulated=False,
+        guarantee="the one plan", epsilon_spent=2.5, epsilon_allocated=3.9, epsilon_committed=3.9,
+        budget=10.0, ledger_head="ab" * 32, ledger_rows=123, job="four",
+        events=(
+            BudgetEvent(job="four", round=1, sample_rate=0.05, noise_multiplier=1.2, count=60),
+        ),
+    )  # fmt: skip
+    value = (
+        "20a1ca761487782695859797edd3d2d293fb00d060d8f3bb4c42193fa9a1427b"
+        "788e8cb2d0af30d29a76dc462ee4d71817bf798df2d7b51d0ec87c1bb804e705"
+    )
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    signed = budget.sign(old, key)
+    assert signed.signature is not None and signed.signature.value == value
+    read = BudgetReport.model_validate_json(signed.model_dump_json())
+    budget.verify(read)
+    assert set(ALONE).isdisjoint(json.loads(signed.model_dump_json()))
+    assert read.budget_alone is read.max_colluding is read.epsilon_alone_committed is None
+
+
+def test_the_second_claim_is_signed_with_the_first(tmp_path: Path) -> None:
+    both = budget.sign(REPORT.model_copy(update=ALONE), KEY)
+    path = tmp_path / "budget.json"
+    budget.write(both, path)
+    assert set(json.loads(path.read_text())) == KEYS | set(ALONE)
+    assert budget.read(path) == both
+    budget.verify(budget.read(path))
+    for key in ALONE:
+        for changed in (None, 1):
+            with pytest.raises(LedgerCorruptError, match="does not match"):
+                budget.verify(both.model_copy(update={key: changed}))
+    with pytest.raises(LedgerCorruptError, match="does not match"):
+        budget.verify(REPORT.model_copy(update=ALONE))
+
+
+@pytest.mark.parametrize("missing", [*list(ALONE)[:4], "all"])
+def test_the_figures_of_the_second_claim_belong_together(missing: str) -> None:
+    fields = REPORT.model_dump() | ALONE
+    gone = list(ALONE)[:4] if missing == "all" else [missing]
+    with pytest.raises(ValueError, match="belong together"):
+        BudgetReport.model_validate(fields | dict.fromkeys(gone))
+    without_sums = BudgetReport.model_validate(fields | {"max_colluding": None})
+    assert without_sums.budget_alone == 25.0
+
+
+def test_whom_a_claim_trusts_is_said_in_words() -> None:
+    assert budget.trust_model(None) == REPORT.trust_model
+    for most in (0, 3):
+        said = budget.trust_model(most)
+        assert said.startswith("secure sum: ") and f"at most {most} of them" in said
+
+
+def test_totals_of_two_claims_take_a_local_site_as_it_is() -> None:
+    both = REPORT.model_copy(update=ALONE)
+    assert "epsilon_alone" not in budget.totals([REPORT, REPORT])
+    total = budget.totals([REPORT, both])
+    assert total["epsilon_alone"] == pytest.approx(3.9 + 9.25)
+    assert total["epsilon"] == pytest.approx(7.8)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
+        ({"epsilon_alone_spent": -1}, "epsilon_alone_spent"),
+        ({"budget_alone": "25"}, "budget_alone"),
+        ({"max_colluding": -1}, "max_colluding"),
         ({"delta": 1.5}, "delta"),
         ({"epsilon_spent": "2"}, "epsilon_spent"),
         ({"epsilon_spent": None}, "epsilon_spent"),

@@ -56,6 +56,16 @@ class Page(HTMLParser):
         return " ".join(self.text.split())
 
 
+ALONE = {
+    "epsilon_alone_spent": 4.25,
+    "epsilon_alone_allocated": 7.5,
+    "epsilon_alone_committed": 21.5,
+    "budget_alone": 21.5,
+    "max_colluding": 1,
+    "trust_model": budget.trust_model(1),
+}
+
+
 def claim(site: str, rounds: int, **changes: Any) -> BudgetReport:
     number = sum(site.encode())
     fields: dict[str, Any] = {
@@ -189,6 +199,29 @@ def test_sites_that_differ_are_named_and_the_many_are_not(make_run: MakeRun) -> 
     words = Page(write_report(run)).words
     assert "not as a whole (all others)." in words
     assert "one value of patient_nbr (site-03)." in words
+
+
+def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
+    run = make_run(sites=3)
+    one = Page(write_report(run)).words
+    assert "With trust, and alone" not in one and "with no trust" not in one
+    path = run / "sites" / "site-01" / "budget.json"
+    budget.write(budget.read(path).model_copy(update=ALONE), path)
+    page = Page(write_report(run))
+    assert {21.5, 4.25, 7.5} <= set(page.values)
+    for part in (
+        "With trust is ε as above: what protects their records as long as no more",
+        "Alone is ε if every other site in the sum does",
+        "7.500 allocated",
+        "at most 1 of them work with the server",
+        "alone, with no trust in any site",
+    ):
+        assert part in page.words
+    rows = page.words.split("Budget alone ")[1].split("ε by round")[0]
+    assert rows.startswith("site-01 1 ") and "site-00" not in rows
+    unused = ALONE | {"max_colluding": None, "trust_model": budget.trust_model(None)}
+    budget.write(budget.read(path).model_copy(update=unused), path)
+    assert "no secure sum yet" in Page(write_report(run)).words
 
 
 def test_auc_is_shown_where_it_was_measured(make_run: MakeRun) -> None:

@@ -28,6 +28,18 @@ def test_a_report_of_that_site_and_job_is_kept() -> None:
     assert _report(report(), "a", "j").epsilon_committed == 4.0
 
 
+ALONE: dict[str, Any] = {
+    "epsilon_alone_spent": 5.0,
+    "epsilon_alone_allocated": 6.0,
+    "epsilon_alone_committed": 7.0,
+    "budget_alone": 7.0,
+}
+
+
+def test_a_report_of_both_claims_is_kept() -> None:
+    assert _report(report(**ALONE), "a", "j").epsilon_alone_committed == 7.0
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -36,6 +48,8 @@ def test_a_report_of_that_site_and_job_is_kept() -> None:
         {"epsilon_spent": 1e30},
         {"epsilon_committed": 1e30},
         {"budget": 1e300},
+        ALONE | {"budget_alone": 1e300},
+        ALONE | {"epsilon_alone_spent": 1e30},
     ],
 )
 def test_a_report_of_another_or_of_what_nobody_has_is_not(lie: dict[str, Any]) -> None:

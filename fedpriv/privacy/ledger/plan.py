@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_NOISE, MAX_STEPS, Numerics
 
 
@@ -89,14 +88,6 @@ class Plan:
         return Event(
             self.sample_rate, self.noise_multiplier, self.steps if steps is None else steps
         )
-
-
-def share_of(noise_multiplier: float, shares: int) -> float:
-    """noise_multiplier / √shares, rounded down: so many independent parts make the whole."""
-    share = noise_multiplier / math.sqrt(shares)
-    while Fraction(share) ** 2 * shares > Fraction(noise_multiplier) ** 2:
-        share = math.nextafter(share, 0.0)
-    return share
 
 
 def _is_count(value: object, least: int) -> bool:

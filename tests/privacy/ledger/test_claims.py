@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from datetime import datetime, tzinfo
-from fractions import Fraction
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ from fedpriv.errors import (
 from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import rdp
+from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger import chain
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
-from fedpriv.privacy.ledger.plan import share_of
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
 from fedpriv.privacy.ledger.witness import Witness
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
@@ -58,14 +57,6 @@ def claims(opened: Ledger) -> tuple[tuple[float, ...], tuple[float | None, ...]]
             opened.epsilon_alone_committed,
         ),
     )
-
-
-@given(noise=st.floats(1e-3, 1e3), shares=st.integers(1, 1000))
-def test_the_shares_of_a_noise_make_no_more_than_the_whole(noise: float, shares: int) -> None:
-    """Nor is a share less than it has to be by more than the last digit."""
-    squared = Fraction(noise) ** 2
-    share = Fraction(share_of(noise, shares))
-    assert share**2 * shares <= squared < (share * (1 + Fraction(4, 2**53))) ** 2 * shares
 
 
 def test_a_plan_alone_has_the_smallest_share_of_the_noise() -> None:

@@ -1,0 +1,78 @@
+"""What a share of the noise of a secure sum is, and what a plan costs with nothing else.
+
+Everything here is computed from public numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.usual import MAX_MEMBERS
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A plan as it is for a site if every other one works with the server.
+
+    Attributes:
+        sites: that may be in a sum, at most.
+        max_colluding: of them, with whom the claim with trust still holds.
+        shares: into how many the noise is divided, at most.
+        noise_multiplier: of one share.
+        epsilon: what the plan then costs: an upper bound, at its δ; infinite where none is finite.
+    """
+
+    sites: int
+    max_colluding: int
+    shares: int
+    noise_multiplier: float
+    epsilon: float
+
+
+def shares_of(sites: int, max_colluding: int) -> int:
+    """Into how many parts the noise is divided: those who don't collude add all of it together."""
+    return max(1, sites - max_colluding)
+
+
+def share_of(noise_multiplier: float, shares: int) -> float:
+    """noise_multiplier / √shares, rounded down.
+
+    Source:
+        Variances of independent Gaussians add up, so so many shares have that of the whole.
+    """
+    share = noise_multiplier / math.sqrt(shares)
+    while Fraction(share) ** 2 * shares > Fraction(noise_multiplier) ** 2:
+        share = math.nextafter(share, 0.0)
+    return share
+
+
+def alone(event: Event, delta: float, sites: int, max_colluding: int) -> Alone:
+    """What the steps of a secure sum cost a site whom nobody else's noise protects.
+
+    Raises:
+        ConfigError: fewer sites than two, or as many that collude.
+        AccountingError: when δ is outside (0, 1).
+    """
+    if not 2 <= sites <= MAX_MEMBERS:
+        raise ConfigError(
+            f"must be a whole number from 2 to {MAX_MEMBERS}, as one site has nobody to share"
+            " noise with",
+            key="--sites",
+            value=sites,
+            fix="Such as --sites 4.",
+        )
+    if not 0 <= max_colluding < sites:
+        raise ConfigError(
+            f"must be a whole number from 0 to {sites - 1}, so that a site is left to protect",
+            key="--max-colluding",
+            value=max_colluding,
+            fix="Such as --max-colluding 1.",
+        )
+    shares = shares_of(sites, max_colluding)
+    noise = share_of(event.noise_multiplier, shares)
+    epsilon = epsilon_upper([Event(event.sample_rate, noise, event.count)], delta)
+    return Alone(sites, max_colluding, shares, noise, epsilon)
