@@ -47,7 +47,7 @@ def log_total_variation(members: int, deviation: float) -> float:
            Σ|d| is at most (R + 1)·Θ/(s√(2πn)) + 2e⁻⁸⁰⁰, and (R + 1)/(s√(2πn)) < 19.2.
 
         Measured by convolution, the true distance is 0.41 exp(−π²s²) for n = 2, and below
-        0.7 exp(−c(n−1)/n) for n up to 10.
+        0.8 exp(−c(n−1)/n) for n up to 10.
 
     Source:
         Ours; step 1 is the Poisson summation formula. That discrete Gaussians add up to almost
