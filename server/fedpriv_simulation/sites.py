@@ -12,8 +12,8 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.errors import LedgerInUseError
 from fedpriv.methods.proposal import shared_noise
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger.ledger import Terms
-from fedpriv.privacy.ledger.plan import share_of
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.secure_sum.roster import Roster
