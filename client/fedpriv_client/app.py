@@ -24,6 +24,7 @@ from fedpriv.protocol import (
     Refusal,
     ReportRequest,
     SetRequest,
+    StepReply,
     StepRequest,
 )
 from fedpriv.report.budget import BudgetReport
@@ -90,10 +91,11 @@ def _step(site: Site, permit: Callable[[str], None], message: Message) -> Result
     request = StepRequest.parse(_body(message))
     permit(request.job_id)
     answer = site.step(request, _vector(message), _change(message))
-    _report_spent(site, request)
     if isinstance(answer, Ready):
+        log.info("Job %s: ready for slot %d.", request.job_id, request.slot)
         return answer, None
     body, released = answer
+    _tell_of(site, request.job_id, body)
     # The two values of a look differ in size, and are not rounded together.
     wire = "float32" if isinstance(released, HeldOutSum) else site.wire
     arrays = {name: Array(block) for name, block in encode(released.values, wire)}
@@ -104,20 +106,18 @@ def _share(site: Site, permit: Callable[[str], None], message: Message) -> Resul
     request = SetRequest.parse(_body(message))
     permit(request.job_id)
     body, share = site.share(request)
-    _report_spent(site, request)
+    _tell_of(site, request.job_id, body)
     arrays = {name: Array(block) for name, block in encode_masked(share.values)}
     return body, ArrayRecord(arrays, keep_input=False)
 
 
-def _report_spent(site: Site, request: StepRequest | SetRequest) -> None:
-    """Bring the budget report up to what was spent; what was paid for leaves without it, too."""
+def _tell_of(site: Site, job: str, body: StepReply) -> None:
+    """Say in the budget report and the log what was spent; it leaves without that, too."""
     try:
-        report = write_budget_report(site, request.job_id)
+        write_budget_report(site, job)
     except (OSError, FedprivError) as error:
         log.error("The budget report was not written: %s", error)
-        return
-    spent = report.epsilon_spent
-    log.info("Job %s: slot %d, ε = %.3f spent.", request.job_id, request.slot, spent)
+    log.info("Job %s: slot %d, ε = %.3f spent.", job, body.slot, body.epsilon_spent)
 
 
 def _report(site: Site, message: Message) -> BudgetReport:

@@ -112,7 +112,7 @@ def check_proposal(
             trained = worker.vector.size
             if proposal.vector_digest == _ANY:
                 proposal = proposal.model_copy(update={"vector_digest": worker.vector.digest})
-            check_model(worker, proposal, plan, limits)
+            check_model(worker, proposal, plan, limits, terms)
     return Verdict(
         plan,
         epsilon,

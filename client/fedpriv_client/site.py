@@ -209,7 +209,7 @@ class Site:
         recipe = recipe_of(proposal, settings)
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         with self._pool.borrow(recipe, check) as worker:
-            check_model(worker, proposal, plan, settings.limits)
+            check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:
                 new_update(proposal.local, worker.initial, worker)
             tokenizer = worker.base.tokenizer

@@ -11,7 +11,9 @@ from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.noise_share import check_added_delta
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv.training.held_out_sum import Distances
@@ -173,19 +175,37 @@ def check_local(proposal: Proposal, method: SiteMethod, vector: Vector, size: in
         raise ProtocolError(f"local: {proposal.method} has one step a round.")
 
 
-def check_model(worker: Worker, proposal: Proposal, plan: Plan, limits: Limits) -> None:
+def check_shared(plan: Plan, size: int, terms: Terms) -> None:
+    """Check that dividing the noise among sites costs δ nothing that anybody could write down.
+
+    Args:
+        size: P, the most values that a release may have.
+
+    Raises:
+        AccountingError: it does, under one of the claims.
+    """
+    check_added_delta(plan, size, terms.budget, terms.plan_delta)
+    if terms.budget_alone is not None:
+        check_added_delta(plan, size, terms.budget_alone, terms.plan_delta, alone=True)
+
+
+def check_model(
+    worker: Worker, proposal: Proposal, plan: Plan, limits: Limits, terms: Terms
+) -> None:
     """Check the model that was loaded for a proposal, before anything is paid for it.
 
     What can fail for want of memory or devices is tried here, too, on random tokens.
 
     Raises:
         ProtocolError: it is not the one that was proposed, or trains what is not allowed.
-        AccountingError: its noise can't be drawn; see `PlanExecution`.
+        AccountingError: its noise can't be drawn; see `PlanExecution` and `check_shared`.
         ConfigError: there are fewer devices than the site's file says.
     """
     check_loaded(worker.base, worker.vector, proposal, limits)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
     PlanExecution(plan, worker.vector.size)
+    if plan.is_shared:
+        check_shared(plan, worker.vector.size, terms)
     private_microbatch(worker)
     start_team(worker)

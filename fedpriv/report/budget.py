@@ -50,7 +50,7 @@ STRICT_NUMERICS = (
 TRUST_MODEL = "local: the site adds its own noise"
 SECURE_SUM = (
     "secure sum: the noise is that of all sites of a sum together, and epsilon holds if at most"
-    " {most} of them work with the server or leave out their noise; the figures alone assume"
+    " {least} of them work with the server or leave out their noise; the figures alone assume"
     " nothing of any other site, as if all of them did"
 )
 _OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and are as they were
@@ -66,9 +66,9 @@ def trust_model(max_colluding: int | None) -> str:
     """Whom the claim of `BudgetReport.epsilon_committed` trusts, in words.
 
     Args:
-        max_colluding: the most of the ledger's secure sums; None where there is none.
+        max_colluding: the least of the ledger's secure sums; None where there is none.
     """
-    return TRUST_MODEL if max_colluding is None else SECURE_SUM.format(most=max_colluding)
+    return TRUST_MODEL if max_colluding is None else SECURE_SUM.format(least=max_colluding)
 
 
 class BudgetEvent(Section):
@@ -128,7 +128,7 @@ class BudgetReport(Section):
         None, description="lifetime epsilon if all other sites work with the server"
     )
     max_colluding: int | None = Field(
-        None, ge=0, description="the most of the ledger's secure sums; none without one"
+        None, ge=0, description="the least of the ledger's secure sums; none without one"
     )
     events: tuple[BudgetEvent, ...] = ()
     ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
@@ -233,21 +233,26 @@ def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
 
     Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
     are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
-    `epsilon_alone`, where a site has such a figure, sums those of the claim alone, and of the
-    sites with one claim that one, which rests on no other site either.
+    Basic composition is about mechanisms with noise of their own. The noise of a secure sum is
+    common to its sites, so of a ledger that pays for such sums the figures alone are added: what
+    they count is the site's own share of the noise.
     """
     listed = list(reports)
-    alone = [report.epsilon_alone_committed for report in listed]
-    found = {
+    return {
         "sites": len(listed),
-        "epsilon": _sum(report.epsilon_committed for report in listed),
-        "epsilon_spent": _sum(report.epsilon_spent for report in listed),
+        "epsilon": _sum(
+            _by_itself(r, r.epsilon_committed, r.epsilon_alone_committed) for r in listed
+        ),
+        "epsilon_spent": _sum(
+            _by_itself(r, r.epsilon_spent, r.epsilon_alone_spent) for r in listed
+        ),
         "delta": _sum(report.delta for report in listed),
     }
-    if any(figure is not None for figure in alone):
-        pairs = zip(listed, alone, strict=True)
-        found["epsilon_alone"] = _sum(r.epsilon_committed if a is None else a for r, a in pairs)
-    return found
+
+
+def _by_itself(report: BudgetReport, epsilon: float, alone: float | None) -> float:
+    """The figure that rests on this site's own noise."""
+    return epsilon if report.max_colluding is None or alone is None else alone
 
 
 def _sum(values: Iterable[float]) -> float:

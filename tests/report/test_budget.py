@@ -194,12 +194,15 @@ def test_whom_a_claim_trusts_is_said_in_words() -> None:
         assert said.startswith("secure sum: ") and f"at most {most} of them" in said
 
 
-def test_totals_of_two_claims_take_a_local_site_as_it_is() -> None:
+def test_totals_add_up_what_rests_on_each_sites_own_noise() -> None:
+    """The noise of a secure sum is common to its sites: of two of them, it covers neither twice."""
     both = REPORT.model_copy(update=ALONE)
-    assert "epsilon_alone" not in budget.totals([REPORT, REPORT])
+    assert both.max_colluding is not None
     total = budget.totals([REPORT, both])
-    assert total["epsilon_alone"] == pytest.approx(3.9 + 9.25)
-    assert total["epsilon"] == pytest.approx(7.8)
+    assert total["epsilon"] == pytest.approx(3.9 + 9.25)
+    assert total["epsilon_spent"] == pytest.approx(REPORT.epsilon_spent + 5.5)
+    never = both.model_copy(update={"max_colluding": None})  # it may, and never did
+    assert budget.totals([REPORT, never])["epsilon"] == pytest.approx(7.8)
 
 
 @pytest.mark.parametrize(

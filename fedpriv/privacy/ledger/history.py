@@ -303,9 +303,12 @@ class History:
 
     @property
     def max_colluding(self) -> int | None:
-        """The most of any secure sum that the claims are about; None without one."""
+        """The least of any secure sum that the claims are about; None without one.
+
+        The claim with trust is lost as soon as in one of them more collude than it allows for.
+        """
         shared = (a.plan.max_colluding for a in self._counted if a.plan.max_colluding is not None)
-        return max(shared, default=None)
+        return min(shared, default=None)
 
     @property
     def numerics(self) -> frozenset[str]:

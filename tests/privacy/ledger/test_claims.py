@@ -207,7 +207,7 @@ def test_closing_gives_back_to_both(tmp_path: Path) -> None:
         assert opened.figures() == figures
         assert opened._history._open == [0, 0]
         opened.commit(replace(SHARED, job="job-2", max_colluding=4))
-        assert opened.max_colluding == 4
+        assert opened.max_colluding == 1
         opened.close_job("job-2")
         assert opened.max_colluding == 1  # nothing of it was ever released
 
