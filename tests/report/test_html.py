@@ -204,7 +204,7 @@ def test_sites_that_differ_are_named_and_the_many_are_not(make_run: MakeRun) -> 
 def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     run = make_run(sites=3)
     one = Page(write_report(run)).words
-    assert "With trust, and alone" not in one and "with no trust" not in one
+    assert "With trust, and alone" not in one and "is common to its sites" not in one
     path = run / "sites" / "site-01" / "budget.json"
     budget.write(budget.read(path).model_copy(update=ALONE), path)
     page = Page(write_report(run))
@@ -214,7 +214,7 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
         "Alone is ε if every other site in the sum does",
         "7.500 allocated",
         "at most 1 of them work with the server",
-        "alone, with no trust in any site",
+        "the noise of such a sum is common to its sites, and covers one of them",
     ):
         assert part in page.words
     rows = page.words.split("Budget alone ")[1].split("ε by round")[0]
