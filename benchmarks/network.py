@@ -4,10 +4,11 @@
 
 A server and its sites, each a process of its own, over TLS on loopback: the product's server,
 grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
-request at once, with noise, so that all of a round's time is overhead. Memory is the server's
-peak above what it held before the first round, in payloads: with SGD, the vector of the moment,
-a float64 sum (two payloads) and a block are what an aggregation can't do without. The floor of
-the time is arithmetic alone: each byte is hashed and encrypted by who sends it, and hashed and
+request at once, with noise, so that all of a round's time is overhead; in a secure sum with a
+share under real masks, so that what masks and the second exchange take is in it. Memory is the
+server's peak above what it held before the first round, in payloads: with SGD, the vector of the
+moment, a float64 sum (two payloads) and a block are what an aggregation can't do without. The floor
+of the time is arithmetic alone: each byte is hashed and encrypted by who sends it, and hashed and
 decrypted by who gets it, on all cores at once.
 """
 
@@ -28,6 +29,7 @@ import tempfile
 import threading
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,9 @@ from fedpriv.environment import set_environment
 set_environment()
 
 TINY, LARGE = 16_384, 25_000_000  # values: the default adapter, and 100 MB
-BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1 + 1 / 64}  # of a value, on its way up
+# Of a value, on its way up; a secure sum has a wire of its own.
+SECURE = "secure-sum"
+BYTES = {"float32": 4.0, "bf16": 2.0, "int8": 1 + 1 / 64, SECURE: 2.0}
 JOB = "benchmark"
 ZEROS = "sha256:" + "0" * 64
 
@@ -63,22 +67,31 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     return paths
 
 
-def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> None:
-    """A site's process: the real connection, and an app that answers with noise."""
+def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, proposal: str) -> None:
+    """A site's process: the real connection, and an app that answers with noise.
+
+    Args:
+        proposal: its digest.
+    """
     import numpy as np
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
 
     from fedpriv.process import Status
-    from fedpriv.protocol import Offer, StepReply, StepRequest
-    from fedpriv.wire import encode
+    from fedpriv.protocol import Offer, Ready, SetRequest, StepReply, StepRequest
+    from fedpriv.secure_sum.masks import mask
+    from fedpriv.secure_sum.members import MemberSet
+    from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
+    from fedpriv.wire import Blocks, encode, encode_masked
     from fedpriv_client.connection import ServerConnection
     from fedpriv_client.fleet import MIB
     from fedpriv_client.service import Service
 
     app = ClientApp()
     noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
+    share = np.rint(5 * noise).astype(np.int64) if wire == SECURE else None
+    held: list[Any] = []
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
@@ -92,13 +105,36 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str) -> No
     @app.train()
     def train(message: Message, context: Context) -> Message:
         request = StepRequest.parse(message.content.config_records["fedpriv"]["body"])
-        reply = StepReply(
-            kind="gradient-sum", slot=request.slot, epsilon_spent=1.0, epsilon_committed=1.0,
-            ledger_rows=request.slot + 1, ledger_head="0" * 64,
-        )  # fmt: skip
+        if wire == SECURE:
+            return get_ready(request, message)
         noise[request.slot % size] += 1  # or the server would have it already
-        arrays = {key: Array(block) for key, block in encode(noise, wire)}
-        content = RecordDict({"fedpriv": ConfigRecord({"body": reply.model_dump_json()})})
+        return reply("gradient-sum", request.slot, encode(noise, wire), message)
+
+    def get_ready(request: StepRequest, message: Message) -> Message:
+        blocks = message.content.array_records["arrays"]
+        vector = Blocks(lambda key: blocks[key].data, blocks.keys(), size, "float32").vector()
+        slot = SlotId(proposal=proposal, slot=request.slot, request=request.digest(vector))
+        ephemeral = Ephemeral()
+        member = sign_member(_signing_key(name), slot, name, ephemeral)
+        held[:] = [slot, ephemeral]
+        body = Ready(slot=request.slot, member=member).model_dump_json()
+        return Message(RecordDict({"fedpriv": ConfigRecord({"body": body})}), reply_to=message)
+
+    @app.train("set")
+    def train_set(message: Message, context: Context) -> Message:
+        request = SetRequest.parse(message.content.config_records["fedpriv"]["body"])
+        slot, ephemeral = held
+        members = MemberSet(slot_id=slot, members=request.members, bits=request.bits)
+        masked = mask(share, name, ephemeral, members)
+        return reply("masked-share", request.slot, encode_masked(masked), message)
+
+    def reply(kind: Any, slot: int, blocks: Any, message: Message) -> Message:
+        body = StepReply(
+            kind=kind, slot=slot, epsilon_spent=1.0, epsilon_committed=1.0,
+            ledger_rows=slot + 1, ledger_head="0" * 64,
+        )  # fmt: skip
+        arrays = {key: Array(block) for key, block in blocks}
+        content = RecordDict({"fedpriv": ConfigRecord({"body": body.model_dump_json()})})
         content["arrays"] = ArrayRecord(arrays, keep_input=False)
         return Message(content, reply_to=message)
 
@@ -120,14 +156,16 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.methods.dp_lora.server import DpLoraServer
     from fedpriv.pki.keys import new_key, private_pem, public_pem
     from fedpriv.privacy.mechanism.privatised import public
-    from fedpriv.protocol import Proposal
+    from fedpriv.protocol import Proposal, SharedNoise
     from fedpriv.training.update import Update
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.fleet_api import fleet_api
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
+    from fedpriv_server.sum_state import SumFile
     from fedpriv_strategies.rounds import Rounds
+    from fedpriv_strategies.secure_rounds import SecureRounds
 
     share_heap()
     ca, certificate, key = certificates(folder)
@@ -136,16 +174,25 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     keys = [new_key() for _ in range(sites)]
     for index, private in enumerate(keys):
         broker.admit(f"site-{index}", public_pem(private.public_key()))
+    names = [f"site-{index}" for index in range(sites)]
+    roster = _roster(names) if wire == SECURE else None
     proposal = Proposal(
         job_id=JOB, method="dp-lora", steps=rounds, seed=0, fields=("text",),
         model=ModelSection(), lora=LoraSection(), privacy=PrivacySection(),
-        base_digest=ZEROS, vector_digest=ZEROS, wire=wire,
+        base_digest=ZEROS, vector_digest=ZEROS, wire="float32" if roster else wire,
+        shared=roster and SharedNoise(
+            max_colluding=1, sites=sites, roster=roster.digest, noise_multiplier=1.0
+        ),
     )  # fmt: skip
     vector = public(np.zeros(size, dtype=np.float32))
     optimizer = OptimizerSection(name="sgd", lr=1e-3)
     update = Update(optimizer, vector)
     del vector
-    rounds_of = Rounds(
+    kind: Any = Rounds
+    if roster is not None:
+        kept = SumFile(folder / "c" / "sum.json")
+        kind = partial(SecureRounds, roster=roster, state=None, keep=kept.write)
+    rounds_of = kind(
         proposal,
         update,
         DpLoraServer(size),
@@ -155,7 +202,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         site_of=broker.names.get,
     )
     with serving(fleet_api(broker), ("127.0.0.1", 0), ServerTls(certificate, key)) as port:
-        pipe.send((port, str(ca), [private_pem(private) for private in keys]))
+        pipe.send((port, str(ca), [private_pem(private) for private in keys], proposal.digest()))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
         gc.freeze()
@@ -169,6 +216,20 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
             seconds.append(time.perf_counter() - started)
         pipe.send((seconds, peak.stop() - before, before))
         broker.close()
+
+
+def _signing_key(name: str) -> Any:
+    """Of a site; the same in every process, and no secret."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+
+
+def _roster(names: list[str]) -> Any:
+    from fedpriv.secure_sum.roster import Roster, RosterEntry
+
+    keys = {name: _signing_key(name).public_key().public_bytes_raw().hex() for name in names}
+    return Roster.of(RosterEntry(name=name, public_key=key) for name, key in keys.items())
 
 
 class _Peak:
@@ -206,9 +267,9 @@ def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
         arguments = (theirs, sites, size, wire, rounds, Path(folder))
         running = [context.Process(target=server, args=arguments, daemon=True)]
         running[0].start()
-        port, ca, keys = ours.recv()
+        port, ca, keys, proposal = ours.recv()
         for index, key in enumerate(keys):
-            arguments = (f"site-{index}", port, Path(ca), key, size, wire)
+            arguments = (f"site-{index}", port, Path(ca), key, size, wire, proposal)
             running.append(context.Process(target=site, args=arguments, daemon=True))
             running[-1].start()
         seconds, grown, before = ours.recv()

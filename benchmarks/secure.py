@@ -5,21 +5,28 @@
 **masks**: what one site of n does once a set has come: it makes its own entry, checks the set, and
 masks a share of P values. Beside it, in turn, the floor: the bare keystream of the n − 1 streams,
 and as many bytes copied. Memory is the peak of what is allocated besides the share.
+
+**round**: a round over the network (`benchmarks/network.py`: processes, TLS, sites that answer at
+once) with a secure sum, and a plain one beside it, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
+import statistics
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import network
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from interleaved import interleaved, median, ratio
+from network import SECURE
 from rich.console import Console
 from rich.table import Table
 
@@ -30,6 +37,7 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 SITES = (4, 8, 50)
 BITS: Bits = 16
+ROUNDS = 6  # of a federation, the first of which is not counted
 SLOT = SlotId(proposal="sha256:" + "a" * 64, slot=0, request="sha256:" + "b" * 64)
 
 
@@ -101,15 +109,55 @@ def show_masks(rows: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
+def measure_round(sites: int, size: int, repeats: int) -> dict[str, Any]:
+    """Median seconds a round of each kind, over several federations of each, by turns."""
+    seconds: dict[str, list[float]] = {"float32": [], SECURE: []}
+    for _ in range(repeats):
+        for wire, found in seconds.items():
+            found.append(network.measure(sites, size, wire, ROUNDS)["seconds"])
+    plain, secure = (statistics.median(seconds[wire]) for wire in ("float32", SECURE))
+    return {
+        "sites": sites,
+        "values": size,
+        "plain": plain,
+        "secure": secure,
+        "more": secure - plain,
+        "bytes_up": size * network.BYTES[SECURE],
+        "plain_bytes_up": size * network.BYTES["float32"],
+    }
+
+
+def show_rounds(rows: list[dict[str, Any]]) -> None:
+    table = Table("values", "sites", "plain s", "secure s", "more s", "MB up", "plain MB up")
+    for row in rows:
+        table.add_row(
+            f"{row['values']:,}",
+            str(row["sites"]),
+            *(f"{row[name]:.3f}" for name in ("plain", "secure", "more")),
+            *(f"{row[name] / 1e6:.2f}" for name in ("bytes_up", "plain_bytes_up")),
+        )
+    Console().print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["masks", "round"])
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     size, repeats = (10**6, 3) if arguments.quick else (25 * 10**6, arguments.repeats)
-    found = {"masks": [measure_masks(size, sites, repeats) for sites in SITES]}
-    show_masks(found["masks"])
+    found: dict[str, Any] = {}
+    if arguments.only != "round":
+        found["masks"] = [measure_masks(size, sites, repeats) for sites in SITES]
+        show_masks(found["masks"])
+    if arguments.only != "masks":
+        logging.disable()
+        cases = [(4, network.TINY), (8, network.TINY)]
+        cases += [] if arguments.quick else [(4, network.LARGE), (8, network.LARGE)]
+        turns = 1 if arguments.quick else 3
+        found["rounds"] = [measure_round(*case, turns) for case in cases]
+        show_rounds(found["rounds"])
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2) + "\n")
 
