@@ -12,6 +12,7 @@ from flwr.app.message import Array
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 from secure_sites import set_of, sites
@@ -59,6 +60,7 @@ def test_a_reply_with_a_body_and_arrays_is_one() -> None:
 @pytest.mark.parametrize(("bits", "values"), [(16, 2_000_000), (32, 2_000_000), (16, 200)])
 def test_a_masked_share_has_the_room_that_its_request_asks_for(bits: int, values: int) -> None:
     """A set is sent without a vector, and what comes back may be far larger than it is."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     size = values * bits // 8
     body = SetRequest(job_id="job", slot=0, bits=bits, members=MEMBERS)
     asked = message(body, 7, TRAIN_SET, "1", reply_bytes=size)
