@@ -366,7 +366,7 @@ class StepRequest(Body):
 
 
 class Ready(Body):
-    """A site has its sum of a slot, and a key to mask its share with.
+    """A site is ready for a slot, and has a key to mask its share with.
 
     Attributes:
         slot: as in the request.

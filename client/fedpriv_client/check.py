@@ -29,8 +29,11 @@ class Verdict:
     Attributes:
         plan: what it would commit to; None if there is no such plan.
         epsilon: of the plan by itself, at the ledger's δ, an upper bound.
+        epsilon_alone: the same if every other site of a secure sum worked with the server; None
+            where the plan is of no such sum.
         allocated: ε of the ledger with it; None if it does not fit, or can't be looked at.
-        budget: ε that there is for life.
+        allocated_alone: the same of the claim alone; None also where the ledger has none.
+        budget, budget_alone: ε that there is for life.
         look_steps: of the plan's steps, how many look at held-out records.
         without_looks: ε of the others alone, with the same noise; None where there are no looks.
         trained: parameters that would be trained; None if the model was not loaded.
@@ -47,22 +50,35 @@ class Verdict:
     unchecked: tuple[str, ...]
     look_steps: int = 0
     without_looks: float | None = None
+    epsilon_alone: float | None = None
+    allocated_alone: float | None = None
+    budget_alone: float | None = None
 
 
 def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
     """The proposal of a JSON file, or the one that a federation file would lead to.
 
     A federation file does not say the digest of its model; it is taken to be the one that this
-    site allows, and what it calls it is not looked up.
+    site allows, and what it calls it is not looked up. The sites of a secure sum are taken to be
+    those of this site's own roster.
 
     Raises:
-        ConfigError: the file can't be read.
+        ConfigError: the file can't be read, or has a secure sum, and this site has no roster.
         ProtocolError: it is JSON, and no proposal.
     """
     if path.suffix != ".json":
         config = load_job(path, [f"model.name={json.dumps(settings.model)}"])
-        digest = settings.limits.base_digest
-        return propose(config, job_id=config.job.name, base=digest, vector=_ANY)
+        digest, roster = settings.limits.base_digest, settings.limits.roster
+        if config.max_colluding is not None and roster is None:
+            raise ConfigError(
+                "has a secure sum, and this site's file names no roster",
+                file=path,
+                key="privacy.trust",
+                value=config.privacy.trust,
+                fix="Compare a roster with the other sites, and name it in the site's file:"
+                " [secure_sum].",
+            )
+        return propose(config, job_id=config.job.name, base=digest, vector=_ANY, roster=roster)
     try:
         return Proposal.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -89,17 +105,21 @@ def check_proposal(
     if proposal.vector_digest == _ANY:
         unchecked.append("The job's model: taken to be the one that this site allows.")
     look_steps = proposal.steps - proposal.training_steps
-    plan = epsilon = allocated = trained = without = None
+    plan = epsilon = alone = trained = without = None
+    allocated: tuple[float, float | None] | None = None
     with _noting(refusals):
         check_fields(proposal, settings)
     with _noting(refusals):
         plan = limits.calibrated(proposal, terms)
         epsilon = epsilon_upper([plan.event()], terms.delta)
+        if plan.is_shared:
+            alone = epsilon_upper([plan.alone.event()], terms.delta)
+            limits.check_cost(plan, terms)
         if look_steps:
             without = epsilon_upper([plan.event(proposal.training_steps)], terms.delta)
     try:
         with open_ledger(settings, reading=True) as ledger, _noting(refusals):
-            allocated = ledger.check(plan) if plan is not None else None
+            allocated = ledger.check_both(plan) if plan is not None else None
     except LedgerInUseError:
         unchecked.append(
             f"What is left of the budget: {settings.ledger} is in use. If this site's client is"
@@ -114,15 +134,18 @@ def check_proposal(
                 proposal = proposal.model_copy(update={"vector_digest": worker.vector.digest})
             check_model(worker, proposal, plan, limits, terms)
     return Verdict(
-        plan,
-        epsilon,
-        allocated,
-        terms.budget,
-        trained,
-        tuple(refusals),
-        tuple(unchecked),
-        look_steps,
-        without,
+        plan=plan,
+        epsilon=epsilon,
+        epsilon_alone=alone,
+        allocated=None if allocated is None else allocated[0],
+        allocated_alone=None if allocated is None else allocated[1],
+        budget=terms.budget,
+        budget_alone=terms.budget_alone,
+        trained=trained,
+        refusals=tuple(refusals),
+        unchecked=tuple(unchecked),
+        look_steps=look_steps,
+        without_looks=without,
     )
 
 

@@ -228,15 +228,30 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding
 def _cost(verdict: Verdict) -> str:
     plan = verdict.plan
     assert plan is not None
-    with_all = (
-        ""
-        if verdict.allocated is None
-        else f", {verdict.allocated:.3f} of {verdict.budget:g} with all before"
-    )
+    with_all = _with_all(verdict.allocated, verdict.budget)
     return (
         f"{plan.steps} steps at rate {plan.sample_rate:g} with noise"
         f" {plan.noise_multiplier:.3f}: ε = {verdict.epsilon:.3f} by itself{with_all}"
-        f"{_looks(verdict)}"
+        f"{_looks(verdict)}{_alone(verdict)}"
+    )
+
+
+def _with_all(allocated: float | None, budget: float | None) -> str:
+    if allocated is None or budget is None:
+        return ""
+    return f", {allocated:.3f} of {budget:g} with all before"
+
+
+def _alone(verdict: Verdict) -> str:
+    """What a secure sum assumes of the other sites, and what its plan costs without that."""
+    plan = verdict.plan
+    if plan is None or verdict.epsilon_alone is None:
+        return ""
+    with_all = _with_all(verdict.allocated_alone, verdict.budget_alone)
+    return (
+        f". It is a secure sum: that holds while at most {plan.max_colluding} of the sites in it"
+        " work with the server or forget their noise, and if all others did,"
+        f" ε = {verdict.epsilon_alone:.3f} by itself{with_all}"
     )
 
 

@@ -23,6 +23,7 @@ from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import ServerTls
 from fedpriv_server.provision_options import server_names
+from fedpriv_server.roster import roster_of
 from fedpriv_server.site_keys import SiteKeys
 
 _VECTORS = 6  # of a run directory: of the moment, a checkpoint and its successor with moments
@@ -57,6 +58,7 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
         looks += [
             ("certificate", lambda: _certificate(server)),
             ("sites", lambda: _sites(config, server)),
+            *([("roster", lambda: _roster(config))] if config.privacy.roster is not None else []),
             ("port", lambda: _port(server)),
         ]
         if server.health is not None:
@@ -149,6 +151,16 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
     if soon:
         raise DoubtError(f"{shown}; renew within 30 days: {', '.join(soon)}")
     return shown
+
+
+def _roster(config: JobConfig) -> str:
+    """Raises ConfigError for one that can't be read, or that is of other sites."""
+    roster, most = roster_of(config), config.max_colluding
+    assert roster is not None
+    return (
+        f"{len(roster)} sites, of which at most {most} may work with the server; each site's file"
+        f" has to name this digest: {roster.digest}"
+    )
 
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:

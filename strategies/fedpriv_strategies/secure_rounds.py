@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -102,7 +102,7 @@ class SecureRounds(Rounds):
 
         Raises:
             RoundError: too few are ready, or a share is missing; what was asked is asked again in
-                the same masked. Or a slot is void, and there is no spare one.
+                the same words. Or a slot is void, and there is no spare one.
         """
         while True:
             self.propose(grid)
@@ -182,6 +182,7 @@ class SecureRounds(Rounds):
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             offer = self.offers[node]
+            self._held.pop(node, None)  # until its answer is used
             self.outcome.bytes_up += body_bytes(reply)
             try:
                 answer = answer_of(reply, Ready)
@@ -223,16 +224,9 @@ class SecureRounds(Rounds):
         check_member(answer.member, self._roster, slot_id)
 
     def _sum_of(self, members: Iterable[Member], bits: Bits | None = None) -> SumOfSet:
-        """The empty sum of a set.
-
-        Raises:
-            RoundError: a member's terms are not known yet.
-        """
+        """The empty sum of a set, of sites whose terms are known."""
         offers = {offer.site: offer for offer in self.offers.values()}
         names = [member.name for member in members]
-        missing = [name for name in names if name not in offers]
-        if missing:
-            raise RoundError(f"Not there: {', '.join(missing)}.", may_heal=True)
         rate = self.proposal.privacy.sample_rate
         units = sum(rate * offers[name].declared_size for name in names)
         return SumOfSet(self.proposal, self.method.values, len(names), units, bits)
@@ -245,6 +239,9 @@ class SecureRounds(Rounds):
             _VoidError: one will never come.
         """
         wanted = {member.name for member in request.members}
+        unknown = wanted - {offer.site for offer in self.offers.values()}  # after a restart
+        if unknown:
+            self._miss(number, f"Not there: {', '.join(sorted(unknown))}.")
         total = self._sum_of(request.members, request.bits)
         there = set(grid.get_node_ids())
         nodes = {n: o for n, o in self.offers.items() if o.site in wanted and n in there}
@@ -262,16 +259,20 @@ class SecureRounds(Rounds):
             except ProtocolError as error:
                 raise _VoidError(f"{offer.site}: {error}") from None
         if total.missing:
-            self._set_state(replace(self._state, tries=self._state.tries + 1))
-            text = f"{total.missing} of {len(wanted)} shares are missing. {self._states()}."
-            if self._state.tries >= TRIES and self._has_spare(number):
-                raise _VoidError(text)
-            raise RoundError(f"Round {number}: {text}", may_heal=True)
+            shares = f"{total.missing} of {len(wanted)} shares are missing"
+            self._miss(number, f"{shares}. {self._states()}.")
         try:
             mean = total.take()
         except ProtocolError as error:
             raise _VoidError(str(error)) from None
         self._move(number, Aggregate(mean, total.noise_variance, total.units))
+
+    def _miss(self, number: int, what: str) -> NoReturn:
+        """Count a try in vain; always raises, as `_add_up`."""
+        self._set_state(replace(self._state, tries=self._state.tries + 1))
+        if self._state.tries >= TRIES and self._has_spare(number):
+            raise _VoidError(what)
+        raise RoundError(f"Round {number}: {what}", may_heal=True)
 
     def _take_share(self, total: SumOfSet, offer: Offer, reply: Message, number: int) -> None:
         """Raises:

@@ -5,49 +5,21 @@ Each strikes once: it leaves a marker first, and a process that finds the marker
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROUND = 1  # slot, counted from 0, in which a fault strikes
+from network_deaths import ROUND
+from network_deaths import around as _around
+from network_deaths import die as _die
+from network_deaths import strikes as _strikes
+from network_lies import SECURE_SUM
 
 
 def plant(name: str, marker: Path) -> None:
     """Arm the fault of that name."""
     _FAULTS[name](marker)
-
-
-def _strikes(marker: Path) -> bool:
-    """Whether it is this process's turn; there is only one turn."""
-    try:
-        marker.touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _die(marker: Path) -> None:
-    if _strikes(marker):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _around(
-    owner: Any, name: str, before: Callable[..., None] | None, after: Callable[..., None] | None
-) -> None:
-    real = getattr(owner, name)
-
-    def faulty(*args: Any, **options: Any) -> Any:
-        if before is not None:
-            before(*args, **options)
-        result = real(*args, **options)
-        if after is not None:
-            after(*args, **options)
-        return result
-
-    setattr(owner, name, faulty)
 
 
 def _before_reserve(marker: Path) -> None:
@@ -69,7 +41,7 @@ def _after_release(marker: Path) -> None:
         Ledger,
         "release_all",
         None,
-        lambda _, paid, payload: ROUND in [p.slot for p in paid] and _die(marker),
+        lambda _, paid, *others: ROUND in [p.slot for p in paid] and _die(marker),
     )
 
 
@@ -330,6 +302,7 @@ def _server_checkpointing(marker: Path) -> None:
 
 
 _FAULTS: dict[str, Callable[[Path], None]] = {
+    **SECURE_SUM,
     "before-reserve": _before_reserve,
     "after-reserve": _after_reserve,
     "after-release": _after_release,

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from secure_sites import roster_of, sites
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
+from fedpriv.secure_sum.roster import write
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
 
@@ -164,3 +166,21 @@ def test_a_model_that_can_not_be_trained_privately_is_told(file: Path, model_fol
     assert found["privacy"]["ok"] is False
     assert "position" in found["privacy"]["found"]
     assert found["evaluation"]["ok"] is True
+
+
+def test_the_roster_of_a_secure_sum_is_looked_at(file: Path) -> None:
+    shared = '[privacy]\ntrust = "secure-sum"\nroster = "roster.json"\n'
+    change(file, "[privacy]\n", shared)
+    code, found = examined(file)
+    assert code != 0
+    assert "roster.json" in found["roster"]["found"]
+    write(file.with_name("roster.json"), other := roster_of(sites("site-0", "site-9")))
+    _, found = examined(file)
+    assert found["roster"]["ok"] is False
+    assert "site-1, site-9" in found["roster"]["found"]
+    file.with_name("roster.json").unlink()
+    write(file.with_name("roster.json"), roster := roster_of(sites("site-0", "site-1")))
+    code, found = examined(file)
+    assert (code, found["roster"]["ok"]) == (0, True)
+    assert roster.digest in found["roster"]["found"]
+    assert other.digest not in found["roster"]["found"]

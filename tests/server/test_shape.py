@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.app.message import Array
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
+from secure_sites import set_of, sites
 
 from fedpriv.errors import ProtocolError
+from fedpriv.protocol import SetRequest
+from fedpriv.secure_sum.masks import DTYPES
+from fedpriv.wire import encode_masked
 from fedpriv_server.shape import RECORDS, SLACK, Place, UploadLimits, check, outline
+from fedpriv_strategies.messages import TRAIN_SET, message
 
+MEMBERS = set_of(sites("a", "b")).members
 LIMITS = UploadLimits(SLACK, arrays=3)
 
 
@@ -46,6 +55,23 @@ def test_a_reply_with_a_body_and_arrays_is_one() -> None:
     places = outline(reply(tree("body"), tree("arrays", array("a"), array("b"))), LIMITS)
     assert len(places) == 8
     assert places[key("b")] == Place(3, (key("chunk of b"),))
+
+
+@pytest.mark.parametrize(("bits", "values"), [(16, 2_000_000), (32, 2_000_000), (16, 200)])
+def test_a_masked_share_has_the_room_that_its_request_asks_for(bits: int, values: int) -> None:
+    """A set is sent without a vector, and what comes back may be far larger than it is."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+    size = values * bits // 8
+    body = SetRequest(job_id="job", slot=0, bits=bits, members=MEMBERS)
+    asked = message(body, 7, TRAIN_SET, "1", reply_bytes=size)
+    limits = UploadLimits.of_reply_to(asked.content)
+    share = np.zeros(values, DTYPES[bits])
+    arrays = {name: Array(block + i) for i, (name, block) in enumerate(encode_masked(share))}
+    content = RecordDict({"fedpriv": ConfigRecord({"body": "{}"}), "arrays": ArrayRecord(arrays)})
+    objects = get_all_nested_objects(content)
+    assert size < sum(len(item.deflate()) for item in objects.values()) < limits.size
+    outline(tree("message", get_object_tree(content)), limits)
+    assert UploadLimits.of_reply_to(message(body, 7, TRAIN_SET, "1").content).size == SLACK
 
 
 def test_arrays_of_the_same_values_are_one_object() -> None:

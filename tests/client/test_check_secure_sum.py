@@ -1,0 +1,119 @@
+"""What a site would answer to a job with a secure sum: both figures, by its own roster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from secure_sites import roster_of, sites
+
+from fedpriv.config.job import ComputeSection
+from fedpriv.errors import ConfigError
+from fedpriv.models.base import digest_of
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.secure_sum.roster import Roster, write
+from fedpriv_client.check import check_proposal, read_proposal
+from fedpriv_client.doctor import _cost
+from fedpriv_client.limits import Limits
+from fedpriv_client.site_settings import SiteSettings
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def roster() -> Roster:
+    return roster_of(sites("site-0", "site-1", "site-2"))
+
+
+@pytest.fixture
+def job(federation: Make, tmp_path: Path) -> Path:
+    """A federation file for the network, whose roster only the coordinator has."""
+    file: Path = federation(rounds=3, sites=3)
+    shared = '[privacy]\ntrust = "secure-sum"\nroster = "roster.json"\nspare_slots = 1\n'
+    lines = file.read_text().replace("[job]\n", '[job]\nengine = "network"\n').splitlines()
+    kept = [line for line in lines if not line.startswith(('data = "site', "size"))]
+    text = "\n".join(kept).replace("[privacy]\n", shared)
+    file.write_text(text + '\n[server]\naddress = "localhost:9"\n')
+    return file
+
+
+@pytest.fixture
+def settings(tmp_path: Path, roster: Roster, model_folder: Make) -> SiteSettings:
+    terms = Terms("0" * 32, 24, "record", 1, 1e-3, 20.0, simulated=False, budget_alone=90.0)
+    made = SiteSettings(
+        name="site-0",
+        data=tmp_path / "notes.jsonl",
+        columns={"text": "note"},
+        state_dir=tmp_path / "state",
+        ledger=tmp_path / "ledger.db",
+        terms=terms,
+        limits=Limits(per_job=6.0, base_digest=digest_of(str(model_folder())), roster=roster),
+        compute=ComputeSection(device="cpu"),
+        lasting=True,
+        model=str(model_folder()),
+    )
+    (tmp_path / "notes.jsonl").write_text(json.dumps({"note": "a"}) + "\n")
+    Ledger.create(made.ledger, terms).close()
+    return made
+
+
+def test_a_federation_file_is_checked_with_the_sites_own_roster(
+    settings: SiteSettings, job: Path, roster: Roster
+) -> None:
+    write(job.with_name("roster.json"), roster_of(sites("site-0", "site-1", "other")))
+    proposal = read_proposal(job, settings)
+    assert proposal.shared is not None
+    assert proposal.shared.roster == roster.digest
+    assert (proposal.shared.max_colluding, proposal.shared.sites) == (1, 3)
+    verdict = check_proposal(settings, proposal)
+    assert verdict.refusals == ()
+    assert verdict.plan is not None and verdict.plan.steps == 4
+    assert verdict.epsilon is not None and verdict.epsilon_alone is not None
+    assert 5.9 < verdict.epsilon <= 6.0 < verdict.epsilon_alone
+    assert (verdict.allocated, verdict.budget) == (verdict.epsilon, 20.0)
+    assert (verdict.allocated_alone, verdict.budget_alone) == (verdict.epsilon_alone, 90.0)
+    said = _cost(verdict)
+    assert f"ε = {verdict.epsilon:.3f} by itself, {verdict.epsilon:.3f} of 20 with all" in said
+    assert "at most 1 of the sites" in said
+    assert f"ε = {verdict.epsilon_alone:.3f} by itself" in said
+    assert f"{verdict.epsilon_alone:.3f} of 90 with all before" in said
+
+
+def test_a_local_job_says_one_figure(settings: SiteSettings, federation: Make) -> None:
+    verdict = check_proposal(settings, read_proposal(federation(), settings))
+    assert verdict.epsilon_alone is None
+    assert "secure sum" not in _cost(verdict)
+
+
+def test_without_a_roster_there_is_no_secure_sum(settings: SiteSettings, job: Path) -> None:
+    settings = replace(settings, limits=replace(settings.limits, roster=None))
+    with pytest.raises(ConfigError, match=r"privacy\.trust.*\[secure_sum\]"):
+        read_proposal(job, settings)
+
+
+@pytest.mark.parametrize(
+    ("limits", "terms", "words"),
+    [
+        ({"max_colluding_at_least": 2}, {}, "allow.max_colluding_at_least"),
+        ({"per_job": 3.0}, {}, "budget.per_job"),
+        ({"min_noise": 50.0}, {}, "allow.min_noise"),
+        ({}, {"budget_alone": None}, "budget.epsilon_alone"),
+    ],
+)
+def test_it_refuses_for_the_reason_that_the_site_has(
+    settings: SiteSettings, job: Path, limits: Any, terms: Any, words: str
+) -> None:
+    known = replace(settings.terms, **terms)
+    settings = replace(
+        settings,
+        limits=replace(settings.limits, **limits),
+        terms=known,
+        ledger=settings.ledger.with_name("other.db"),
+    )
+    Ledger.create(settings.ledger, known).close()
+    verdict = check_proposal(settings, read_proposal(job, settings))
+    assert any(words in refusal for refusal in verdict.refusals), verdict.refusals
