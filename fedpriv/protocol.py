@@ -45,11 +45,11 @@ from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.config.section import Section
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.ledger.ledger import Head
-from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS, MAX_UNITS
+from fedpriv.privacy.usual import MAX_MEMBERS, MAX_PUBLIC_RECORDS, MAX_UNITS
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
-from fedpriv.secure_sum.roster import MAX_SITES
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
@@ -126,8 +126,8 @@ class SharedNoise(Section):
         spare_slots: to go on with where the sum of a slot could not be completed.
     """
 
-    max_colluding: int = Field(ge=0, le=MAX_SITES)
-    sites: int = Field(ge=2, le=MAX_SITES)
+    max_colluding: int = Field(ge=0, le=MAX_MEMBERS)
+    sites: int = Field(ge=2, le=MAX_MEMBERS)
     roster: Digest
     noise_multiplier: float = Field(gt=0, le=1e9)
     spare_slots: int = Field(0, ge=0, le=MAX_JOB_STEPS)
@@ -141,7 +141,7 @@ class SharedNoise(Section):
     @property
     def shares(self) -> int:
         """Into how many the noise of a slot is divided at most."""
-        return max(1, self.sites - self.max_colluding)
+        return shares_of(self.sites, self.max_colluding)
 
 
 class Proposal(Body):
@@ -389,7 +389,7 @@ class SetRequest(Body):
     job_id: JobId
     slot: int = Field(ge=0)
     bits: Bits
-    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_SITES)
+    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
 
 
 class ReportRequest(Body):

@@ -10,8 +10,9 @@ from pydantic import Field
 from fedpriv.config.section import Section
 from fedpriv.errors import SetError
 from fedpriv.files import canonical_json
+from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.ready import Member, SlotId, check_member
-from fedpriv.secure_sum.roster import MAX_SITES, Roster
+from fedpriv.secure_sum.roster import Roster
 
 Bits = Literal[16, 32]  # of a value that travels
 _LABEL = "fedpriv-set-1"
@@ -27,7 +28,7 @@ class MemberSet(Section):
     """
 
     slot_id: SlotId
-    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_SITES)
+    members: tuple[Member, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
     bits: Bits
 
     def check(self, roster: Roster, own: Member) -> None:

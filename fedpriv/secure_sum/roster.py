@@ -23,9 +23,9 @@ from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.pki import keys
+from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.points import is_signing_key
 
-MAX_SITES = 1000
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 File = TypeVar("File", bound=Section)
 _AGAIN = "Ask for the file again, as it was made."
@@ -50,7 +50,7 @@ class Roster(Section):
     """The content of ``roster.json``: entries in the order of their names."""
 
     format: Literal[1] = 1
-    entries: tuple[RosterEntry, ...] = Field(max_length=MAX_SITES)
+    entries: tuple[RosterEntry, ...] = Field(max_length=MAX_MEMBERS)
 
     @field_validator("entries")
     @classmethod

@@ -14,8 +14,8 @@ from secure_sites import roster_of, sites
 
 from fedpriv.errors import ConfigError
 from fedpriv.pki import keys
+from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.roster import (
-    MAX_SITES,
     Roster,
     RosterEntry,
     fingerprint,
@@ -85,8 +85,8 @@ def test_a_name_or_a_key_twice_is_refused() -> None:
 
 def test_more_sites_than_any_federation_has_are_refused() -> None:
     entry = SITES[0].entry
-    listed = [entry.model_copy(update={"name": f"s{index}"}) for index in range(MAX_SITES + 1)]
-    with pytest.raises(ConfigError, match=f"at most {MAX_SITES}"):
+    listed = [entry.model_copy(update={"name": f"s{index}"}) for index in range(MAX_MEMBERS + 1)]
+    with pytest.raises(ConfigError, match=f"at most {MAX_MEMBERS}"):
         Roster.of(listed)
 
 

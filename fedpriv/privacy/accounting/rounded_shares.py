@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from fedpriv.errors import AccountingError
+from fedpriv.privacy.usual import MAX_MEMBERS
 
-MOST_MEMBERS, LEAST_DEVIATION = 1000, 2.0  # what the bound is proven for
+LEAST_DEVIATION = 2.0  # for which, with MAX_MEMBERS, the bound is proven
 _LOG_CUT = math.log(2) - 800.0  # both sums, beyond 40 deviations
 
 
@@ -21,7 +22,7 @@ def log_total_variation(members: int, deviation: float) -> float:
     post-processing of Σx_i + Y. For n = 1 the two are the same.
 
     Args:
-        members: n, in 1 … MOST_MEMBERS.
+        members: n, in 1 … MAX_MEMBERS.
         deviation: s, in coarse steps, at least LEAST_DEVIATION.
 
     Raises:
@@ -54,9 +55,9 @@ def log_total_variation(members: int, deviation: float) -> float:
         one of their own: Kairouz, Liu and Steinke 2021, "The Distributed Discrete Gaussian
         Mechanism". This is the same for rounded ones.
     """
-    if not 1 <= members <= MOST_MEMBERS or not deviation >= LEAST_DEVIATION:
+    if not 1 <= members <= MAX_MEMBERS or not deviation >= LEAST_DEVIATION:
         raise AccountingError(
-            f"Expected members={members} in 1 … {MOST_MEMBERS} and a deviation={deviation:g} of"
+            f"Expected members={members} in 1 … {MAX_MEMBERS} and a deviation={deviation:g} of"
             f" {LEAST_DEVIATION:g} or more."
         )
     return -math.inf if members == 1 else _log_bound(members, deviation)

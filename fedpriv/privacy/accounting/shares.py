@@ -34,7 +34,11 @@ class Alone:
 
 
 def shares_of(sites: int, max_colluding: int) -> int:
-    """Into how many parts the noise is divided: those who don't collude add all of it together."""
+    """k = max(1, |U| − t): into how many shares the noise of a set is divided.
+
+    At least k members of a set do not collude, or the set has a single share and each member
+    adds all the noise, as without a secure sum.
+    """
     return max(1, sites - max_colluding)
 
 

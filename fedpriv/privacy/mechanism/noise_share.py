@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedpriv.errors import AccountingError
-from fedpriv.privacy.accounting.rounded_shares import MOST_MEMBERS, log_total_variation
+from fedpriv.privacy.accounting.rounded_shares import log_total_variation
+from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.mechanism.grid import deviation, step_of
 from fedpriv.privacy.mechanism.noise import SAMPLER_ERROR, rounded_gaussian
-from fedpriv.privacy.usual import Numerics
+from fedpriv.privacy.usual import MAX_MEMBERS, Numerics
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.plan import Plan
@@ -35,15 +36,6 @@ LEAST_DEVIATION = 4.0  # s, at the most shares that a plan allows
 MOST_ADDED = 2.0**-60  # of δ, by all that a plan releases
 _BLOCK = 2**20  # values that noise is drawn for at a time
 _RARE = math.log(1e12)  # a batch is larger than its bound once in so many sums
-
-
-def shares_of(members: int, max_colluding: int) -> int:
-    """k = max(1, |U| − t): into how many shares the noise of a set is divided.
-
-    At least k members of a set do not collude, or the set has a single share and each member
-    adds all the noise, as without a secure sum.
-    """
-    return max(1, members - max_colluding)
 
 
 def plan_shares(plan: Plan, members: int) -> int:
@@ -70,7 +62,7 @@ class SharedGrid:
 
     Raises:
         AccountingError: the noise is more than can be drawn; or so little that even in fine steps
-            a share's deviation is below LEAST_DEVIATION; or more than MOST_MEMBERS shares.
+            a share's deviation is below LEAST_DEVIATION; or more than MAX_MEMBERS shares.
 
     Privacy:
         Public: a function of the plan and the number of trained parameters.
@@ -83,9 +75,9 @@ class SharedGrid:
     size: int
 
     def __post_init__(self) -> None:
-        if type(self.shares) is not int or not 1 <= self.shares <= MOST_MEMBERS or self.size < 1:
+        if type(self.shares) is not int or not 1 <= self.shares <= MAX_MEMBERS or self.size < 1:
             raise AccountingError(
-                f"Expected shares={self.shares!r} in 1 … {MOST_MEMBERS}, and size={self.size} >= 1."
+                f"Expected shares={self.shares!r} in 1 … {MAX_MEMBERS}, and size={self.size} >= 1."
             )
         if self.deviation(self.shares) < LEAST_DEVIATION:
             raise AccountingError(

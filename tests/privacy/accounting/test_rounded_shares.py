@@ -17,10 +17,10 @@ import pytest
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.rounded_shares import (
     LEAST_DEVIATION,
-    MOST_MEMBERS,
     _log_bound,
     log_total_variation,
 )
+from fedpriv.privacy.usual import MAX_MEMBERS
 
 Numbers = np.ndarray[Any, np.dtype[Any]]  # of mpmath
 Places = Sequence[Fraction]
@@ -122,7 +122,7 @@ def test_a_sum_of_shares_is_as_near_to_the_rounded_sum_as_the_bound_says(
 
 def test_the_constants_of_the_proof_hold() -> None:
     """What is left out of the first terms, and what a range of 40 deviations adds up to."""
-    for members in (*range(2, 60), *range(60, MOST_MEMBERS, 47), MOST_MEMBERS):
+    for members in (*range(2, 60), *range(60, MAX_MEMBERS, 47), MAX_MEMBERS):
         c = 2 * (math.pi * LEAST_DEVIATION) ** 2
         first = math.log(2 * members) - c * (members - 1) / members
         terms = [
@@ -166,7 +166,7 @@ def test_the_bound_never_falls_below_what_lies_far_out() -> None:
 
 @pytest.mark.parametrize(
     ("members", "deviation"),
-    [(0, 4.0), (MOST_MEMBERS + 1, 4.0), (2, 1.99), (2, math.nan)],
+    [(0, 4.0), (MAX_MEMBERS + 1, 4.0), (2, 1.99), (2, math.nan)],
 )
 def test_it_says_nothing_outside_of_what_is_proven(members: int, deviation: float) -> None:
     with pytest.raises(AccountingError, match="deviation"):

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.rounded_shares import log_total_variation
+from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.mechanism import noise_share
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
@@ -30,7 +31,6 @@ from fedpriv.privacy.mechanism.noise_share import (
     check_added_delta,
     plan_shares,
     shared_grid,
-    shares_of,
     total_deviation,
 )
 
