@@ -685,3 +685,32 @@ def test_the_draft_of_a_site_says_what_looks_need_and_allows_none(looks: bool) -
     assert ("# evaluation = true" in text) == looks
     allowed = text.replace("# evaluation = true", "evaluation = true")
     assert tomllib.loads(allowed)["allow"].get("evaluation", False) == looks
+
+
+@pytest.mark.parametrize("trust", ["local", "secure-sum"])
+def test_the_draft_of_a_site_says_what_a_secure_sum_needs_and_takes_part_in_none(
+    trust: str,
+) -> None:
+    shared = {"max_colluding": 1, "spare_slots": 2} if trust == "secure-sum" else {}
+    sites = [{"name": name, "data": name, "size": 9} for name in "abc"]
+    job = JobConfig.model_validate(
+        {
+            "job": {"rounds": 5},
+            "privacy": {"trust": trust, **shared},
+            "evaluation": {"data": "x"},
+            "sites": sites,
+        }
+    )
+    text = site_file(job, "a", "localhost:1")
+    found = tomllib.loads(text)
+    assert "secure_sum" not in found and "epsilon_alone" not in found["budget"]
+    assert found["allow"]["max_steps"] == (7 if shared else 5)
+    keys = ("epsilon_alone", "max_colluding_at_least", "[secure_sum]", "roster", "digest")
+    for key in keys:
+        assert (f"# {key}" in text) == bool(shared), key
+        text = text.replace(f"# {key}", key)
+    if shared:
+        filled = tomllib.loads(text)
+        assert filled["budget"]["epsilon_alone"] > filled["budget"].get("epsilon", 0)
+        assert filled["allow"]["max_colluding_at_least"] == 1
+        assert filled["secure_sum"].keys() == {"roster", "digest"}
