@@ -39,7 +39,8 @@ ASSUMPTIONS = (
     "Each step adds fresh Gaussian noise of noise multiplier × clip norm to a sum of vectors"
     " clipped to that norm.",
     "Rate, noise and number of steps are fixed before the first step; steps left out stay paid.",
-    "The figures are those of one site: who is in several loses the sum.",
+    "The figures are those of one site: who is in several loses the sum; where their noise is that"
+    " of one secure sum, the sum of what each costs alone.",
 )
 _SOLVERS: dict[str, Callable[..., float]] = {  # each takes the other four by name
     "delta": calibrate_delta,
