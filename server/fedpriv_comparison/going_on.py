@@ -6,19 +6,22 @@ docs/results.md alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedpriv.config.personal import PersonalSection
+from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal.training import train_alone
 from fedpriv.training.public_records import mean_gradient
-from fedpriv.training.scores import Scores, score
+from fedpriv.training.scores import Scores, logits_of, score, score_answers
 from fedpriv.training.worker import Worker
 
 Model = Callable[[Sequence[Example]], Scores]  # scores records
@@ -27,9 +30,11 @@ WAYS = {
     "second": "it is added to the frozen base, and a second adapter is trained",
     "pulled": "it is trained further, and pulled towards where it began",
     "mixed": "it is trained further, and goes back a part of the way if validation says so",
+    "averaged": "a model is trained without it, and the two answer together",
 }
 PULL = 0.1  # of the distance, beside the gradient
 SHARES = (0.25, 0.5, 0.75)  # of the way
+WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the federated model, where two answer together
 
 
 def go_on(
@@ -40,8 +45,12 @@ def go_on(
     validation: Sequence[Example],
     settings: PersonalSection,
     seed: int,
+    own: Vector | None = None,
 ) -> Model:
     """The model that a site makes of an adapter (P,), one of `WAYS`.
+
+    Args:
+        own: (P,), what it has trained from the base model, where it is at hand; for "averaged".
 
     Privacy:
         None: trained on raw records. For public ones, or for the site alone.
@@ -54,19 +63,63 @@ def go_on(
             made = train_alone(
                 worker, federated, records, validation, settings, seed=seed, gradient=pulled
             )
-            return as_it_is(worker, made.values)
+            return AsItIs(worker, made.values)
+        case "averaged":
+            if own is None:
+                own = train_alone(
+                    worker, worker.initial, records, validation, settings, seed=seed
+                ).values
+            return averaged(worker, own, federated, validation)
     made = train_alone(worker, federated, records, validation, settings, seed=seed)
     if way == "mixed":
         mixes = [federated + share * (made.values - federated) for share in SHARES]
         tried = [made.values, *(mix.astype(np.float32) for mix in mixes)]
         losses = [score(worker, validation, values).eval_loss for values in tried]
-        return as_it_is(worker, tried[int(np.argmin(losses))])
-    return as_it_is(worker, made.values)
+        return AsItIs(worker, tried[int(np.argmin(losses))])
+    return AsItIs(worker, made.values)
 
 
-def as_it_is(worker: Worker, values: Vector) -> Model:
+@dataclass(frozen=True, eq=False)
+class AsItIs:
     """A model with these trained values (P,)."""
-    return lambda examples: score(worker, examples, values)
+
+    worker: Worker
+    values: Vector
+
+    def __call__(self, examples: Sequence[Example]) -> Scores:
+        """Its scores on records."""
+        return score(self.worker, examples, self.values)
+
+
+def averaged(
+    worker: Worker, own: Vector, federated: Vector, validation: Sequence[Example]
+) -> Model:
+    """Two models that answer together: the mean of their probabilities.
+
+    The federated one has the weight of `WEIGHTS` that has the lowest loss on the validation
+    records; without any weight, it is the site's own.
+
+    Privacy:
+        None, as `go_on`.
+    """
+    tried = [together(worker, own, federated, weight) for weight in WEIGHTS]
+    losses = [model(validation).eval_loss for model in tried]
+    return tried[int(np.argmin(losses))]
+
+
+def together(worker: Worker, one: Vector, other: Vector, weight: float) -> Model:
+    """Two models with trained values (P,), the other one's probabilities with a weight below 1."""
+    if not weight:
+        return AsItIs(worker, one)
+
+    def answer(batch: Batch) -> torch.Tensor:
+        found = []
+        for values, share in ((one, 1 - weight), (other, weight)):
+            worker.vector.write(values)
+            found.append(logits_of(worker, batch).log_softmax(-1).add_(math.log(share)))
+        return torch.logaddexp(found[0], found[1], out=found[0])
+
+    return lambda examples: score_answers(worker, examples, answer)
 
 
 def _pulled_to(anchor: Vector) -> Callable[[Worker, Sequence[Example], Vector], Vector]:
