@@ -173,7 +173,10 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Where the trained values of a trial are kept, (P,), if its sites hold records out."""
+    """Where the trained values of a trial are kept, if its sites hold records out.
+
+    (P,) of a federation; (sites, P) of sites that each trained from the base model by themselves.
+    """
     return _path(trial, folder).with_suffix(".npy")
 
 
@@ -257,25 +260,20 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
     if trial == trial.alone:
-        with replacing(_alone_path(trial, folder)) as path, path.open("wb") as stream:
-            np.savez(stream, **made)
+        with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
+            np.save(stream, np.stack([made[site.name] for site in config.sites]))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
     return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home)
 
 
-def _alone_path(trial: Trial, folder: Path) -> Path:
-    """Where the values (P,) that each site trained by itself from the base model are kept."""
-    return _path(trial, folder).with_suffix(".npz")
-
-
 def _kept_alone(trial: Trial, folder: Path) -> dict[str, Vector]:
     """The values (P,) of each site of that run, none if it was not run."""
-    path = _alone_path(trial, folder)
+    path = values_path(trial, folder)
     if kept(trial, folder) is None or not path.exists():
         return {}
-    with np.load(path) as found:
-        return {name: found[name] for name in found}
+    named = zip(trial.config.sites, np.load(path), strict=True)
+    return {site.name: values for site, values in named}
 
 
 def _simulated(
