@@ -1,13 +1,15 @@
-"""Why joining does or does not pay: a hospital's own model beside the federation's.
+"""Why joining does or does not pay: a site's own model beside the federation's.
 
     fedpriv compare --methods lora-alone,dp-lora --held-out 0.2 --set personal.rates=[3e-3] --out o
-    python benchmarks/own_models.py --runs o/runs --json own-models.json
+    python benchmarks/own_models.py --set personal.rates=[3e-3] --runs o/runs --json own-models.json
 
-For each embedded hospital: how long the change of weights is that it trains by itself without
-noise (alone) and that the federation trains at ε = 4, and their cosine; and its loss on held-out
-notes under the mean of two models' probabilities, by the weight of the second: the federation's,
-and another of the hospital's own, trained alone with another seed. Runs that `fedpriv compare`
-has kept are not run again. The notes are public; samples and noise are drawn from a seed.
+For each site of a federation, the embedded one or FILE: how long the change of weights is that it
+trains by itself without noise (alone) and that the federation trains (federated), and their
+cosine; and its loss on its held-out records under the mean of two models' probabilities, by the
+weight of the second. That is the federation's, or another of the site's own, trained alone with
+another seed. "chosen" has the weight that is best on the site's validation records. Runs that
+`fedpriv compare` has kept are not run again. Public records only; samples and noise are drawn from
+a seed.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe, Worker
-from fedpriv_comparison.at_home import own_examples
+from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import WEIGHTS, together
+from fedpriv_comparison.going_on import WEIGHTS, averaged, together
 from fedpriv_comparison.trial import Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 
@@ -46,25 +48,30 @@ def change_of_weights(worker: Worker, values: Vector) -> Tensor:
     return torch.cat([layer.get_delta_weight("default").flatten() for layer in layers])
 
 
-def mixtures(worker: Worker, records: Sequence[Example], one: Vector, other: Vector) -> Losses:
+def mixtures(
+    worker: Worker, own: OwnExamples, held_out: Sequence[Example], one: Vector, other: Vector
+) -> Losses:
     """The loss under the mean of two models' probabilities, by the weight of the other."""
-    return {
-        str(weight): together(worker, one, other, weight)(records).eval_loss for weight in WEIGHTS
+    chosen = averaged(worker, one, other, own.validation)
+    losses = {
+        str(weight): together(worker, one, other, weight)(held_out).eval_loss for weight in WEIGHTS
     }
+    return {**losses, "chosen": chosen(held_out).eval_loss}
 
 
 def of_a_site(
-    worker: Worker, records: Sequence[Example], alone: Vector, again: Vector, federated: Vector
+    worker: Worker, own: OwnExamples, alone: Vector, again: Vector, federated: Vector
 ) -> dict[str, Any]:
-    """All figures of one hospital."""
+    """All figures of one site."""
+    held_out = [*own.reported, *own.tuning]
     here, there = change_of_weights(worker, alone), change_of_weights(worker, federated)
     return {
         "length of alone": float(here.norm()),
         "length of federated": float(there.norm()),
         "cosine": float(torch.cosine_similarity(here, there, dim=0)),
-        "federated": score(worker, records, federated).eval_loss,
-        "alone and federated": mixtures(worker, records, alone, federated),
-        "alone and alone again": mixtures(worker, records, alone, again),
+        "federated": score(worker, held_out, federated).eval_loss,
+        "alone and federated": mixtures(worker, own, held_out, alone, federated),
+        "alone and alone again": mixtures(worker, own, held_out, alone, again),
     }
 
 
@@ -78,16 +85,21 @@ def trained(trial: Trial, folder: Path, pool: WorkerPool) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--runs", type=Path, help="folder `runs` of a comparison; by default none")
-    parser.add_argument("--rate", default="3e-3")
+    parser.add_argument(
+        "--held-out", type=float, default=0.2, help="share, where a site names none"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--quick", action="store_true", help="two rounds, one pass")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    overrides = [f"personal.rates=[{arguments.rate}]"]
-    if arguments.quick:
-        overrides += ["job.rounds=2", "personal.epochs=1"]
+    quick = ["job.rounds=2", "personal.epochs=1"] if arguments.quick else []
     variants = parse_variants(["dp-lora"], [])
-    asked = Comparison.of(None, overrides, variants, len(SEEDS), held_out=0.2)
+    overrides = [*arguments.set, *quick]
+    asked = Comparison.of(
+        arguments.file, overrides, variants, len(SEEDS), held_out=arguments.held_out
+    )
     first, second = (asked.trial(variants[0], (), seed) for seed in SEEDS)
     pool, rows = WorkerPool(1), {}
     with tempfile.TemporaryDirectory() as kept:
@@ -96,8 +108,7 @@ def main() -> None:
         alone, again = (trained(trial.alone, folder, pool) for trial in (first, second))
     with pool.borrow(ModelRecipe.of(first.config)) as worker:
         for index, (name, own) in enumerate(own_examples(first.config, worker).items()):
-            held_out = [*own.reported, *own.tuning]
-            rows[name] = of_a_site(worker, held_out, alone[index], again[index], federated)
+            rows[name] = of_a_site(worker, own, alone[index], again[index], federated)
             print(name, json.dumps(rows[name]), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
