@@ -30,10 +30,13 @@ WAYS = {
     "second": "it is added to the frozen base, and a second adapter is trained",
     "pulled": "it is trained further, and pulled towards where it began",
     "mixed": "it is trained further, and goes back a part of the way if validation says so",
-    "averaged": "a model is trained without it, and the two answer together",
+    "averaged": "a model is trained without it, and the two answer together, weighed by validation",
+    "fifth": "the same, and it has a fifth of the weight whatever validation says",
 }
 PULL = 0.1  # of the distance, beside the gradient
 SHARES = (0.25, 0.5, 0.75)  # of the way
+TOGETHER = ("averaged", "fifth")
+FIFTH = 0.2
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the federated model, where two answer together
 
 
@@ -50,7 +53,7 @@ def go_on(
     """The model that a site makes of an adapter (P,), one of `WAYS`.
 
     Args:
-        own: (P,), what it has trained from the base model, where it is at hand; for "averaged".
+        own: (P,), what it has trained from the base model, where it is at hand; for `TOGETHER`.
 
     Privacy:
         None: trained on raw records. For public ones, or for the site alone.
@@ -64,11 +67,13 @@ def go_on(
                 worker, federated, records, validation, settings, seed=seed, gradient=pulled
             )
             return AsItIs(worker, made.values)
-        case "averaged":
+        case "averaged" | "fifth":
             if own is None:
                 own = train_alone(
                     worker, worker.initial, records, validation, settings, seed=seed
                 ).values
+            if way == "fifth":
+                return together(worker, own, federated, FIFTH)
             return averaged(worker, own, federated, validation)
     made = train_alone(worker, federated, records, validation, settings, seed=seed)
     if way == "mixed":

@@ -24,7 +24,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
-from fedpriv_comparison.going_on import AsItIs, go_on
+from fedpriv_comparison.going_on import TOGETHER, AsItIs, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -244,7 +244,7 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     if before.error:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
-    alone = _kept_alone(trial.alone, folder) if trial.way == "averaged" else {}
+    alone = _kept_alone(trial.alone, folder) if trial.way in TOGETHER else {}
     home, everyone, made = {}, [], {}
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:

@@ -208,6 +208,14 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
     assert helped < score(worker, own.validation, start).eval_loss
 
 
+def test_a_fixed_weight_asks_no_validation_records(worker_and_own: Any) -> None:
+    worker, own = worker_and_own
+    one, other = random_adapters(worker)
+    model = go_on("fifth", worker, other, own.training, [], QUICK, 0, own=one)
+    expected = together(worker, one, other, 0.2)(own.reported)
+    assert model(own.reported).eval_loss == expected.eval_loss
+
+
 def test_what_a_site_trained_alone_is_not_trained_twice(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
