@@ -25,7 +25,7 @@ from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.at_home import TUNING, TUNING_SHARE, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
 from fedpriv_comparison.figures import at_home, figures
-from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on, in_the_base, together
+from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on, together
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
@@ -234,19 +234,6 @@ def test_what_a_site_trained_alone_is_not_trained_twice(
     assert not both.results[0].error
     assert given == [("personal", False)] * 2 + [("averaged", True)] * 2
     assert {row.variant.method for row in (alone, both)} == {"base", "dp-lora"}
-
-
-def test_an_adapter_in_the_base_is_the_adapter(federation: Make) -> None:
-    file = federation(extra=PERSONAL)
-    config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
-    worker = make_worker(ModelRecipe.of(config))
-    own = own_examples(config, worker)["site-0"]
-    adapter = 0.1 * np.random.default_rng(1).standard_normal(worker.initial.size, dtype=np.float32)
-    expected = score(worker, own.training, adapter).eval_loss
-    assert expected != pytest.approx(score(worker, own.training, worker.initial).eval_loss)
-    with in_the_base(worker, adapter):
-        found = score(worker, own.training, worker.initial).eval_loss
-    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_without_held_out_records_nobody_trains_alone(federation: Make) -> None:
