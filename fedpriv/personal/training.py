@@ -16,7 +16,6 @@ from fedpriv.training.scores import score
 from fedpriv.training.unit_sum import chunks
 from fedpriv.training.worker import Worker
 
-Gradient = Callable[[Worker, Sequence[Example], Vector], Vector]
 POOL = 20  # batches that are sorted by length together
 
 
@@ -59,7 +58,6 @@ def train_alone(
     settings: PersonalSection,
     *,
     seed: int = 0,
-    gradient: Gradient = mean_gradient,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Personal:
     """Continue from `start` (P,) by AdamW at each rate, and keep the best of all passes.
@@ -70,7 +68,6 @@ def train_alone(
     Args:
         records, validation: at least one each, of different units.
         seed: of the order of the records.
-        gradient: along which a step goes, (P,), of a batch at the values it is given.
         told: of every pass.
 
     Privacy:
@@ -81,7 +78,7 @@ def train_alone(
     epochs, best, values = [first], first, start
     for rate in settings.rates:
         lowest, since = first.loss, 0
-        passes = _passes(worker, start, records, validation, settings, rate, seed, gradient)
+        passes = _passes(worker, start, records, validation, settings, rate, seed)
         for epoch, moved in passes:
             told(epoch)
             epochs.append(epoch)
@@ -102,7 +99,6 @@ def _passes(
     settings: PersonalSection,
     rate: float,
     seed: int,
-    gradient: Gradient,
 ) -> Iterator[tuple[Epoch, Vector]]:
     """The passes at one rate, each with the values after it."""
     drawn = random.Random(seed)
@@ -110,7 +106,7 @@ def _passes(
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
     for number in range(1, settings.epochs + 1):
         for batch in batches(records, settings.batch_size, drawn):
-            slope = gradient(worker, batch, parameter.detach().numpy())
+            slope = mean_gradient(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
         moved = parameter.detach().numpy().copy()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
 from scipy.stats import rankdata
 
-from fedpriv.data.batch import buckets
+from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.training.record_loss import correct_tokens, token_losses
 from fedpriv.training.worker import Worker
 
 BATCH = 32
+Logits = Callable[[Batch], torch.Tensor]  # (B, T, V), or (B, classes) of a classifier
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,6 @@ class Scores:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-@torch.inference_mode()
 def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
     """The scores of a model with these trained values (P,) on records, at least one.
 
@@ -48,15 +48,25 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
         that were not released, it never leaves the site.
     """
     worker.vector.write(parameters)
+    return score_answers(worker, examples, lambda batch: logits_of(worker, batch))
+
+
+@torch.inference_mode()
+def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -> Scores:
+    """The scores of whatever answers batches with logits, on records, at least one.
+
+    Logarithms of probabilities are logits, too.
+
+    Privacy:
+        As that of `score`.
+    """
     total, right, count = 0.0, 0, 0
     ranked: list[torch.Tensor] = []
     truth: list[torch.Tensor] = []
     for length, members in buckets(examples, worker.recipe.model.max_length).items():
         for start in range(0, len(members), BATCH):
             batch = worker.batch([examples[i] for i in members[start : start + BATCH]], length)
-            logits = worker.model(
-                input_ids=batch.input_ids, attention_mask=batch.attention_mask
-            ).logits.float()
+            logits = answer(batch)
             if batch.labels.ndim == 1:
                 loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
                 total, count = total + loss.item(), count + len(batch)
@@ -70,6 +80,13 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
     binary = len(worker.recipe.model.labels) == 2
     auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
     return Scores(total / count, right / count, auc)
+
+
+def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:
+    """What the model answers with the values that were last written into it, in float32."""
+    told = worker.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+    found: torch.Tensor = told.logits.float()
+    return found
 
 
 def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:

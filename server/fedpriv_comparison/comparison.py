@@ -13,6 +13,7 @@ from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
+from fedpriv_comparison.going_on import TOGETHER
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
@@ -253,9 +254,12 @@ def _by_variant(
     """
     pairs = [(variant, trial) for variant, found in trials.items() for trial in found]
     pairs.sort(key=lambda pair: pair[1].seed)  # stable
-    runner.results([trial.before for _, trial in pairs if trial.way])
+    wanted = [trial for _, trial in pairs]
+    alone = [trial.alone for trial in wanted if trial.way in TOGETHER]
+    runner.results([trial.before for trial in [*wanted, *alone] if trial.way])
+    runner.results(alone)
     results: dict[Variant, list[Result]] = {variant: [] for variant in trials}
-    found = runner.results([trial for _, trial in pairs])
+    found = runner.results(wanted)
     for (variant, _), result in zip(pairs, found, strict=True):
         results[variant].append(result)
     return results

@@ -24,7 +24,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
-from fedpriv_comparison.going_on import as_it_is, go_on
+from fedpriv_comparison.going_on import TOGETHER, AsItIs, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -57,6 +57,11 @@ class Trial:
     def before(self) -> Trial:
         """The run that made what each site goes on with."""
         return replace(self, way="")
+
+    @property
+    def alone(self) -> Trial:
+        """The run in which each site trains from the base model by itself, with these settings."""
+        return replace(self, method="base", way="personal")
 
     @property
     def key(self) -> str:
@@ -168,7 +173,10 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Where the trained values of a trial are kept, (P,), if its sites hold records out."""
+    """Where the trained values of a trial are kept, if its sites hold records out.
+
+    (P,) of a federation; (sites, P) of sites that each trained from the base model by themselves.
+    """
     return _path(trial, folder).with_suffix(".npy")
 
 
@@ -183,7 +191,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
         return result
     with pool.borrow(recipe) as worker:
         home = {
-            name: home_scores(as_it_is(worker, values[name]), own)
+            name: home_scores(AsItIs(worker, values[name]), own)
             for name, own in own_examples(config, worker).items()
         }
     if trial.place == "federated":
@@ -236,19 +244,36 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     if before.error:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
-    home, everyone = {}, []
+    alone = _kept_alone(trial.alone, folder) if trial.way in TOGETHER else {}
+    home, everyone, made = {}, [], {}
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
         for name, own in own_examples(config, worker).items():
             parts = own.training, own.validation
-            model = go_on(trial.way, worker, values, *parts, config.personal, trial.seed)
+            model = go_on(
+                trial.way, worker, values, *parts, config.personal, trial.seed, alone.get(name)
+            )
+            if isinstance(model, AsItIs):
+                made[name] = model.values
             home[name] = home_scores(model, own)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
+    if trial == trial.alone:
+        with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
+            np.save(stream, np.stack([made[site.name] for site in config.sites]))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
     return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home)
+
+
+def _kept_alone(trial: Trial, folder: Path) -> dict[str, Vector]:
+    """The values (P,) of each site of that run, none if it was not run."""
+    path = values_path(trial, folder)
+    if kept(trial, folder) is None or not path.exists():
+        return {}
+    named = zip(trial.config.sites, np.load(path), strict=True)
+    return {site.name: values for site, values in named}
 
 
 def _simulated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedpriv.config.load import load_job
+from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.training.pool import make_worker
-from fedpriv.training.scores import score
+from fedpriv.training.record_loss import next_tokens
+from fedpriv.training.scores import logits_of, score
 from fedpriv.training.worker import ModelRecipe
-from fedpriv_comparison import public_training
+from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.at_home import TUNING, TUNING_SHARE, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
 from fedpriv_comparison.figures import at_home, figures
-from fedpriv_comparison.going_on import WAYS, go_on, in_the_base
+from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on, together
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
@@ -29,6 +33,7 @@ from fedpriv_comparison.trial import Result, run
 from fedpriv_comparison.variants import parse_variants
 
 Make = Callable[..., Any]
+QUICK = PersonalSection(rates=(3e-2,), epochs=3, batch_size=4)
 PERSONAL = "[personal]\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 
 
@@ -140,17 +145,95 @@ def test_each_way_to_go_on_learns(federation: Make, way: str) -> None:
     assert all(bool((a == b).all()) for a, b in zip(weights, frozen, strict=True))
 
 
-def test_an_adapter_in_the_base_is_the_adapter(federation: Make) -> None:
+@pytest.fixture
+def worker_and_own(federation: Make) -> tuple[Any, Any]:
+    """A small model, and the records of a site."""
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
     worker = make_worker(ModelRecipe.of(config))
-    own = own_examples(config, worker)["site-0"]
-    adapter = 0.1 * np.random.default_rng(1).standard_normal(worker.initial.size, dtype=np.float32)
-    expected = score(worker, own.training, adapter).eval_loss
-    assert expected != pytest.approx(score(worker, own.training, worker.initial).eval_loss)
-    with in_the_base(worker, adapter):
-        found = score(worker, own.training, worker.initial).eval_loss
-    assert found == pytest.approx(expected, rel=1e-5)
+    return worker, own_examples(config, worker)["site-0"]
+
+
+def random_adapters(worker: Any) -> tuple[Any, Any]:
+    drawn = np.random.default_rng(2)
+    size = worker.initial.size
+    return tuple(0.1 * drawn.standard_normal(size, dtype=np.float32) for _ in range(2))  # type: ignore[return-value]
+
+
+def test_a_model_that_answers_with_itself_is_that_model(worker_and_own: Any) -> None:
+    worker, own = worker_and_own
+    one, _ = random_adapters(worker)
+    expected = score(worker, own.reported, one)
+    found = together(worker, one, one, 0.3)(own.reported)
+    assert found.eval_loss == pytest.approx(expected.eval_loss, rel=1e-6)
+    assert found.eval_accuracy == expected.eval_accuracy
+
+
+def test_two_models_answer_with_the_mean_of_their_probabilities(worker_and_own: Any) -> None:
+    """Token by token, against probabilities that are added up by hand."""
+    worker, own = worker_and_own
+    one, other = random_adapters(worker)
+    losses = []
+    for example in own.reported:
+        batch = worker.batch([example], worker.recipe.model.max_length)
+        mean = torch.zeros(())
+        for values, share in ((one, 0.7), (other, 0.3)):
+            worker.vector.write(values)
+            with torch.no_grad():
+                mean = mean + share * logits_of(worker, batch).softmax(-1)
+        targets = next_tokens(batch.labels)
+        losses += [
+            -math.log(mean[0, place, target])
+            for place, target in enumerate(targets[0].tolist())
+            if target >= 0
+        ]
+    found = together(worker, one, other, 0.3)(own.reported).eval_loss
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    apart = [score(worker, own.reported, values).eval_loss for values in (one, other)]
+    assert found != pytest.approx(apart[0], abs=1e-3)
+    assert found < 0.7 * apart[0] + 0.3 * apart[1]  # Jensen's inequality
+
+
+def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> None:
+    """None for a federated model that is worse by far; the own model is left as it is then."""
+    worker, own = worker_and_own
+    start = worker.initial
+    learnt = go_on("personal", worker, start, own.training, own.validation, QUICK, 0)
+    assert isinstance(learnt, AsItIs)
+    spoilt = 10 * random_adapters(worker)[0]
+    found = averaged(worker, learnt.values, spoilt, own.validation)
+    assert isinstance(found, AsItIs) and found.values is learnt.values
+    helped = averaged(worker, start, learnt.values, own.validation)(own.validation).eval_loss
+    assert helped == together(worker, start, learnt.values, 0.5)(own.validation).eval_loss
+    assert helped < score(worker, own.validation, start).eval_loss
+
+
+def test_a_fixed_weight_asks_no_validation_records(worker_and_own: Any) -> None:
+    worker, own = worker_and_own
+    one, other = random_adapters(worker)
+    model = go_on("fifth", worker, other, own.training, [], QUICK, 0, own=one)
+    expected = together(worker, one, other, 0.2)(own.reported)
+    assert model(own.reported).eval_loss == expected.eval_loss
+
+
+def test_what_a_site_trained_alone_is_not_trained_twice(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = comparison(
+        federation(rounds=1, extra=PERSONAL), "lora-alone", "dp-lora", "dp-lora+averaged"
+    )
+    given = []
+    real = trial.go_on
+
+    def watched(way: str, *arguments: Any) -> Any:
+        given.append((way, arguments[-1] is not None))
+        return real(way, *arguments)
+
+    monkeypatch.setattr(trial, "go_on", watched)
+    alone, _, both = compare(asked, Runner(tmp_path / "runs"))
+    assert not both.results[0].error
+    assert given == [("personal", False)] * 2 + [("averaged", True)] * 2
+    assert {row.variant.method for row in (alone, both)} == {"base", "dp-lora"}
 
 
 def test_without_held_out_records_nobody_trains_alone(federation: Make) -> None:
