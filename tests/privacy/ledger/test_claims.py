@@ -454,7 +454,7 @@ def test_the_filter_alone_has_an_order_of_its_own() -> None:
 
 def test_a_release_of_a_secure_sum_has_a_tag_and_no_other_has(tmp_path: Path) -> None:
     tag, other = "d" * 64, "e" * 64
-    with Ledger.create(tmp_path / "a.db", terms(PlanRule(), 20.0, 99.0)) as ledger:
+    with Ledger.create(tmp_path / "a.db", terms(SumRule(DELTA / 4), 20.0, 99.0)) as ledger:
         ledger.commit(SHARED)
         ledger.commit(replace(LOCAL, job="job-2"))
         shared, local = (ledger.reserve(job, 0, DIGEST) for job in ("job-1", "job-2"))
@@ -465,8 +465,8 @@ def test_a_release_of_a_secure_sum_has_a_tag_and_no_other_has(tmp_path: Path) ->
                 ledger.release(paid, b"share", wrong)
         assert ledger.rows() == rows
         assert ledger.share("job-1", 0, tag) is None
-        ledger.release(shared, b"share", tag)
         ledger.release(local, b"sum")
+        ledger.release(shared, b"share", tag)  # the newest job, whose replies are kept
     with Ledger.open(tmp_path / "a.db") as ledger:
         found = ledger.share("job-1", 0, tag)
         assert found is not None and found.content == b"share"
