@@ -278,14 +278,14 @@ def test_the_report_says_both_claims(setting: Setting) -> None:
     report = write_budget_report(site, "none")
     assert (report.trust_model, report.max_colluding) == (budget.TRUST_MODEL, None)
     assert (report.epsilon_alone_allocated, report.epsilon_alone_committed) == (0.0, 60.0)
-    for number, most in enumerate((1, 3, 2)):
+    for number, most in enumerate((2, 1, 3)):
         site.ledger.commit(
             Plan(f"job-{number}", "dp-lora", 0.1, 9.0, 1.0, 2, "p", max_colluding=most, shares=3)
         )
     site.ledger.reserve("job-0", 0, "request")
     report = write_budget_report(site, "job-0")
-    assert "at most 3 of them work with the server" in report.trust_model
-    assert report.max_colluding == 3
+    assert "at most 1 of them work with the server" in report.trust_model
+    assert report.max_colluding == 1  # who relies on all three jobs relies on this one
     assert report.epsilon_alone_spent == site.ledger.epsilon_alone_spent
     assert report.epsilon_alone_allocated == site.ledger.epsilon_alone_allocated
     assert report.epsilon_alone_committed == report.budget_alone == 60.0

@@ -47,6 +47,7 @@ USED_IN = {
         "strategies/fedpriv_strategies/messages.py",
     },
     "restored": {"server/fedpriv_server/checkpoint.py"},
+    "aggregated": {"strategies/fedpriv_strategies/sum_of_set.py"},
 }
 privatised_values = st.builds(lambda maker: maker(1), st.sampled_from(list(MAKERS)))
 
