@@ -32,7 +32,7 @@ from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import WEIGHTS, averaged, together
+from fedpriv_comparison.going_on import WEIGHTS, averaged, weighed
 from fedpriv_comparison.trial import Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 
@@ -54,7 +54,7 @@ def mixtures(
     """The loss under the mean of two models' probabilities, by the weight of the other."""
     chosen = averaged(worker, one, other, own.validation)
     losses = {
-        str(weight): together(worker, one, other, weight)(held_out).eval_loss for weight in WEIGHTS
+        str(weight): weighed(worker, one, other, weight)(held_out).eval_loss for weight in WEIGHTS
     }
     return {**losses, "chosen": chosen(held_out).eval_loss}
 

@@ -24,6 +24,14 @@ from fedpriv_client.own import Federated, federated, opened, shown_held_out
 from fedpriv_client.site_settings import own_adapters
 
 PAGE = "evaluation.html"  # in the site's folder
+KINDS: dict[OwnKind, tuple[str, str]] = {  # how it is made, and what it shows
+    "alone": (
+        "fedpriv-client personalise --alone",
+        "what this site has without the federation, and whether the federation's model beside that"
+        " is better",
+    ),
+    "personal": ("fedpriv-client personalise", "the federation's model, trained further here"),
+}
 STAYS = "Computed from this site's records without privacy: not to leave this house."
 
 
@@ -73,6 +81,7 @@ def own_view(
             site=chosen.settings.name,
             job=chosen.facts.job,
             records=len(records),
+            beside=file.personal.beside,
             notes=notes,
             told=lambda name: say(f"Looking at: {name}"),
         )
@@ -87,11 +96,10 @@ def _models(
         "federated": read_values(chosen.folder, worker, chosen.facts),
     }
     notes, missing = [], []
-    kinds: dict[OwnKind, str] = {"alone": " --alone", "personal": ""}
-    for kind, how in kinds.items():
+    for kind, (how, worth) in KINDS.items():
         folder = own_adapters(chosen.settings.state_dir, kind) / chosen.facts.job
         if not folder.exists():
-            missing.append(f"fedpriv-client personalise{how}")
+            missing.append(f"{how} ({worth})")
             continue
         facts = read_facts(folder)
         values[kind] = read_values(folder, worker, facts)
@@ -99,7 +107,7 @@ def _models(
             notes.append(
                 f"The model {kind!r} was trained when data.held_out was"
                 f" {facts.held_out or 'not set'}, so it may know some of these records. Train it"
-                f" again: fedpriv-client personalise{how}"
+                f" again: {how}"
             )
     if missing:
         notes.append(f"There may be more to compare: {', '.join(missing)}.")

@@ -1,4 +1,4 @@
-"""`[personal]`: training on a site's own records, without noise, for what never leaves it."""
+"""`[personal]`: a site's own models, trained on its records without noise; they never leave it."""
 
 from __future__ import annotations
 
@@ -30,4 +30,11 @@ class PersonalSection(Section):
     epochs: int = Field(50, ge=1, le=10_000, description="The most passes over the records.")
     patience: int = Field(
         3, ge=1, description="Passes without a lower loss on the validation records before it ends."
+    )
+    beside: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="The federation's share of the weight where its model and the site's own answer"
+        " together: the row `together` of `fedpriv-client evaluate`.",
     )

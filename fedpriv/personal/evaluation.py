@@ -10,6 +10,7 @@ from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import Rouge, completions, references, rouge
+from fedpriv.personal.together import together
 from fedpriv.training.scores import Scores, score
 from fedpriv.training.worker import Worker
 
@@ -19,6 +20,8 @@ MEANING = {
     "federated": "the federation's adapter, which this site helped to make",
     "alone": "trained on this site's own records alone, from the base model",
     "personal": "the federation's adapter, trained further on this site's own records",
+    "together": "this site's own model and the federation's answer together, with a mean of their"
+    " probabilities",
 }
 
 
@@ -28,7 +31,7 @@ class Row:
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: of what it makes of prompts; None where records have none.
+        rouge: of what it makes of prompts; None where records have none, and for `together`.
     """
 
     name: str
@@ -97,15 +100,19 @@ def evaluate(
     site: str,
     job: str,
     records: int,
+    beside: float,
     notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
 ) -> Evaluation:
     """Look at models, given by their trained values (P,).
 
+    Where `alone` and `federated` are among them, also at what these two answer together.
+
     Args:
         examples: of held-out records, at least one.
         spec: how the records were prepared.
         records: how many they are.
+        beside: the federation's share of the weight where two models answer together.
         notes: what else there is to know.
         told: of each model before it is looked at.
 
@@ -120,7 +127,12 @@ def evaluate(
         found = score(worker, examples, values)
         made = rouge(completions(worker, answered, values), expected) if answered else None
         rows.append(Row(name, found, made))
-    note = one_label(examples, spec.labels)
+    said = [*notes, *one_label(examples, spec.labels)]
+    if {"alone", "federated"} <= models.keys():
+        told("together")
+        both = together(worker, models["alone"], models["federated"], beside)
+        rows.append(Row("together", both(examples)))
+        said.append(_of_together(beside, without_text=bool(answered)))
     return Evaluation(
         site=site,
         job=job,
@@ -128,16 +140,25 @@ def evaluate(
         records=records,
         generated=len(answered),
         rows=tuple(rows),
-        notes=(*notes, *([] if note is None else [note])),
+        notes=tuple(said),
     )
 
 
-def one_label(examples: Sequence[Example], labels: Sequence[str]) -> str | None:
+def _of_together(beside: float, *, without_text: bool) -> str:
+    """A note on how two models answer together."""
+    weight = (
+        f"Together: the federation's model has {beside:g} of the weight (personal.beside), this"
+        " site's own, the model 'alone', has the rest."
+    )
+    return f"{weight} They write no text here, so there is no ROUGE." if without_text else weight
+
+
+def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:
     """A note where all of a classifier's records have one label, and no AUC is defined."""
     found = {example.labels for example in examples if isinstance(example.labels, int)}
     if len(labels) != 2 or len(found) != 1:
-        return None
-    return (
+        return []
+    return [
         f"All of these records have the label {labels[found.pop()]!r}: there is no AUC, and"
         " accuracy says little. Keep a larger share apart, or name a file with both labels."
-    )
+    ]

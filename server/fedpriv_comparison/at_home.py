@@ -11,8 +11,8 @@ from fedpriv.data import Example
 from fedpriv.errors import DataError
 from fedpriv.personal.records import own_examples as records_of
 from fedpriv.personal.records import to_train_on
+from fedpriv.personal.together import Model
 from fedpriv.training.worker import Worker
-from fedpriv_comparison.going_on import Model
 from fedpriv_simulation.own_records import read_site, spec_of
 
 TUNING, TUNING_SHARE = "tuning", 0.5  # of the held-out units: settings are chosen by them

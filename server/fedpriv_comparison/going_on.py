@@ -6,22 +6,19 @@ docs/results.md alone.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from fedpriv.config.personal import PersonalSection
-from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
+from fedpriv.personal.together import Model, together
 from fedpriv.personal.training import train_alone
-from fedpriv.training.scores import Scores, logits_of, score, score_answers
+from fedpriv.training.scores import Scores, score
 from fedpriv.training.worker import Worker
 
-Model = Callable[[Sequence[Example]], Scores]  # scores records
 WAYS = {
     "personal": "the adapter is trained further",
     "averaged": "a model is trained without it, and the two answer together, weighed by validation",
@@ -84,21 +81,11 @@ def averaged(
     Privacy:
         None, as `go_on`.
     """
-    tried = [together(worker, own, federated, weight) for weight in WEIGHTS]
+    tried = [weighed(worker, own, federated, weight) for weight in WEIGHTS]
     losses = [model(validation).eval_loss for model in tried]
     return tried[int(np.argmin(losses))]
 
 
-def together(worker: Worker, one: Vector, other: Vector, weight: float) -> Model:
-    """Two models with trained values (P,), the other one's probabilities with a weight below 1."""
-    if not weight:
-        return AsItIs(worker, one)
-
-    def answer(batch: Batch) -> torch.Tensor:
-        found = []
-        for values, share in ((one, 1 - weight), (other, weight)):
-            worker.vector.write(values)
-            found.append(logits_of(worker, batch).log_softmax(-1).add_(math.log(share)))
-        return torch.logaddexp(found[0], found[1], out=found[0])
-
-    return lambda examples: score_answers(worker, examples, answer)
+def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
+    """The two together; the own one as it is where the federated one has no weight."""
+    return together(worker, own, federated, weight) if weight else AsItIs(worker, own)

@@ -20,7 +20,7 @@ from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.figures import amount, give_or_take, look_line
 
-MODELS = ("base", "federated", "alone", "personal")
+MODELS = ("base", "federated", "alone", "personal", "together")
 
 if TYPE_CHECKING:
     from fedpriv_simulation.simulate import Outcome

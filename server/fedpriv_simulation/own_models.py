@@ -86,7 +86,14 @@ def _of_one(
             held_out=site.held_out,
         )
     evaluation = evaluate(
-        worker, examples, models, spec, site=site.name, job=facts.job, records=records
+        worker,
+        examples,
+        models,
+        spec,
+        site=site.name,
+        job=facts.job,
+        records=records,
+        beside=config.personal.beside,
     )
     write_page(evaluation, folder / PAGE)
     return evaluation

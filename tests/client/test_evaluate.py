@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_setting import WORDS, OwnSetting, invoke, notes
+import torch
+from own_setting import QUICK, WORDS, OwnSetting, invoke, notes
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import private_folder
+from fedpriv.personal.records import to_test_on
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
-from fedpriv_client.own import own_cache, work_folder
+from fedpriv_client.own import federated, opened, own_cache, work_folder
 from fedpriv_client.personalise import personalise
 
 Make = Callable[..., Any]
@@ -37,16 +41,48 @@ def labelled(count: int = 40, label: Callable[[int], str] = lambda i: ["no", "ye
 def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     found = own_view(setting.file, setting.config)
     assert [row.name for row in found.rows] == ["base", "federated"]
-    assert any("fedpriv-client personalise --alone" in note for note in found.notes)
+    told = "fedpriv-client personalise --alone (what this site has without the federation, and"
+    assert any(told in note for note in found.notes)
     alone = personalise(setting.file, setting.config, alone=True)
     personal = personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    assert [row.name for row in found.rows] == ["base", "federated", "alone", "personal"]
-    assert found.notes == ()
+    names = ["base", "federated", "alone", "personal", "together"]
+    assert [row.name for row in found.rows] == names
+    [note] = found.notes
+    assert "Together: the federation's model has 0.2 of the weight" in note
+    assert "ROUGE" not in note
     assert list(found.columns) == ["loss", "next-token accuracy"]
     losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))
-    assert len(set(losses.values())) == 4
+    assert len(set(losses.values())) == 5
     assert alone.result.best.loss != personal.result.best.loss
+
+
+def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> None:
+    """Both adapters in one model, as another program would run them, record by record."""
+    made = personalise(setting.file, setting.config, alone=True)
+    setting.change(QUICK, f"{QUICK}\nbeside = 0.35")
+    row = own_view(setting.file, setting.config).rows[-1]
+    chosen = federated(setting.file, setting.config, None)
+    with opened(chosen, lambda text: None) as own:
+        tokenizer = own.worker.base.tokenizer
+        examples = to_test_on(own.records.held_out, chosen.spec, tokenizer, key="data.held_out")
+    base = AutoModelForCausalLM.from_pretrained(setting.model)
+    model = PeftModel.from_pretrained(base, made.folder, adapter_name="own").eval()
+    model.load_adapter(chosen.folder, adapter_name="federated")
+    losses, right = [], []
+    for example in examples:
+        ids = torch.tensor([example.input_ids])
+        mean = torch.zeros(())
+        for name, share in (("own", 0.65), ("federated", 0.35)):
+            model.set_adapter(name)
+            with torch.no_grad():
+                mean = mean + share * model(input_ids=ids).logits[0, :-1].double().softmax(-1)
+        targets = ids[0, 1:]
+        losses += (-mean[range(len(targets)), targets].log()).tolist()
+        right += (mean.argmax(-1) == targets).tolist()
+    assert row.name == "together"
+    assert row.scores.eval_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert row.scores.eval_accuracy == pytest.approx(sum(right) / len(right))
 
 
 def test_it_is_of_the_held_out_records_alone(
@@ -106,6 +142,10 @@ def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
     found = own_view(setting.file, setting.config)
     assert list(found.columns) == ["loss", "accuracy", "AUC"]
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
+    personalise(setting.file, setting.config, alone=True)
+    found = own_view(setting.file, setting.config)
+    assert [row.name for row in found.rows] == ["base", "federated", "alone", "together"]
+    assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
 
 
 def test_with_one_label_there_is_no_auc_and_it_says_so(tmp_path: Path, model_folder: Make) -> None:
@@ -136,6 +176,11 @@ def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder
     assert found.generated == found.records
     again = own_view(setting.file, setting.config)
     assert again.columns == found.columns
+    personalise(setting.file, setting.config, alone=True)
+    both = own_view(setting.file, setting.config)
+    assert list(both.columns) == names
+    assert [row.rouge is None for row in both.rows] == [False, False, False, True]
+    assert any("They write no text here, so there is no ROUGE." in note for note in both.notes)
 
 
 def test_clear_text_is_gone_afterwards_and_the_lock_too(
@@ -166,6 +211,7 @@ def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
 @pytest.mark.usefixtures("quiet_signals")
 def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> None:
     personalise(setting.file, setting.config)
+    personalise(setting.file, setting.config, alone=True)
     answer = invoke(setting, "evaluate")
     assert answer.exit_code == 0, answer.output
     shown = " ".join(answer.output.split())
@@ -180,7 +226,8 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
         for value in column:
             assert f"{value:.3f}" in shown
             assert f">{value:.3f}<" in text
-    for name in ("base", "federated", "personal"):
+    assert "has 0.2 of the weight" in shown and "has 0.2 of the weight" in text
+    for name in ("base", "federated", "alone", "personal", "together"):
         assert re.search(rf'<th scope="row">{name} ', text)
 
 
@@ -192,6 +239,10 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
     assert found["records"] == 2
     assert set(found["models"]) == {"base", "federated"}
     assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
+    personalise(setting.file, setting.config, alone=True)
+    found = json.loads(invoke(setting, "evaluate", "--json", "--limit", "2").stdout)
+    assert set(found["models"]) == {"base", "federated", "alone", "together"}
+    assert set(found["models"]["together"]) == {"eval_loss", "eval_accuracy"}
 
 
 def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:

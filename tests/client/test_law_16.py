@@ -84,14 +84,19 @@ def test_no_file_beside_it_names_it_or_holds_a_figure_of_it(setting: OwnSetting)
     """Ledger, reports, status and whatever else the site has."""
     proposal = read_facts(setting.hand_over()).proposal.model_copy(update={"job_id": "job-2"})
     made = personalise(setting.file, setting.config)
+    alone = personalise(setting.file, setting.config, alone=True)
     found = own_view(setting.file, setting.config)
     heard(setting, proposal, WorkerPool())
-    [own] = [row for row in found.rows if row.name == "personal"]
-    figures = [made.result.best.loss, own.scores.eval_loss]
-    digest = read_facts(made.folder).weights_digest
-    secrets = ["personal", "alone/", digest.removeprefix("sha256:"), *map(repr, figures)]
+    of_own = [row for row in found.rows if row.name in ("personal", "alone", "together")]
+    assert len(of_own) == 3
+    seen = [row.scores.eval_loss for row in of_own]
+    figures = [made.result.best.loss, alone.result.best.loss, *seen]
+    digests = [read_facts(one.folder).weights_digest for one in (made, alone)]
+    secrets = [*(digest.removeprefix("sha256:") for digest in digests), *map(repr, figures)]
+    secrets += ["personal", "alone/"]
     others = {k: v for k, v in tree(setting.state).items() if not k.startswith(OWN)}
     assert {"budget.json"} < others.keys()
     for name, content in others.items():
         assert not [word for word in secrets if word.encode() in content], name
-    assert repr(figures[1]).encode() in json.dumps(found.as_dict()).encode()  # it would be seen
+    for figure in seen:
+        assert repr(figure).encode() in json.dumps(found.as_dict()).encode()  # it would be seen

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedpriv.config.load import load_job
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.personal.together import together
 from fedpriv.training.pool import make_worker
-from fedpriv.training.record_loss import next_tokens
-from fedpriv.training.scores import logits_of, score
+from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.at_home import TUNING, TUNING_SHARE, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
 from fedpriv_comparison.figures import at_home, figures
-from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on, together
+from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
@@ -160,40 +159,6 @@ def random_adapters(worker: Any) -> tuple[Any, Any]:
     return tuple(0.1 * drawn.standard_normal(size, dtype=np.float32) for _ in range(2))  # type: ignore[return-value]
 
 
-def test_a_model_that_answers_with_itself_is_that_model(worker_and_own: Any) -> None:
-    worker, own = worker_and_own
-    one, _ = random_adapters(worker)
-    expected = score(worker, own.reported, one)
-    found = together(worker, one, one, 0.3)(own.reported)
-    assert found.eval_loss == pytest.approx(expected.eval_loss, rel=1e-6)
-    assert found.eval_accuracy == expected.eval_accuracy
-
-
-def test_two_models_answer_with_the_mean_of_their_probabilities(worker_and_own: Any) -> None:
-    """Token by token, against probabilities that are added up by hand."""
-    worker, own = worker_and_own
-    one, other = random_adapters(worker)
-    losses = []
-    for example in own.reported:
-        batch = worker.batch([example], worker.recipe.model.max_length)
-        mean = torch.zeros(())
-        for values, share in ((one, 0.7), (other, 0.3)):
-            worker.vector.write(values)
-            with torch.no_grad():
-                mean = mean + share * logits_of(worker, batch).softmax(-1)
-        targets = next_tokens(batch.labels)
-        losses += [
-            -math.log(mean[0, place, target])
-            for place, target in enumerate(targets[0].tolist())
-            if target >= 0
-        ]
-    found = together(worker, one, other, 0.3)(own.reported).eval_loss
-    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    apart = [score(worker, own.reported, values).eval_loss for values in (one, other)]
-    assert found != pytest.approx(apart[0], abs=1e-3)
-    assert found < 0.7 * apart[0] + 0.3 * apart[1]  # Jensen's inequality
-
-
 def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> None:
     """None for a federated model that is worse by far; the own model is left as it is then."""
     worker, own = worker_and_own
@@ -206,6 +171,18 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
     helped = averaged(worker, start, learnt.values, own.validation)(own.validation).eval_loss
     assert helped == together(worker, start, learnt.values, 0.5)(own.validation).eval_loss
     assert helped < score(worker, own.validation, start).eval_loss
+
+
+def test_what_decides_no_result_names_no_run(federation: Make) -> None:
+    """The weight of `fedpriv-client evaluate` is none of a way's: runs that are kept stay so."""
+    file = federation(extra=PERSONAL)
+    keys = []
+    for extra in ("", "personal.beside=0.4", "personal.patience=7"):
+        asked = comparison(file, "dp-lora+averaged")
+        variant, settings = _first(asked)
+        config = load_job(file, [extra] if extra else [])
+        keys.append(replace(asked.trial(variant, settings, 1), config=config).key)
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_fixed_weight_asks_no_validation_records(worker_and_own: Any) -> None:

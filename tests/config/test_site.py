@@ -102,6 +102,8 @@ def test_what_is_no_path_stays_as_it_is(file: Path) -> None:
         (["allow.max_rate=1.5"], "allow.max_rate", "less than or equal to 1"),
         (["allow.targets=q_proj"], "allow.targets", "valid tuple"),
         (["site.name=a/b"], "site.name", "pattern"),
+        (["personal.beside=0"], "personal.beside", "greater than 0"),
+        (["personal.beside=1"], "personal.beside", "less than 1"),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_file_key_and_value(

@@ -1,0 +1,111 @@
+"""A site's own model and the federation's answer together: against sums by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.data import Example
+from fedpriv.models.vector import Vector
+from fedpriv.personal.together import mean_of_probabilities, together
+from fedpriv.training.pool import make_worker
+from fedpriv.training.record_loss import next_tokens
+from fedpriv.training.scores import logits_of, score
+from fedpriv.training.worker import ModelRecipe, Worker
+
+Make = Callable[..., Any]
+OWN = torch.tensor([0.0, math.log(3)])  # probabilities of 1/4 and 3/4
+FEDERATED = torch.tensor([math.log(9), 0.0])  # 9/10 and 1/10
+
+
+@pytest.fixture(scope="module")
+def worker(model_folder: Make) -> Worker:
+    model = ModelSection(name=str(model_folder("llama")), max_length=32)
+    return make_worker(
+        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
+    )
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Example]:
+    drawn = random.Random(0)
+    made = [[drawn.randint(3, 9) for _ in range(drawn.randint(4, 20))] for _ in range(7)]
+    return [Example(ids, ids) for ids in made]
+
+
+def adapters(worker: Worker) -> tuple[Vector, Vector]:
+    drawn = np.random.default_rng(2)
+    one, other = (drawn.standard_normal(worker.initial.size, dtype=np.float32) for _ in range(2))
+    return 0.5 * one, 0.5 * other
+
+
+def test_two_labels_are_mixed_as_by_hand() -> None:
+    found = mean_of_probabilities(OWN, FEDERATED, 0.2).exp()
+    assert found.tolist() == pytest.approx([0.8 * 0.25 + 0.2 * 0.9, 0.8 * 0.75 + 0.2 * 0.1])
+    assert found.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("weight", "alone"), [(1e-6, OWN), (1 - 1e-6, FEDERATED)])
+def test_towards_the_ends_it_is_one_of_the_two(weight: float, alone: torch.Tensor) -> None:
+    found = mean_of_probabilities(OWN, FEDERATED, weight)
+    assert found.tolist() == pytest.approx(alone.log_softmax(-1).tolist(), abs=1e-5)
+
+
+def test_what_is_next_to_impossible_for_both_has_a_finite_loss() -> None:
+    """Where a float32 holds the logarithm of a probability, and not the probability."""
+    sure = torch.tensor([0.0, -200.0])
+    assert mean_of_probabilities(sure, sure, 0.3)[1] == pytest.approx(-200)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, -0.1, 1.1, math.nan])
+def test_a_weight_outside_of_its_bounds_is_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match="weight: expected a number above 0 and below 1"):
+        mean_of_probabilities(OWN, FEDERATED, weight)
+
+
+def test_answers_to_different_inputs_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected the shape \(2,\) of own, got \(3, 2\)"):
+        mean_of_probabilities(OWN, FEDERATED.expand(3, 2), 0.2)
+
+
+def test_a_model_that_answers_with_itself_is_that_model(
+    worker: Worker, records: list[Example]
+) -> None:
+    one, _ = adapters(worker)
+    expected = score(worker, records, one)
+    found = together(worker, one, one, 0.3)(records)
+    assert found.eval_loss == pytest.approx(expected.eval_loss, rel=1e-6)
+    assert found.eval_accuracy == expected.eval_accuracy
+
+
+def test_two_models_answer_with_the_mean_of_their_probabilities(
+    worker: Worker, records: list[Example]
+) -> None:
+    """Token by token, against probabilities that are added up by hand."""
+    one, other = adapters(worker)
+    losses = []
+    for example in records:
+        batch = worker.batch([example], worker.recipe.model.max_length)
+        mean = torch.zeros(())
+        for values, share in ((one, 0.7), (other, 0.3)):
+            worker.vector.write(values)
+            with torch.no_grad():
+                mean = mean + share * logits_of(worker, batch).softmax(-1)
+        targets = next_tokens(batch.labels)
+        losses += [
+            -math.log(mean[0, place, target])
+            for place, target in enumerate(targets[0].tolist())
+            if target >= 0
+        ]
+    found = together(worker, one, other, 0.3)(records).eval_loss
+    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    apart = [score(worker, records, values).eval_loss for values in (one, other)]
+    assert found != pytest.approx(apart[0], abs=1e-3)
+    assert found < 0.7 * apart[0] + 0.3 * apart[1]  # Jensen's inequality
