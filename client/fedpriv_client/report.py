@@ -49,7 +49,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     """
     ledger = site.ledger
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
-    strict = _is_strict(site)
+    strict, colluding = _is_strict(site), _max_colluding(site)
     events = []
     if plan is not None:
         numbered = enumerate(slot for slot, _ in ledger.slots(job))
@@ -83,12 +83,12 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         epsilon_allocated=ledger.epsilon_allocated,
         epsilon_committed=ledger.epsilon_committed,
         budget=terms.budget,
-        trust_model=trust_model(ledger.max_colluding),
+        trust_model=trust_model(colluding),
         epsilon_alone_spent=ledger.epsilon_alone_spent,
         epsilon_alone_allocated=ledger.epsilon_alone_allocated,
         epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
-        max_colluding=ledger.max_colluding,
+        max_colluding=colluding,
         events=tuple(events),
         ledger_head=head.hash,
         ledger_rows=head.rows,
@@ -105,6 +105,21 @@ def _is_strict(site: Site) -> bool:
     return site.ledger.numerics.union(to_come) == {"strict"}
 
 
+def _max_colluding(site: Site) -> int | None:
+    """The least of all secure sums that the claim for life is about, whatever is still to come.
+
+    Of sums that were lost with a copy of the ledger nobody knows it, so it is taken for 0.
+    """
+    ledger, limits = site.ledger, site.settings.limits
+    known = [] if ledger.max_colluding is None else [ledger.max_colluding]
+    if ledger.terms.budget_alone is not None:
+        if UNKNOWN in ledger.numerics:
+            known.append(0)
+        if not ledger.is_full and limits.roster is not None:
+            known.append(limits.max_colluding_at_least)
+    return min(known, default=None)
+
+
 def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     ledger = site.ledger
     stated = [
@@ -113,7 +128,7 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     ]
     grown = (GROWN,) if ledger.grown else ()
     alone = () if site.settings.lasting else (ONE_RUN,)
-    sums = [SECURE_SUM] if ledger.max_colluding is not None else []
+    sums = [SECURE_SUM] if _max_colluding(site) is not None else []
     if ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics:
         sums.append(LOST_SUMS)
     computed = ALONE if strict else BESIDE_OTHERS

@@ -93,11 +93,15 @@ class SharedSlots:
         """Say that the site is ready for a slot, after what can be checked of it for nothing.
 
         Raises:
+            ShareLostError: the slot was paid for and not released, as when its computation failed.
+                It is not sampled again.
             FedprivError: the site refuses.
 
         Privacy:
             Free: public values, a new random key and a signature. Nothing is sampled yet.
         """
+        if self._ledger.request_of(job.plan.job, request.slot) is not None:
+            raise ShareLostError(f"Slot {request.slot} was begun before, and is void.")
         slot_id = SlotId(proposal=job.plan.proposal, slot=request.slot, request=digest)
         if self._slot is None or self._slot.slot_id != slot_id:
             self.forget()  # its public records may be replaced now

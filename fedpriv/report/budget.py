@@ -240,19 +240,15 @@ def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
     listed = list(reports)
     return {
         "sites": len(listed),
-        "epsilon": _sum(
-            _by_itself(r, r.epsilon_committed, r.epsilon_alone_committed) for r in listed
-        ),
-        "epsilon_spent": _sum(
-            _by_itself(r, r.epsilon_spent, r.epsilon_alone_spent) for r in listed
-        ),
+        "epsilon": _sum(_by_itself(r.epsilon_committed, r.epsilon_alone_committed) for r in listed),
+        "epsilon_spent": _sum(_by_itself(r.epsilon_spent, r.epsilon_alone_spent) for r in listed),
         "delta": _sum(report.delta for report in listed),
     }
 
 
-def _by_itself(report: BudgetReport, epsilon: float, alone: float | None) -> float:
+def _by_itself(epsilon: float, alone: float | None) -> float:
     """The figure that rests on this site's own noise."""
-    return epsilon if report.max_colluding is None or alone is None else alone
+    return epsilon if alone is None else alone
 
 
 def _sum(values: Iterable[float]) -> float:

@@ -275,14 +275,21 @@ def show(outcome: Outcome, console: Console) -> None:
         title="Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]"),
         title_justify="left",
     )
+    shared = any(site.get("max_colluding") is not None for site in figures["sites"].values())
+    if shared:
+        budget.add_column("ε alone")
     for name, site in figures["sites"].items():
+        alone = site.get("epsilon_alone_committed")
         budget.add_row(
             name,
             f"{site['epsilon_spent']:.2f}",
             f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
             f"{site['delta']:g}",
+            *(["–" if alone is None else f"{alone:.2f}"] if shared else []),
         )
     console.print(budget)
+    if shared:
+        console.print("ε alone: if all other sites of the secure sum work with the server.")
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
         f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"

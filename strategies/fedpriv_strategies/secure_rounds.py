@@ -85,6 +85,7 @@ class SecureRounds(Rounds):
         super().__init__(*arguments, **others)
         self._roster, self._keep = roster, keep
         self._state = state or SumState(round=0, slot=-1)
+        self._failed: set[str] = set()  # sites that made a slot of this round void
 
     @cached_property
     def _shared(self) -> SharedNoise:
@@ -115,6 +116,7 @@ class SecureRounds(Rounds):
 
     def _begin(self, number: int) -> None:
         if self._state.round != number:
+            self._failed.clear()
             self._set_state(SumState(number, self._state.slot + 1))
 
     def _set_state(self, state: SumState) -> None:
@@ -206,7 +208,10 @@ class SecureRounds(Rounds):
                 f" (job.min_sites). {self._states()}.",
                 may_heal=self._sites - hopeless >= self._min_sites,
             )
-        members = tuple(ready[name] for name in sorted(ready))
+        chosen = set(ready) - self._failed  # who failed at once may fail again
+        if len(chosen) < self._min_sites:
+            chosen = set(ready)
+        members = tuple(ready[name] for name in sorted(chosen))
         bits, slot = self._sum_of(members).bits, self._slot(number)
         return SetRequest(job_id=self.proposal.job_id, slot=slot, bits=bits, members=members)
 
@@ -257,6 +262,7 @@ class SecureRounds(Rounds):
             try:
                 self._take_share(total, offer, reply, number)
             except ProtocolError as error:
+                self._failed.add(offer.site)
                 raise _VoidError(f"{offer.site}: {error}") from None
         if total.missing:
             shares = f"{total.missing} of {len(wanted)} shares are missing"

@@ -26,6 +26,7 @@ from fedpriv.errors import (
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepReply
@@ -34,6 +35,7 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv.training.released import MaskedShare
 from fedpriv_client import shared_slots as module
+from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
 
@@ -241,6 +243,8 @@ def test_what_fails_after_the_sample_loses_the_share_and_stays_paid(
             sites[0].share(asked)
     with pytest.raises(ShareLostError):
         sites[0].share(asked)
+    with pytest.raises(ShareLostError):  # nobody can have it sampled again
+        sharing.ready(sites[0])
     assert sites[0].ledger.slots("job-1") == [(0, False)]
 
 
@@ -389,3 +393,13 @@ def test_a_proposal_of_a_secure_sum_has_no_local_steps_and_no_looks(sharing: Sha
     with pytest.raises(ProtocolError, match="max_colluding"):
         Proposal.parse(json.dumps({**known, "shared": {**known["shared"], "max_colluding": 3}}))
     assert StepReply.model_fields["kind"]
+
+
+def test_a_lifetime_report_counts_the_secure_sums_to_come(sharing: Sharing) -> None:
+    lasting = dataclasses.replace(BOTH, rule=SumRule(1e-4))
+    settings = sharing.settings("clinic", max_colluding_at_least=2)
+    site = Site(dataclasses.replace(settings, terms=lasting), sharing.pool, sharing.site_csprng)
+    report = write_budget_report(site, "none")
+    assert report.max_colluding == 2
+    assert "at most 2 of them" in report.trust_model
+    site.close()

@@ -79,8 +79,9 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
         middles = tails + 0.5
         z = -ndtri(middles * 2.0**-64)
         y = deviation * z
-        # Φ⁻¹ moves by at most 1.26 for each unit of ln t; 12 also covers all of t < 2^-63.
-        error = deviation * (Z_ERROR * (1 + z) + 12 / middles)
+        # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
+        # as that of t = 2^-1023, which is 37.57 deviations: z is 9.16 there, and 15 / ½ more.
+        error = deviation * (Z_ERROR * (1 + z) + 15 / middles)
         part[:] = np.rint(y)
         for i in np.flatnonzero(0.5 - np.abs(y - part) <= error):
             low, high = max(round(y[i] - error[i]), 0), round(y[i] + error[i])

@@ -230,6 +230,11 @@ def test_a_generator_that_is_stuck_ends_all_the_same(word: int) -> None:
     assert (np.abs(found).max() > 8e9) == (word % 2**63 < 2)
 
 
+def test_the_tail_reaches_as_far_as_the_bits_of_a_uniform() -> None:
+    """All words 0 stand for t < 2^-1023, beyond 37.5 deviations: SAMPLER_ERROR counts on it."""
+    assert np.abs(rounded_gaussian(1, 1e6, Constant(0))).max() > 37.5e6
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 16, 33])
 def test_rounded_noise_in_parts(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_WORDS", 16)
