@@ -90,7 +90,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 
     app = ClientApp()
     noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
-    share = np.rint(5 * noise).astype(np.int64) if wire == SECURE else None
+    share = np.rint(3 * noise).astype(np.int64) if wire == SECURE else None
     held: list[Any] = []
 
     @app.query()
