@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedpriv.config.groups import Decision
 from fedpriv.data import DataSpec, Population
 from fedpriv.errors import ProtocolError, SlotError
 from fedpriv.methods.registry import find_method
@@ -144,7 +145,38 @@ def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> SiteMethod 
     ranges = job.proposal.evaluation
     if request.centres is not None and ranges is not None:
         return Distances(ranges, request.centres)
-    return with_team(worker, job.half)
+    return with_team(worker, half_for(job, request.decision))
+
+
+def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
+    """What makes the site's half for one request."""
+    return replace(job.half, decision=decision)
+
+
+def check_decision(request: StepRequest, proposal: Proposal) -> None:
+    """Check what a controller decided for a slot, before it is paid for.
+
+    However noise is divided among groups, a step costs what its noise multiplier says, so there is
+    nothing in clip norms and weights to allow or refuse but their form (`Decision`).
+
+    Raises:
+        ProtocolError: there is a decision where the job has no controller, or for a look; there is
+            none where it has one; or it moves noise or rate where the job must not.
+    """
+    groups, decision = proposal.groups, request.decision
+    wanted = groups is not None and request.centres is None
+    if (decision is not None) != wanted:
+        raise ProtocolError("decision: the request and the job disagree about a controller.")
+    if groups is None or decision is None:
+        return
+    if len(decision.clip_norms) != groups.count:
+        raise ProtocolError(
+            f"decision: expected {groups.count} groups, got {len(decision.clip_norms)}."
+        )
+    if (decision.share is not None) != groups.adaptive or (
+        decision.rate != 1 and not groups.adaptive
+    ):
+        raise ProtocolError("decision: share and rate belong to a job with adaptive noise.")
 
 
 def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits: Limits) -> None:

@@ -150,6 +150,20 @@ class RdpFilter:
             low, high = (low, middle) if self.debit(middle, rate) <= debit else (middle, high)
         return high
 
+    def slot(self, share: float, rate: float = 1.0) -> Event:
+        """The slot of least noise that costs at most a share of the budget.
+
+        Slots whose shares add up to 1 are all paid for, whatever was rounded.
+
+        Args:
+            share: in (0, 1].
+            rate: relative to the plan's, in (0, 1].
+
+        Raises:
+            AccountingError: as `noise_for`.
+        """
+        return self.event(self.noise_for(share * self.budget / ULP**2, rate), rate)
+
     def epsilon(self, delta: float) -> float:
         """ε at δ of the whole budget, converted at this order; an upper bound.
 
