@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.controllers.controller import Controller, Seen
+from fedpriv.controllers.interface import Controller, Seen
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
@@ -70,8 +70,9 @@ class Control:
         """
         groups, decision = self._groups, self.decide(number)
         scaling = GroupScaling(groups, self._terms, decision, self._clip_norm)
-        gradient = post_process(scaling.gradient, mean.gradient)
-        deviation = mean.noise_variance**0.5 / scaling.scales
+        lift = self._controller.lift
+        gradient = post_process(lambda one: lift * scaling.gradient(one), mean.gradient)
+        deviation = lift * mean.noise_variance**0.5 / scaling.scales
         expected = np.array(groups.sizes) * np.square(deviation)
         used = number / self._rounds if decision.share is None else self._used + decision.share
         seen = Seen(

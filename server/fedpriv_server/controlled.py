@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
-from fedpriv.controllers.controller import Controller, Setting, make_controller
+from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.registry import make_controller
 from fedpriv.data import Example
 from fedpriv.errors import ConfigError
 from fedpriv.gradients.groups import Groups
