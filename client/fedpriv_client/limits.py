@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from fedpriv.config.groups import Decision
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.models.lora import HEADS
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import calibrate_filtered
-from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
@@ -216,21 +216,23 @@ class Limits:
             shares=1 if shared is None else shared.shares,
         )
 
-    def chosen(self, plan: Plan, decision: Decision | None) -> Event | None:
-        """The slot that a decision asks for in a plan of adaptive noise; None for the plan's own.
+    def choice(self, plan: Plan, decision: Decision | None) -> Choice:
+        """What a controller's decision means for a slot of a plan: noise and rate.
 
         Raises:
-            BudgetError: its noise is less than this site allows.
+            BudgetError: less noise than this site allows.
+            AccountingError: the decision asks for a share that buys nothing.
         """
         if plan.filter is None or decision is None or decision.share is None:
-            return None
-        event = plan.filter.slot(decision.share, decision.rate)
-        if event.noise_multiplier < self.min_noise:
+            return AS_PLANNED
+        choice = Choice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
+        noise = choice.noise * plan.noise_multiplier
+        if noise < self.min_noise:
             raise BudgetError(
-                f"Noise of {event.noise_multiplier:g} is less than this site allows,"
-                f" {self.min_noise:g} (allow.min_noise)."
+                f"Noise of {noise:g} is less than this site allows, {self.min_noise:g}"
+                " (allow.min_noise)."
             )
-        return event
+        return choice
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
         """Check a plan whose noise somebody else chose against the cap for a job.

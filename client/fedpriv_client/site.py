@@ -276,7 +276,8 @@ class Site:
         csprng = partial(self._csprng, request.job_id)
         if ledger.terms.private and not csprng(request.slot).is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
-        asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
+        choice = self.settings.limits.choice(job.plan, request.decision)
+        asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
         if job.plan.is_shared:

@@ -387,7 +387,7 @@ class Rounds:
         if offer.order is None:
             raise ProtocolError("It does not say by which order it pays for adaptive noise.")
         filter = RdpFilter(offer.order, rate, offer.noise_multiplier, self.proposal.steps)
-        event = filter.slot(share, decision.rate)
+        event = filter.event(filter.noise_of(share, decision.rate), decision.rate)
         return event.noise_multiplier, event.sample_rate
 
     def _decision(self, number: int) -> Decision | None:

@@ -150,8 +150,8 @@ class RdpFilter:
             low, high = (low, middle) if self.debit(middle, rate) <= debit else (middle, high)
         return high
 
-    def slot(self, share: float, rate: float = 1.0) -> Event:
-        """The slot of least noise that costs at most a share of the budget.
+    def noise_of(self, share: float, rate: float = 1.0) -> float:
+        """The least relative noise of a slot that costs at most a share of the budget.
 
         Slots whose shares add up to 1 are all paid for, whatever was rounded.
 
@@ -162,7 +162,7 @@ class RdpFilter:
         Raises:
             AccountingError: as `noise_for`.
         """
-        return self.event(self.noise_for(share * self.budget / ULP**2, rate), rate)
+        return self.noise_for(share * self.budget / ULP**2, rate)
 
     def epsilon(self, delta: float) -> float:
         """ε at δ of the whole budget, converted at this order; an upper bound.
