@@ -161,7 +161,7 @@ class SacController(ControllerBase):
         common = [seen.spent, seen.number / self.setting.rounds, math.asinh(loss)]
         common.append(math.asinh(100 * change))
         values = np.concatenate((size, signal, moved, common, self._action))
-        return np.clip(np.nan_to_num(values), -LARGEST_FEATURE, LARGEST_FEATURE)
+        return np.asarray(np.clip(np.nan_to_num(values), -LARGEST_FEATURE, LARGEST_FEATURE))
 
     def _remember(self, state: Array, action: Array, reward: float, after: Array) -> None:
         row = (state, action, np.array([reward]), after)

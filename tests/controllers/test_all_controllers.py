@@ -11,8 +11,10 @@ from controller_rounds import NAMES, ROUNDS, make, seen_of, setting_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import MAX_NOISE, Decision
 from fedpriv.controllers.interface import Controller, Seen, Setting
+from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import ConfigError, RawValueError, RunError
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
 
@@ -195,11 +197,8 @@ def test_a_learning_controller_has_its_limit() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_only_an_adaptive_job_has_a_filter(adaptive: bool) -> None:
-    from fedpriv.config.controller import ControllerSection
-    from fedpriv.controllers.registry import make_controller
-
     section = ControllerSection(name="sac", adaptive=adaptive)
-    with pytest.raises(ConfigError, match="controller.adaptive"):
+    with pytest.raises(ConfigError, match=r"controller\.adaptive"):
         make_controller(section, setting_of(adaptive=not adaptive))
 
 

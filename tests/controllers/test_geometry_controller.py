@@ -44,10 +44,8 @@ def test_its_scales_are_the_optimum(squared: list[float]) -> None:
     assert (sizes / found**2).sum() <= sizes.sum() * (1 + 1e-9)  # never more than without
 
 
-@given(
-    squared=st.lists(positive, min_size=3, max_size=3), factor=st.floats(1e-6, 1e6), times=positive
-)
-def test_only_proportions_count(squared: list[float], factor: float, times: float) -> None:
+@given(squared=st.lists(positive, min_size=3, max_size=3), factor=st.floats(1e-6, 1e6))
+def test_only_proportions_count(squared: list[float], factor: float) -> None:
     one = after(make("geometry"), squared, deviation=0.1)
     other = after(make("geometry"), [factor * value for value in squared], 0.1 * factor**0.5)
     assert other == pytest.approx(one)

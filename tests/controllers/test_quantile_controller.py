@@ -35,10 +35,12 @@ def test_it_comes_to_the_quantile_exactly_without_noise(target: float) -> None:
 
 
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.9])
-def test_it_comes_near_the_quantile_through_noise(target: float) -> None:
+def test_through_noise_the_share_of_units_within_is_right_in_the_mean(target: float) -> None:
+    """Of 400 rounds; the mean of their noise has a deviation of 0.01."""
     found = run(make("quantile", target=target), noise=0.2, rounds=600)[200:]
-    expected = lognorm.ppf(target, SPREAD, scale=MEDIANS)
-    assert np.exp(np.log(found).mean(0)) == pytest.approx(expected, rel=0.1)
+    within = lognorm.cdf(found, SPREAD, scale=MEDIANS)
+    assert within.mean(0) == pytest.approx(target, abs=0.04)
+    assert np.abs(within - target).mean() < 0.2
 
 
 def test_a_step_is_as_published() -> None:
