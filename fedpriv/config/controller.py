@@ -152,8 +152,8 @@ class SacSection(Section):
         4.0,
         ge=1,
         le=MAX_SPAN,
-        description="A group's weight is multiplied or divided by up to this, before all are made"
-        " to sum to 1.",
+        description="The weight of a group that makes least noise in all is multiplied or divided"
+        " by up to this, before all are made to sum to 1.",
     )
     pace_range: float = Field(
         2.0,
