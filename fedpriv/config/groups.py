@@ -21,6 +21,7 @@ from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 MAX_GROUPS = 10_000
 MAX_BITS = 0.5  # of the squared norm, for values that say whether groups were within
 MIN_WEIGHT = 1e-12  # less would be noise beyond what numbers of any training can hold
+MIN_SHARE = 1e-9  # of a budget; buys hardly anything
 UNIT_SUM = 1e-9  # how far from 1 the sum of all weights may be
 
 Grouping = Literal["model", "layers", "adapters", "matrices"]
@@ -68,7 +69,7 @@ class Decision(Section):
 
     clip_norms: tuple[ClipNorm, ...] = Field(min_length=1, max_length=MAX_GROUPS)
     weights: tuple[Weight, ...] = Field(min_length=1, max_length=MAX_GROUPS)
-    share: float | None = Field(None, gt=0, le=1)
+    share: float | None = Field(None, ge=MIN_SHARE, le=1)
     rate: float = Field(1.0, gt=0, le=1)
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.config.groups import MAX_NOISE, MIN_NOISE, MIN_WEIGHT, Decision
+from fedpriv.config.groups import MIN_SHARE, MIN_WEIGHT, Decision
 from fedpriv.controllers.interface import Array, Seen, Setting, State
 from fedpriv.errors import RunError
 from fedpriv.privacy import usual
@@ -123,7 +123,7 @@ def least_noise(clip_norms: Array, setting: Setting) -> Array:
 
 
 def decision_of(
-    clip_norms: Array, weights: Array, noise: float = 1.0, rate: float = 1.0
+    clip_norms: Array, weights: Array, share: float | None = None, rate: float = 1.0
 ) -> Decision:
     """The decision that is nearest to these values, all finite and positive, of those allowed.
 
@@ -136,7 +136,7 @@ def decision_of(
     return Decision(
         clip_norms=tuple(np.clip(clip_norms, usual.MIN_CLIP, usual.MAX_CLIP).tolist()),
         weights=tuple((parts / parts.sum()).tolist()),
-        noise=min(max(noise, MIN_NOISE), MAX_NOISE),
+        share=None if share is None else min(max(share, MIN_SHARE), 1.0),
         rate=rate,
     )
 

@@ -15,8 +15,8 @@ signal, Σ(‖g_k‖² − size_k · deviation_k²) / Σ‖g_k‖². Of a smooth
 a gradient with noise makes it fall by so much of what it would fall by without noise. It has the
 same units in all rounds and no bias in favour of noise, for what is negative counts as negative.
 
-*Budget*, in an adaptive job: the filter says what noise costs a given debit. Each round leaves as
-much as every later one needs at the slowest pace, and the last takes what is left; so the budget
+*Budget*, in an adaptive job: a decision is a share of it, and sites add as little noise as that buys
+them. Each round leaves as much as every later one needs at the slowest pace, and the last takes what is left; so the budget
 is used up and not overrun.
 
 All it draws follows from the job's seed and how often it has decided, so it needs no generator
@@ -38,7 +38,7 @@ import numpy as np
 import torch
 
 from fedpriv.config.controller import SacSection
-from fedpriv.config.groups import MAX_NOISE, MIN_NOISE, Decision
+from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
     ControllerBase,
     Round,
@@ -49,7 +49,7 @@ from fedpriv.controllers.base import (
 )
 from fedpriv.controllers.interface import Array, Setting, State
 from fedpriv.controllers.sac_networks import Batch, Learner
-from fedpriv.errors import AccountingError, ConfigError, RunError
+from fedpriv.errors import ConfigError, RunError
 
 MAX_GROUPS = 1000  # the memory is as wide as eleven times that
 LARGEST_REWARD = 5.0  # in root mean squares of all that are remembered
@@ -82,7 +82,7 @@ class SacController(ControllerBase):
         self._features = np.zeros(states)  # those of the last decision
         self._action = np.zeros(actions)
         self._loss = math.nan  # the last one there was
-        self._debited = 0.0  # in nats
+        self._used = 0.0  # of the budget
         self._pending = np.zeros(3)  # since the decision: rounds, of these with a gain, all gains
         self._choose()
 
@@ -92,32 +92,28 @@ class SacController(ControllerBase):
         clip_norms = self._start * self._settings.clip_range ** self._action[:count]
         factors = self._settings.weight_range ** self._action[count : 2 * count]
         weights = least_noise(clip_norms, self.setting) * factors
-        return decision_of(clip_norms, weights, self._noise(number))
+        return decision_of(clip_norms, weights, self._share(number))
 
-    def _noise(self, number: int) -> float:
-        """The noise, relative to the plan's, that keeps to the pace and within the budget."""
-        budget = self.setting.filter
-        if budget is None:
-            return 1.0
+    def _share(self, number: int) -> float | None:
+        """Of the budget, for a round: what keeps to the pace and leaves enough for the others."""
+        if self.setting.filter is None:
+            return None
         rounds, span = self.setting.rounds, self._settings.pace_range
         left = max(rounds - number + 1, 1)
-        remaining = budget.budget * (1 - 1e-9) - self._debited
-        least = min(budget.budget / rounds / span, remaining / left)
-        pace = span ** float(self._action[-1])
-        debit = min(max(remaining / left * pace, least), remaining - (left - 1) * least)
-        try:
-            return max(budget.noise_for(remaining if left == 1 else debit), MIN_NOISE)
-        except AccountingError:  # nothing is left: what a site will refuse, if it has to
-            return MAX_NOISE
+        remaining = max(1 - 1e-9 - self._used, 0.0)
+        if left == 1:
+            return remaining
+        least = min(1 / rounds / span, remaining / left)
+        even = remaining / left * span ** float(self._action[-1])
+        return min(max(even, least), remaining - (left - 1) * least)
 
     def _learn(self, seen: Round) -> None:
         gain = self._gain(seen)
-        budget = self.setting.filter
-        if budget is not None:
-            debit = budget.debit(seen.decision.noise, seen.decision.rate)
-            self._debited = max(self._debited + debit, seen.spent * budget.budget)
+        share = seen.decision.share
+        if self.setting.filter is not None and share is not None:
+            self._used = max(self._used + share, seen.spent)
             if gain is not None:
-                gain /= max(debit * self.setting.rounds / budget.budget, 1e-6)
+                gain /= max(share * self.setting.rounds, 1e-6)
         self._pending += (1, gain is not None, gain or 0.0)
         if self._pending[0] < self._settings.interval:
             return
@@ -205,7 +201,7 @@ class SacController(ControllerBase):
             "features": self._features.copy(),
             "action": self._action.copy(),
             "pending": self._pending.copy(),
-            "numbers": np.array([self._decided, self._loss, self._debited]),
+            "numbers": np.array([self._decided, self._loss, self._used]),
             **{NETWORK + name: value for name, value in learned.items()},
         }
 
@@ -223,15 +219,15 @@ class SacController(ControllerBase):
                 "numbers": (3,),
             },
         )
-        decided, loss, debited = (float(value) for value in own["numbers"])
-        if not (decided >= 0 and debited >= 0):
+        decided, loss, used = (float(value) for value in own["numbers"])
+        if not (decided >= 0 and used >= 0):
             raise RunError("The state of a controller has numbers that it can't have written.")
         self._learner.put({n[len(NETWORK) :]: v for n, v in state.items() if n.startswith(NETWORK)})
         self._memory = [np.array(own[name], np.float32) for name in _MEMORY]
         self._features = np.array(own["features"], np.float64)
         self._action = np.array(own["action"], np.float64)
         self._pending = np.array(own["pending"], np.float64)
-        self._decided, self._loss, self._debited = int(decided), loss, debited
+        self._decided, self._loss, self._used = int(decided), loss, used
 
 
 _MEMORY = ("memory.states", "memory.actions", "memory.rewards", "memory.after")
