@@ -23,11 +23,14 @@ All it draws follows from the job's seed and how often it has decided, so it nee
 whose state would have to be kept.
 
 Privacy:
-    Post-processing. RLDP as published lets a controller choose noise by what it sees and accounts
-    for it as if it had been fixed before; here a filter pays (law 7), and sites enforce it.
+    Post-processing. RLDP as published looks at norms that no mechanism released, and accounts for
+    the noise of many groups as if there were one. Here nothing raw is seen, all groups together
+    stay within one clip norm, and where noise is chosen by what was released, a filter pays
+    (laws 6 to 8). All of it is enforced by the sites, too.
 
 Source:
-    Khadangi 2025, "RLDP: Reinforcement Learning for Differentially Private Fine-Tuning".
+    Khadangi et al. 2025, "Efficient Differentially Private Fine-Tuning of LLMs via Reinforcement
+    Learning" (RLDP).
 """
 
 from __future__ import annotations

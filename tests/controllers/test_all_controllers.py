@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from controller_rounds import NAMES, ROUNDS, make, seen_of, setting_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load, save
 
 from fedpriv.config.controller import ControllerSection
-from fedpriv.config.groups import MAX_NOISE, Decision
+from fedpriv.config.groups import MIN_SHARE, Decision
 from fedpriv.controllers.interface import Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import ConfigError, RawValueError, RunError
@@ -61,7 +63,7 @@ def same(first: Controller, second: Controller) -> bool:
 
 
 @pytest.mark.parametrize(("name", "adaptive"), KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 10**8), min_size=1, max_size=4))
 def test_whatever_it_sees_its_decisions_are_valid_the_same_and_go_on_from_a_state(
     name: str, adaptive: bool, sizes: list[int], data: st.DataObject
@@ -76,12 +78,27 @@ def test_whatever_it_sees_its_decisions_are_valid_the_same_and_go_on_from_a_stat
             decision = first.decide(number)
             assert Decision.model_validate(decision.model_dump()) == decision
             assert len(decision.weights) == setting.count
-            assert adaptive or decision.noise == decision.rate == 1.0
+            assert (decision.share is not None) == adaptive
+            assert adaptive or decision.rate == 1.0
             assert first.decide(number) == decision
         third = make(name, setting)
         third.restore(restored(first.state().value))
         assert same(first, second) and same(first, third)
         second = third  # which goes on as if it had never been away
+
+
+@pytest.mark.parametrize(("name", "adaptive"), KINDS)
+@pytest.mark.parametrize("rounds", [0, 4])
+def test_a_state_goes_through_a_file(name: str, adaptive: bool, rounds: int) -> None:
+    setting = setting_of(adaptive=adaptive)
+    first, second = make(name, setting), make(name, setting)
+    for number in range(1, rounds + 1):
+        decision = first.decide(number)
+        first.see(seen_of(number, decision, [1.0, 2.0, 3.0], within=[0.1] * 3, loss=1 / number))
+    tensors = {key: torch.from_numpy(value) for key, value in first.state().value.items()}
+    read = {key: value.numpy() for key, value in load(save(tensors)).items()}
+    second.restore(restored(read))
+    assert same(first, second)
 
 
 @pytest.mark.parametrize(("name", "adaptive"), KINDS)
@@ -215,4 +232,4 @@ def test_groups_without_sizes_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_learning_controller_asks_for_no_more_once_all_is_spent(spent: float) -> None:
     controller = make("sac", setting_of(adaptive=True))
     controller.see(seen_of(1, controller.decide(1), [1.0] * 3, spent=spent))
-    assert controller.decide(2).noise == MAX_NOISE
+    assert controller.decide(2).share == MIN_SHARE

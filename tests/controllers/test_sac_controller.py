@@ -82,8 +82,8 @@ def test_in_an_adaptive_job_a_reward_is_for_an_even_rounds_share() -> None:
         decision = controller.decide(number)
         controller.see(seen_of(number, decision, [1.0] * 3, loss=loss))
         if number > 1:
-            share = setting.filter.debit(decision.noise) * setting.rounds / setting.filter.budget
-            expected.append((found[number - 2] - loss) / share)
+            assert decision.share is not None
+            expected.append((found[number - 2] - loss) / (decision.share * setting.rounds))
     assert controller.state().value["memory.rewards"][:, 0] == pytest.approx(expected)
 
 
@@ -124,29 +124,27 @@ def test_the_budget_is_used_up_and_never_overrun(
     budget = RdpFilter(8, 0.1, noise, rounds)
     setting = Setting(("a",), (5,), rounds, 1.0, seed=seed, filter=budget)
     controller = make("sac", setting, pace_range=pace_range, warm_up=1000)
-    spent, noises = Fraction(0), []
+    spent, shares = Fraction(0), []
     for number in range(1, rounds + 1):
         decision = controller.decide(number)
-        spent += Fraction(budget.debit(decision.noise, decision.rate))
-        noises.append(decision.noise)
-        share = float(spent / Fraction(budget.budget))
-        controller.see(seen_of(number, decision, [1.0], spent=share))
+        assert decision.share is not None
+        shares.append(decision.share)
+        spent += Fraction(budget.debit(budget.noise_of(decision.share)))
+        controller.see(seen_of(number, decision, [1.0], spent=sum(shares)))
     assert spent <= Fraction(budget.budget)
     assert spent >= Fraction(budget.budget) * Fraction(999, 1000)
     if pace_range == 1:
-        assert noises == pytest.approx([1.0] * rounds, rel=1e-6)
+        assert shares == pytest.approx([1 / rounds] * rounds, rel=1e-6)
 
 
 def test_rounds_that_were_lost_leave_more_for_the_others() -> None:
     setting = setting_of(adaptive=True)
     controller = make("sac", setting, pace_range=1.0)
-    assert controller.decide(1).noise == pytest.approx(1.0)
-    assert controller.decide(7).noise < 0.9  # six rounds are left for all of it
+    assert controller.decide(1).share == pytest.approx(1 / 12)
+    assert controller.decide(7).share == pytest.approx(1 / 6)  # six are left for all of it
     controller.see(seen_of(1, controller.decide(1), [1.0] * 3, spent=0.9))
-    budget = setting.filter  # what the server says is spent is spent
-    assert budget is not None
-    debit = budget.debit(controller.decide(2).noise)
-    assert 11 * debit == pytest.approx(0.1 * budget.budget, rel=1e-6)
+    # What the server says is spent is spent.
+    assert controller.decide(2).share == pytest.approx(0.1 / 11, rel=1e-6)
 
 
 def test_it_draws_nothing_from_the_processs_own_generator() -> None:

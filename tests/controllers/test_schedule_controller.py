@@ -23,6 +23,12 @@ def decisions(setting: Setting, **schedule: Any) -> list[Decision]:
     return [controller.decide(number) for number in range(1, setting.rounds + 1)]
 
 
+def noises(setting: Setting, asked: list[Decision]) -> list[float]:
+    """What shares of the budget buy where the plan is as proposed."""
+    assert setting.filter is not None
+    return [setting.filter.noise_of(one.share or 1, one.rate) for one in asked]
+
+
 def job(rounds: int, order: int, rate: float, noise: float) -> Setting:
     budget = RdpFilter(order, rate, noise, rounds)
     return Setting(("a", "b"), (1, 3), rounds=rounds, clip_norm=1.0, filter=budget)
@@ -51,7 +57,8 @@ def test_all_of_it_costs_the_budget_and_no_more(
     asked = decisions(setting, end_noise=end_noise, end_rate=end_rate, shape=shape)
     budget = setting.filter
     assert budget is not None
-    spent = sum(Fraction(budget.debit(one.noise, one.rate)) for one in asked)
+    asked_for = zip(noises(setting, asked), asked, strict=True)
+    spent = sum(Fraction(budget.debit(noise, one.rate)) for noise, one in asked_for)
     assert spent <= Fraction(budget.budget)
     assert spent >= Fraction(budget.budget) * Fraction(999, 1000)
     assert max(one.rate for one in asked) == 1.0
@@ -63,7 +70,7 @@ def test_factors_go_from_one_to_their_ends(shape: str) -> None:
     asked = decisions(setting, end_clip=0.25, end_noise=4.0, end_rate=0.5, shape=shape)
     for values, end in (
         ([one.clip_norms[1] for one in asked], 0.25),
-        ([one.noise for one in asked], 4.0),
+        (noises(setting, asked), 4.0),
         ([one.rate for one in asked], 0.5),
     ):
         found = np.array(values) / values[0]
@@ -74,13 +81,15 @@ def test_factors_go_from_one_to_their_ends(shape: str) -> None:
 
 
 def test_without_a_change_it_is_the_plan_itself() -> None:
-    for one in decisions(job(30, 8, 0.1, 1.0)):
-        assert one.noise == pytest.approx(1.0, rel=1e-7) and one.rate == 1.0
+    setting = job(30, 8, 0.1, 1.0)
+    asked = decisions(setting)
+    assert noises(setting, asked) == pytest.approx([1.0] * 30, rel=1e-7)
+    assert {one.rate for one in asked} == {1.0}
 
 
 def test_without_a_filter_clip_norms_alone_change() -> None:
     asked = decisions(setting_of(), end_clip=2.0)
-    assert {(one.noise, one.rate) for one in asked} == {(1.0, 1.0)}
+    assert {(one.share, one.rate) for one in asked} == {(None, 1.0)}
     assert asked[0].clip_norms == make("fixed").decide(1).clip_norms
     assert np.asarray(asked[-1].clip_norms) == pytest.approx(2 * np.asarray(asked[0].clip_norms))
     assert {one.weights for one in asked} == {make("fixed").decide(1).weights}
@@ -93,5 +102,5 @@ def test_a_rate_that_grows_ends_at_the_plans() -> None:
 
 def test_a_long_job_changes_in_even_stages() -> None:
     asked = decisions(job(1010, 8, 0.1, 1.0), end_noise=2.0)
-    lengths = [sum(one.noise == noise for one in asked) for noise in {one.noise for one in asked}]
+    lengths = [sum(one.share == share for one in asked) for share in {one.share for one in asked}]
     assert len(lengths) == 100 and set(lengths) == {10, 11}
