@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
+from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.job import (
     MAX_JOB_STEPS,
     MAX_SEED,
@@ -41,7 +42,6 @@ from fedpriv.config.job import (
     PrivacySection,
     Wire,
 )
-from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.config.section import Section
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
@@ -372,7 +372,7 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Of what decides the computation, which is all of it but the witness; and of the vector."""
+        """Of what decides the computation: all of this but the witness, and the vector."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())

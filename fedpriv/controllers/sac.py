@@ -15,9 +15,9 @@ signal, Σ(‖g_k‖² − size_k · deviation_k²) / Σ‖g_k‖². Of a smooth
 a gradient with noise makes it fall by so much of what it would fall by without noise. It has the
 same units in all rounds and no bias in favour of noise, for what is negative counts as negative.
 
-*Budget*, in an adaptive job: a decision is a share of it, and sites add as little noise as that buys
-them. Each round leaves as much as every later one needs at the slowest pace, and the last takes what is left; so the budget
-is used up and not overrun.
+*Budget*, in an adaptive job: a decision is a share of it, and sites add as little noise as that
+buys them. Each round leaves as much as every later one needs at the slowest pace, and the last
+takes what is left; so the budget is used up and not overrun.
 
 All it draws follows from the job's seed and how often it has decided, so it needs no generator
 whose state would have to be kept.
@@ -107,7 +107,7 @@ class SacController(ControllerBase):
         if left == 1:
             return remaining
         least = min(1 / rounds / span, remaining / left)
-        even = remaining / left * span ** float(self._action[-1])
+        even = remaining / left * float(span ** self._action[-1])
         return min(max(even, least), remaining - (left - 1) * least)
 
     def _learn(self, seen: Round) -> None:

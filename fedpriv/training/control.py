@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.controllers.interface import Controller, Seen
+from fedpriv.controllers.interface import Controller, Seen, State
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
@@ -107,12 +107,12 @@ class Control:
         moves = post_process(moved, pending.before, after)
         self._controller.see(replace(seen, moved=moves, loss=loss))
 
-    def state(self) -> Privatised[dict[str, np.ndarray[Any, Any]]]:
+    def state(self) -> Privatised[State]:
         """Everything needed to go on later and decide the same."""
         used = np.array([self._used])
         return post_process(lambda held: {**held, _USED: used}, self._controller.state())
 
-    def restore(self, state: Privatised[Mapping[str, np.ndarray[Any, Any]]]) -> None:
+    def restore(self, state: Privatised[State]) -> None:
         """Continue from what `state` returned."""
         self._used = float(state.value[_USED][0])
         self._controller.restore(

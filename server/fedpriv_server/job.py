@@ -127,7 +127,9 @@ class Job:
             mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
         processors = post_processors(denoise, shapes, config.gate)
         self.update = update = Update(mover, initial, processors, gate)
-        self._control = planned and planned.control(config, rewarded_by, self._loss)
+        self._control = (
+            None if planned is None else planned.control(config, rewarded_by, self._loss)
+        )
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self._looks = checkpoint.looks if checkpoint else 0

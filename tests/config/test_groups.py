@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {"clip_norms": (1.0, 2.0), "weights": (0.25, 0.75)}
 
 def test_a_decision_comes_back_from_the_wire_as_it_was() -> None:
     third = 1 / 3
-    decision = Decision(clip_norms=(0.1,) * 3, weights=(third,) * 3, noise=1.5, rate=0.5)
+    decision = Decision(clip_norms=(0.1,) * 3, weights=(third,) * 3, share=0.5, rate=0.5)
     assert Decision.model_validate_json(decision.model_dump_json()) == decision
 
 

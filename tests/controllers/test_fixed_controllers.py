@@ -13,7 +13,7 @@ from fedpriv.errors import ConfigError
 def test_with_one_group_it_is_the_job_without_a_controller() -> None:
     decision = make("fixed", setting_of((7,), clip_norm=0.3)).decide(1)
     assert (decision.clip_norms, decision.weights) == ((0.3,), (1.0,))
-    assert (decision.noise, decision.rate) == (1.0, 1.0)
+    assert (decision.share, decision.rate) == (None, 1.0)
 
 
 def test_with_several_every_coordinate_has_the_plans_noise() -> None:

@@ -92,9 +92,7 @@ def test_no_decision_makes_a_unit_longer_than_the_clip_norm(
 
 
 @given(scaling=scalings(), means=rows)
-def test_what_was_within_comes_back_as_it_was(
-    scaling: GroupScaling, means: torch.Tensor
-) -> None:
+def test_what_was_within_comes_back_as_it_was(scaling: GroupScaling, means: torch.Tensor) -> None:
     """Small enough that nothing is clipped."""
     small = means / (1 + torch.linalg.vector_norm(means.double(), dim=1, keepdim=True)).float()
     small *= 1e-3 * float((C / torch.from_numpy(scaling.scales)).min()) / C
