@@ -186,8 +186,8 @@ class ControllerSection(Section):
     data: Path | None = Field(
         None,
         description="File of records by whose loss sac is rewarded: public or the coordinator's"
-        " own, with columns as in [data], and not those of [evaluation]. Without it, the reward is what"
-        " stands out of the noise of a released gradient.",
+        " own, with columns as in [data], and not those of [evaluation]. Without it, the reward is"
+        " what stands out of the noise of a released gradient.",
     )
     records: int = Field(
         64, ge=1, le=100_000, description="How many of these records, at most; the first ones."
