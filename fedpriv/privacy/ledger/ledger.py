@@ -687,6 +687,22 @@ class Ledger:
         with self._chain.lock:
             return self._history.slots(job)
 
+    def slot_events(self, job: str) -> list[tuple[int, Event]]:
+        """Reserved slots of a job that has a plan, each with the event that was paid for it."""
+        with self._chain.lock:
+            return self._history.slot_events(job)
+
+    def filter_use(self, job: str) -> dict[str, Any] | None:
+        """Of a job that has a plan; see `History`."""
+        with self._chain.lock:
+            return self._history.filter_use(job)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """See `History`."""
+        with self._chain.lock:
+            return self._history.is_adaptive
+
     def rows(self) -> list[Row]:
         """Every row, oldest first."""
         return self._chain.rows()
