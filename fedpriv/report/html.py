@@ -121,6 +121,7 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": budget.totals(reports),
+        "filters": [r for r in reports if r.filter is not None],
         "two_claims": [r for r in reports if r.budget_alone is not None],
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),
