@@ -83,9 +83,7 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
                 " [secure_sum].",
             )
         name, groups = config.job.name, _groups(config.controller)
-        return propose(
-            config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups
-        )
+        return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
     try:
         return Proposal.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
