@@ -8,6 +8,7 @@ from typing import Any
 from fedpriv.config.groups import Decision
 from fedpriv.data import DataSpec, Population
 from fedpriv.errors import ProtocolError, SlotError
+from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
@@ -153,6 +154,22 @@ def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
     return replace(job.half, decision=decision)
 
 
+def check_groups(vector: TrainableVector, proposal: Proposal) -> None:
+    """Check that a proposal counts the groups that the model has.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if proposal.groups is None:
+        return
+    found = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
+    if found != proposal.groups.count:
+        raise ProtocolError(
+            f"groups: the model has {found} {proposal.groups.by}, the job counts"
+            f" {proposal.groups.count}."
+        )
+
+
 def check_decision(request: StepRequest, proposal: Proposal) -> None:
     """Check what a controller decided for a slot, before it is paid for.
 
@@ -234,6 +251,7 @@ def check_model(
         ConfigError: there are fewer devices than the site's file says.
     """
     check_loaded(worker.base, worker.vector, proposal, limits)
+    check_groups(worker.vector, proposal)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
     PlanExecution(plan, worker.vector.size)

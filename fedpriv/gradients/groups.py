@@ -154,28 +154,32 @@ class GroupScaling:
             (U, P + extra) of the same type. A row that is not finite stays so.
         """
         norms = self._norms_of(means)
-        scales = torch.from_numpy(self.scales).to(means.device)
+        scales, bounds, own = (
+            torch.from_numpy(values).to(means.device)
+            for values in (self.scales, self._bounds, self._norms)
+        )
         if self._together:
             whole = torch.linalg.vector_norm(norms * scales, dim=1, keepdim=True)
             factors = scales * (self._most / whole.clamp_min(self._most))
         else:
-            bounds = torch.from_numpy(self._bounds).to(means.device)
             factors = torch.minimum(scales.expand_as(norms), bounds / norms)
+        factors = factors.to(means.dtype)
         made = means.new_empty(len(means), self._groups.size + self.extra)
         for start, end, group in self._groups.segments:
-            factor = factors[:, group : group + 1].to(means.dtype)
+            factor = factors[:, group : group + 1]
             torch.mul(means[:, start:end], factor, out=made[:, start:end])
         if self.extra:
-            within = norms <= torch.from_numpy(self._norms).to(means.device)
-            made[:, self._groups.size :] = (within.to(means.dtype) - 0.5) * self._bit
+            made[:, self._groups.size :] = ((norms <= own).to(means.dtype) - 0.5) * self._bit
         return made
 
     def _norms_of(self, rows: Tensor) -> Tensor:
         """Of each group of each row, (U, K) float64."""
-        squares = torch.zeros(len(rows), len(self._groups), dtype=torch.float64, device=rows.device)
+        found: list[Tensor | None] = [None] * len(self._groups)
         for start, end, group in self._groups.segments:
-            squares[:, group] += rows[:, start:end].double().square().sum(1)
-        return squares.sqrt()
+            norm = torch.linalg.vector_norm(rows[:, start:end], dim=1, dtype=torch.float64)
+            before = found[group]
+            found[group] = norm if before is None else torch.hypot(before, norm)
+        return torch.stack([norm for norm in found if norm is not None], dim=1)
 
     def gradient(self, released: Vector) -> Vector:
         """A mean of what was released, scaled back, (P,)."""

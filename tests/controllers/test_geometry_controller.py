@@ -72,6 +72,18 @@ def pure_noise(setting: Setting, drawn: np.random.Generator) -> list[float]:
     return [float((drawn.normal(size=size) ** 2).sum()) - size for size in setting.sizes]
 
 
+def test_what_noise_alone_would_make_is_counted_for_all_rounds() -> None:
+    """Twice the same, of which the first counts as 0.9 and its variance as 0.81."""
+    controller = make("geometry", decay=0.9, floor=1e-9)
+    after(controller, [4.0, 0.0, 0.0], deviation=0.2)
+    found = after(controller, [4.0, 0.0, 0.0], deviation=0.2)
+    error = np.sqrt(1.81 * 2 * 100 * 0.2**4)
+    shares = np.array([0.1, 0.3, 0.6])
+    energy = np.array([7.6, 0, 0]) + error * shares
+    expected = np.sqrt(np.sqrt(shares / energy) / np.sqrt(shares * energy).sum() * energy.sum())
+    assert found == pytest.approx(expected)
+
+
 def test_what_stands_out_of_the_noise_counts_as_it_is() -> None:
     assert after(make("geometry"), [1.0, 1.0, 1.0], deviation=1e-3) == pytest.approx(
         after(make("geometry"), [1.0, 1.0, 1.0]), rel=1e-3

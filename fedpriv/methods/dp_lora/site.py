@@ -32,6 +32,8 @@ class DpLora:
     """
 
     public_records = 0
+    _terms: GroupTerms | None = None
+    _decision: Decision | None = None
 
     def __init__(self, terms: GroupTerms | None = None, decision: Decision | None = None) -> None:
         self._terms, self._decision = terms, decision

@@ -399,6 +399,25 @@ class History:
         """Reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
 
+    def slot_events(self, job: str) -> list[tuple[int, Event]]:
+        """Reserved slots of a job in order, each with the event that was paid for it."""
+        account = self.accounts[job]
+        return [(s, self.chosen((job, s)).event(account.plan)) for s, _ in self.slots(job)]
+
+    def filter_use(self, job: str) -> dict[str, Any] | None:
+        """What an adaptive plan may take at its order, in nats, and what its slots have."""
+        account = self.accounts[job]
+        found = account.plan.filter
+        if found is None:
+            return None
+        debited = rounded_up(account.debited)
+        return {"order": found.order, "budget": found.budget, "debited": debited}
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the claim is about a plan whose noise is chosen slot by slot."""
+        return any(account.plan.order is not None for account in self._counted)
+
     def figures(self) -> dict[str, Any]:
         """What the rows add up to, each number with what it means. Public."""
         released = Counter(job for job, _ in self.releases)
@@ -422,7 +441,7 @@ class History:
             "plans": [
                 {
                     **asdict(account.plan),
-                    "filter": _filtered(account),
+                    "filter": self.filter_use(job),
                     "reserved": account.reserved,
                     "released": released[job],
                     "closed": account.closed,
@@ -430,18 +449,6 @@ class History:
                 for job, account in self.accounts.items()
             ],
         }
-
-
-def _filtered(account: Account) -> dict[str, float] | None:
-    """What an adaptive plan may take at its order in nats, and what its slots have."""
-    found = account.plan.filter
-    if found is None:
-        return None
-    return {
-        "order": found.order,
-        "budget": found.budget,
-        "debited": rounded_up(account.debited),
-    }
 
 
 def _limit(terms: Terms) -> Amounts:

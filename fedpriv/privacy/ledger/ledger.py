@@ -27,9 +27,10 @@ from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
 from fedpriv.files import replacing
-from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
+from fedpriv.privacy.ledger.figures import Figures
 from fedpriv.privacy.ledger.history import History, Slot
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.reservation import Reservation
@@ -82,7 +83,7 @@ class OpenSlots:
         return paid
 
 
-class Ledger:
+class Ledger(Figures):
     """An open ledger; holds an exclusive lock on its file until `close`.
 
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
@@ -405,11 +406,6 @@ class Ledger:
                     self._append("release", body if tag is None else {**body, "tag": tag})
             return self.head
 
-    def request_of(self, job: str, slot: int) -> str | None:
-        """The digest of the request that a slot is reserved for; None if it is not."""
-        with self._chain.lock:
-            return self._history.requests.get((job, slot))
-
     def share(self, job: str, slot: int, tag: str) -> StoredReply | None:
         """The share that was released for a slot, to be sent again; None before it was.
 
@@ -502,18 +498,6 @@ class Ledger:
             with self._transaction():
                 self._append("grown", {"declared_size": declared_size, "delta": delta})
 
-    @property
-    def distinct(self) -> list[tuple[str, str]]:
-        """See `History`."""
-        with self._chain.lock:
-            return list(self._history.distinct)
-
-    @property
-    def grown(self) -> bool:
-        """See `History`."""
-        with self._chain.lock:
-            return self._history.grown
-
     @classmethod
     def recover(cls, path: Path, witness: Path) -> Ledger:
         """Open an older copy that was restored, and count as spent whatever it can't know of.
@@ -589,7 +573,7 @@ class Ledger:
             before = min(fork.used[index], snapshot.used[index])
             again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
             exact = Fraction(after) - Fraction(before) + Fraction(again)
-            lost.append(_rounded_up(max(exact, Fraction(0))))
+            lost.append(rounded_up(max(exact, Fraction(0))))
         if not all(map(math.isfinite, lost)):
             raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
@@ -598,94 +582,6 @@ class Ledger:
                 self._append("grown", grown)  # what the lost copy promised is promised still
             heads = [sighting.hash for sighting in seen[fork.rows :]]
             self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
-
-    @property
-    def is_full(self) -> bool:
-        """Whether its rule takes no further plan; see `History`."""
-        with self._chain.lock:
-            return self._history.is_full
-
-    @property
-    def begun(self) -> bool:
-        """Whether a plan was ever accepted."""
-        with self._chain.lock:
-            return bool(self._history.accounts)
-
-    @property
-    def guarantee(self) -> str:
-        """What `epsilon_committed` covers; see `History`."""
-        with self._chain.lock:
-            return self._history.guarantee
-
-    @property
-    def numerics(self) -> frozenset[str]:
-        """Of the plans that the claim is about; see `History`."""
-        with self._chain.lock:
-            return self._history.numerics
-
-    @property
-    def epsilon_committed(self) -> float:
-        """The claim for life; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_committed
-
-    @property
-    def epsilon_allocated(self) -> float:
-        """Of the plans accepted so far; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_allocated
-
-    @property
-    def epsilon_spent(self) -> float:
-        """Of the reserved slots only; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_spent
-
-    @property
-    def epsilon_alone_committed(self) -> float | None:
-        """The claim for life if nobody else's noise counts; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_committed
-
-    @property
-    def epsilon_alone_allocated(self) -> float | None:
-        """Of the plans accepted so far, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_allocated
-
-    @property
-    def epsilon_alone_spent(self) -> float | None:
-        """Of the reserved slots only, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_spent
-
-    @property
-    def max_colluding(self) -> int | None:
-        """Of the secure sums that the claims are about; see `History`."""
-        with self._chain.lock:
-            return self._history.max_colluding
-
-    @property
-    def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
-        with self._chain.lock:
-            return self._history.spent_events
-
-    def figures(self) -> dict[str, Any]:
-        """See `History.figures`."""
-        with self._chain.lock:
-            return self._history.figures()
-
-    def plan(self, job: str) -> Plan | None:
-        """The plan of a job, if the ledger holds one."""
-        with self._chain.lock:
-            account = self._history.accounts.get(job)
-            return None if account is None else account.plan
-
-    def slots(self, job: str) -> list[tuple[int, bool]]:
-        """Reserved slots of a job in order, each with whether it was released."""
-        with self._chain.lock:
-            return self._history.slots(job)
 
     def rows(self) -> list[Row]:
         """Every row, oldest first."""
@@ -762,14 +658,6 @@ class Ledger:
         except BaseException:
             self._chain.close()  # half of a memory would sell the same slots again
             raise
-
-
-def _rounded_up(exact: Fraction) -> float:
-    try:
-        rounded = float(exact)
-    except OverflowError:
-        return math.inf
-    return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
 
 
 def _named(slots: range) -> str:
