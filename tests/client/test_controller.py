@@ -276,10 +276,8 @@ def test_a_decision_that_does_not_fit_the_job_is_refused_before_it_is_paid(
 
 def test_groups_are_those_of_the_sites_own_model(setting: Setting) -> None:
     site = setting.site()
-    wrong = GroupTerms(by="matrices", count=5)
-    site.consider(setting.change(groups=wrong))
-    with pytest.raises(ProtocolError, match="expected 4 of this model"):
-        site.step(request(decision=decision(5)), setting.vector)
+    with pytest.raises(ProtocolError, match="the model has 4 matrices, the job counts 5"):
+        site.consider(setting.change(groups=GroupTerms(by="matrices", count=5)))
     assert site.ledger.head.rows == 1
     site.close()
 
