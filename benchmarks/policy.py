@@ -18,7 +18,7 @@ import argparse
 import json
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from fedpriv.config.job import OptimizerSection
 from fedpriv.controllers.interface import Controller, Setting, State
 from fedpriv.controllers.registry import make_controller
 from fedpriv.controllers.sac import policy_of
-from fedpriv.gradients.groups import Groups, GroupScaling
+from fedpriv.gradients.groups import Groups
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received, restored
 from fedpriv.training.control import Control
@@ -85,29 +85,45 @@ def setting_of(groups: int, seed: int) -> Setting:
     return Setting(names, (SIZE,) * groups, ROUNDS, 1.0, seed=seed)
 
 
-def run(task: Task, controller: Controller, groups: int, rate: float, seed: int) -> float:
-    """The last loss of a task."""
+def run(
+    task: Task, section: ControllerSection | None, groups: int, rate: float, seed: int
+) -> float:
+    """The last loss of a task, with one clip norm for all where there is no controller."""
+    controller = None if section is None else make_controller(section, setting_of(groups, seed))
+    return play(task, controller, groups, rate, seed)
+
+
+def play(task: Task, controller: Controller | None, groups: int, rate: float, seed: int) -> float:
+    """A task with a controller that may have learned before."""
     random = np.random.default_rng(seed)
+    update = Update(OptimizerSection(name="adamw", lr=rate), public(task.start.astype(np.float32)))
+    control = None if controller is None else control_of(controller, task, groups)
+    for number in range(1, ROUNDS + 1):
+        rows = task.gradients(update.vector.value, random)
+        if control is not None:
+            rows = control.scaling(control.decide(number)).vectors(rows)
+        total = clip_and_sum(rows, 1.0).numpy()
+        released = (total + NOISE * random.standard_normal(len(total))) / UNITS
+        mean = Aggregate(received(released.astype(np.float32)), (NOISE / UNITS) ** 2, UNITS)
+        if control is not None:
+            mean = control.gradient(number, mean, update.vector)
+        update.step(mean, number=number, lr=rate)
+        if control is not None:
+            control.see(update.vector)
+    return task.loss(update.vector.value)
+
+
+def control_of(controller: Controller, task: Task, groups: int) -> Control:
+    """A controller at its work, rewarded by the logarithm of the task's own loss."""
     layout = Groups.of([f"g{index}" for index in range(groups)], [(SIZE,)] * groups, "matrices")
     terms = GroupTerms(
         by="matrices", count=groups, together=controller.together, bits=controller.bits
     )
-    optimizer = OptimizerSection(name="adamw", lr=rate)
-    update = Update(optimizer, public(task.start.astype(np.float32)))
 
     def judge(vector: Privatised[Any]) -> float:
         return math.log(task.loss(vector.value) + 1e-12)
 
-    control = Control(controller, layout, terms, clip_norm=1.0, rounds=ROUNDS, judge=judge)
-    for number in range(1, ROUNDS + 1):
-        scaling = GroupScaling(layout, terms, control.decide(number), 1.0)
-        rows = scaling.vectors(task.gradients(update.vector.value, random))
-        total = clip_and_sum(rows, 1.0).numpy()
-        released = (total + NOISE * random.standard_normal(len(total))) / UNITS
-        mean = Aggregate(received(released.astype(np.float32)), (NOISE / UNITS) ** 2, UNITS)
-        update.step(control.gradient(number, mean, update.vector), number=number, lr=rate)
-        control.see(update.vector)
-    return task.loss(update.vector.value)
+    return Control(controller, layout, terms, clip_norm=1.0, rounds=ROUNDS, judge=judge)
 
 
 def pretrain(groups: int, episodes: int) -> State:
@@ -120,7 +136,7 @@ def pretrain(groups: int, episodes: int) -> State:
             keep = {n: v for n, v in carried.items() if n.startswith(("network.", "memory."))}
             numbers = np.array([carried["numbers"][0], math.nan, 0.0])  # decisions go on
             controller.restore(restored({**fresh, **keep, "numbers": numbers}))
-        run(Task.drawn(groups, episode), controller, groups, RATES[episode % 3], episode)
+        play(Task.drawn(groups, episode), controller, groups, RATES[episode % 3], episode)
         carried = controller.state().value
     assert carried is not None
     return carried
@@ -128,23 +144,19 @@ def pretrain(groups: int, episodes: int) -> State:
 
 def compare(groups: int, tasks: int, policy: Path) -> list[dict[str, Any]]:
     """Every controller on new tasks, beside none."""
-    sections = {name: ControllerSection.model_validate({"name": name}) for name in NAMES}
-    learned = sections["sac"].sac.model_copy(update={"policy": policy})
-    sections["sac, pre-trained"] = sections["sac"].model_copy(update={"sac": learned})
+    sections: dict[str, ControllerSection | None] = {"none": None}
+    sections |= {name: ControllerSection.model_validate({"name": name}) for name in NAMES}
+    learned = {"name": "sac", "sac": {"policy": policy}}
+    sections["sac, pre-trained"] = ControllerSection.model_validate(learned)
     found: dict[str, list[float]] = {name: [] for name in sections}
-    for index in track(range(tasks), "comparing"):
-        seed = 10**6 + index
+    for seed in track(range(10**6, 10**6 + tasks), "comparing"):
         task = Task.drawn(groups, seed)
-
-        def best(section: ControllerSection, setting: Setting, count: int) -> float:
-            return min(
-                run(task, make_controller(section, setting), count, rate, seed) for rate in RATES
-            )
-
-        whole = replace(setting_of(groups, seed), groups=("all",), sizes=(groups * SIZE,))
-        usual = best_without(task, whole, seed)
-        for name, section in sections.items():
-            found[name].append(best(section, setting_of(groups, seed), groups) / usual)
+        last = {
+            name: min(run(task, section, groups, rate, seed) for rate in RATES)
+            for name, section in sections.items()
+        }
+        for name, loss in last.items():
+            found[name].append(loss / last["none"])
     return [
         {
             "controller": name,
@@ -154,23 +166,6 @@ def compare(groups: int, tasks: int, policy: Path) -> list[dict[str, Any]]:
         }
         for name, ratios in found.items()
     ]
-
-
-def best_without(task: Task, setting: Setting, seed: int) -> float:
-    """One clip norm for all, at the best rate."""
-    return min(run_whole(task, rate, seed) for rate in RATES)
-
-
-def run_whole(task: Task, rate: float, seed: int) -> float:
-    """As `run`, without groups."""
-    random = np.random.default_rng(seed)
-    update = Update(OptimizerSection(name="adamw", lr=rate), public(task.start.astype(np.float32)))
-    for number in range(1, ROUNDS + 1):
-        total = clip_and_sum(task.gradients(update.vector.value, random), 1.0).numpy()
-        released = (total + NOISE * random.standard_normal(len(total))) / UNITS
-        mean = Aggregate(received(released.astype(np.float32)), (NOISE / UNITS) ** 2, UNITS)
-        update.step(mean, number=number, lr=rate)
-    return task.loss(update.vector.value)
 
 
 def main() -> None:
