@@ -198,9 +198,9 @@ class Limits:
             noise, order = calibrate_filtered(
                 epsilon, delta, privacy.sample_rate, proposal.steps, fixed
             )
-            noise = max(noise, self.min_noise)
         else:
             noise = calibrate_noise(epsilon, delta, privacy.sample_rate, proposal.steps)
+        if shared is None:
             noise = max(noise, self.min_noise)
         return Plan(
             job=proposal.job_id,

@@ -121,6 +121,12 @@ class SacSection(Section):
         description="Decisions at the beginning that are drawn evenly, before what was learned"
         " decides.",
     )
+    policy: Path | None = Field(
+        None,
+        description="File of what was learned before on public or made-up tasks of as many groups,"
+        " as benchmarks/policy.py writes it. It decides from the first round on, without a"
+        " warm_up, and goes on learning.",
+    )
     interval: int = Field(1, ge=1, le=100_000, description="Rounds for which a decision stands.")
     updates: int = Field(
         4, ge=1, le=1000, description="Steps of its own optimisers after each decision."

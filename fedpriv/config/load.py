@@ -254,6 +254,9 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
     controller = job.controller
     if controller is not None and controller.data is not None:
         controller = controller.model_copy(update={"data": folder / controller.data})
+    if controller is not None and controller.sac.policy is not None:
+        sac = controller.sac.model_copy(update={"policy": folder / controller.sac.policy})
+        controller = controller.model_copy(update={"sac": sac})
     if made_up is not None and made_up.data is not None:
         made_up = made_up.model_copy(update={"data": folder / made_up.data})
     if made_up is not None and made_up.generator is not None:

@@ -36,6 +36,7 @@ Source:
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -64,7 +65,7 @@ class SacController(ControllerBase):
     """Decides what has paid off before.
 
     Raises:
-        ConfigError: too many groups.
+        ConfigError: too many groups; or a policy that can't be read, or is of other networks.
     """
 
     def __init__(self, settings: SacSection, setting: Setting) -> None:
@@ -80,6 +81,10 @@ class SacController(ControllerBase):
         actions = 2 * setting.count + (setting.filter is not None)
         states = 3 * setting.count + 4 + actions
         self._learner = Learner(states, actions, settings, self._generator(0))
+        self._warm_up = settings.warm_up
+        if settings.policy is not None:
+            self._learner.put(read_policy(settings.policy, self._learner))
+            self._warm_up = 0
         self._decided = 0
         self._memory = [np.zeros((0, width), np.float32) for width in (states, actions, 1, states)]
         self._features = np.zeros(states)  # those of the last decision
@@ -186,7 +191,7 @@ class SacController(ControllerBase):
     def _choose(self) -> None:
         """The decision of the coming rounds: of the first ones, any; then what was learned."""
         generator = self._generator(2 * self._decided + 1)
-        if self._decided < self._settings.warm_up:
+        if self._decided < self._warm_up:
             drawn = torch.rand(len(self._action), generator=generator, dtype=torch.float64)
             self._action = (2 * drawn - 1).numpy()
         else:
@@ -231,6 +236,43 @@ class SacController(ControllerBase):
         self._action = np.array(own["action"], np.float64)
         self._pending = np.array(own["pending"], np.float64)
         self._decided, self._loss, self._used = int(decided), loss, used
+
+
+def policy_of(state: State) -> State:
+    """What was learned, of a controller's state: the part that another job can begin with."""
+    return {name: value for name, value in state.items() if name.startswith(NETWORK)}
+
+
+def read_policy(path: Path, learner: Learner) -> State:
+    """What was learned before, for networks like these.
+
+    Raises:
+        ConfigError: the file can't be read, or is of other networks.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found = {name.removeprefix(NETWORK): value for name, value in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"can't be read: {error}",
+            key="controller.sac.policy",
+            value=path,
+            fix="Write one: python benchmarks/policy.py.",
+        ) from None
+    here = learner.arrays()
+    if {name: value.shape for name, value in found.items()} != {
+        name: value.shape for name, value in here.items()
+    }:
+        raise ConfigError(
+            "is of networks of another size: of other groups, another encoder, or not adaptive"
+            " as this job is",
+            key="controller.sac.policy",
+            value=path,
+            fix="Train one for this job: python benchmarks/policy.py.",
+        )
+    return found
 
 
 _MEMORY = ("memory.states", "memory.actions", "memory.rewards", "memory.after")

@@ -62,6 +62,10 @@ class Control:
         """For a round; asked again, and after a restart, the same. A slot has one for ever."""
         return self._controller.decide(number)
 
+    def scaling(self, decision: Decision) -> GroupScaling:
+        """How a decision scales what sites add up."""
+        return GroupScaling(self._groups, self._terms, decision, self._clip_norm)
+
     def gradient(self, number: int, mean: Aggregate, before: Privatised[Vector]) -> Aggregate:
         """A mean of releases, scaled back to what a method releases.
 
@@ -69,7 +73,7 @@ class Control:
             before: the trained values, before the update.
         """
         groups, decision = self._groups, self.decide(number)
-        scaling = GroupScaling(groups, self._terms, decision, self._clip_norm)
+        scaling = self.scaling(decision)
         lift = self._controller.lift
         gradient = post_process(lambda one: lift * scaling.gradient(one), mean.gradient)
         deviation = lift * mean.noise_variance**0.5 / scaling.scales

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ import torch
 from controller_rounds import make, seen_of, setting_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.sac import policy_of
+from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.filter import RdpFilter
 
 FAST = {"encoder": 32, "warm_up": 40, "updates": 4, "batch": 32, "lr": 3e-3, "replay": 10_000}
@@ -164,3 +168,25 @@ def test_of_what_it_remembers_it_forgets_the_oldest() -> None:
         controller.see(seen_of(number, controller.decide(number), [1.0] * 3, loss=loss))
     rewards = controller.state().value["memory.rewards"][:, 0]
     assert rewards.tolist() == [11.0, 13.0, 15.0, 17.0, 19.0]
+
+
+def test_what_was_learned_before_decides_from_the_first_round_on(tmp_path: Path) -> None:
+    learned, other = make("sac"), tmp_path / "policy.safetensors"
+    for number in range(1, 8):
+        learned.see(seen_of(number, learned.decide(number), [1.0] * 3, loss=float(-number)))
+    save_file(policy_of(learned.state().value), other)
+    first, second = (make("sac", policy=other, warm_up=warm_up) for warm_up in (0, 1000))
+    assert first.decide(1) == second.decide(1) != make("sac", warm_up=0).decide(1)
+    kept, again = policy_of(first.state().value), policy_of(learned.state().value)
+    assert all(np.array_equal(kept[name], again[name]) for name in again)
+
+
+@pytest.mark.parametrize("wrong", ["no file", "no policy", "other groups"])
+def test_a_policy_that_is_none_is_refused(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "policy.safetensors"
+    if wrong == "no policy":
+        path.write_bytes(b"nothing")
+    elif wrong == "other groups":
+        save_file(policy_of(make("sac", setting_of((1, 2))).state().value), path)
+    with pytest.raises(ConfigError, match=r"controller\.sac\.policy"):
+        make("sac", policy=path)
