@@ -254,8 +254,9 @@ def check_model(
     check_groups(worker.vector, proposal)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
-    PlanExecution(plan, worker.vector.size)
+    size = worker.vector.size + (0 if proposal.groups is None else proposal.groups.extra)
+    PlanExecution(plan, size)
     if plan.is_shared:
-        check_shared(plan, worker.vector.size, terms)
+        check_shared(plan, size, terms)
     private_microbatch(worker)
     start_team(worker)
