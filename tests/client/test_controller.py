@@ -262,7 +262,11 @@ def test_no_controller_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the
         (grouped(adaptive=True), decision(1, share=0.1), ProtocolError, "expected 2 groups"),
         (grouped(adaptive=True), decision(share=1.0), BudgetError, "allow.min_noise"),
     ],
-)
+    ids=[
+        "no controller", "no decision", "other groups", "a share", "a rate", "no decision, adaptive",
+        "no share", "other groups, adaptive", "too little noise",
+    ],
+)  # fmt: skip
 def test_a_decision_that_does_not_fit_the_job_is_refused_before_it_is_paid(
     setting: Setting, groups: Any, chosen: Any, error: type[FedprivError], words: str
 ) -> None:
@@ -481,6 +485,7 @@ def test_noise_that_can_not_be_drawn_is_refused_before_it_is_paid(
             "shared",
         ),
     ],
+    ids=["looks", "secure sum"],
 )  # fmt: skip
 def test_an_adaptive_job_has_no_looks_and_no_secure_sum(
     setting: Setting, change: dict[str, Any], words: str

@@ -12,6 +12,7 @@ import torch
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.data.encode import Example
 from fedpriv.gradients.groups import Groups, GroupScaling
+from fedpriv.methods.dp_lora import site
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 
@@ -121,6 +122,25 @@ def test_a_unit_adds_the_same_whatever_else_is_sampled_and_decided(
         for chosen in ([0, 1, 2, 3, 4], [4, 2, 0], [3, 1]):
             total = found.sum([members[place] for place in chosen], decision)
             assert float((total - alone[chosen].sum(0)).abs().max()) <= off
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+def test_a_unit_that_is_not_finite_adds_nothing_not_even_its_bits(
+    steered: Callable[..., Steered], monkeypatch: pytest.MonkeyPatch, numerics: str
+) -> None:
+    found, members = steered("adapters", numerics, bits=0.2), units([1, 1, 1])
+    decision, plain = decided(4, "even"), site.gradients
+    others = found.sum([members[0], members[2]], decision)
+    poison = members[1][0].input_ids[:3]
+
+    def spoilt(worker: Any, batch: Any) -> torch.Tensor:
+        rows = plain(worker, batch)
+        rows[(batch.input_ids[:, :3] == torch.tensor(poison)).all(1), 5] = torch.inf
+        return rows
+
+    monkeypatch.setattr(site, "gradients", spoilt)
+    assert torch.equal(found.sum(members, decision), others)
+    assert others[-4:].all()
 
 
 def test_a_bit_on_the_edge_is_decided_by_its_own_unit_alone(
