@@ -208,7 +208,7 @@ requests = st.lists(
     min_size=1,
     max_size=8,
 )
-JOBS = {
+JOBS: dict[str, tuple[GroupTerms | None, Rule]] = {
     "no controller": (None, PlanRule()),
     "fixed noise": (grouped(), PlanRule()),
     "adaptive, plan": (grouped(adaptive=True), PlanRule()),
@@ -263,8 +263,8 @@ def test_no_controller_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the
         (grouped(adaptive=True), decision(share=1.0), BudgetError, "allow.min_noise"),
     ],
     ids=[
-        "no controller", "no decision", "other groups", "a share", "a rate", "no decision, adaptive",
-        "no share", "other groups, adaptive", "too little noise",
+        "no controller", "no decision", "other groups", "a share", "a rate",
+        "no decision, adaptive", "no share", "other groups, adaptive", "too little noise",
     ],
 )  # fmt: skip
 def test_a_decision_that_does_not_fit_the_job_is_refused_before_it_is_paid(

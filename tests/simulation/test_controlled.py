@@ -74,9 +74,9 @@ def test_a_run_that_was_stopped_decides_and_spends_the_same(
         assert resumed.budgets[site].ledger_rows == report.ledger_rows
     vectors = [Checkpoint.read(path / "checkpoint" / "latest.safetensors")
                for path in (out, tmp_path / "straight")]  # fmt: skip
-    states = [one.control.value for one in vectors if one.control is not None]
-    assert states[0].keys() == states[1].keys()
-    assert all(np.array_equal(*(one[key] for one in states), equal_nan=True) for key in states[0])
+    mine, other = (one.control.value for one in vectors if one.control is not None)
+    assert mine.keys() == other.keys()
+    assert all(np.array_equal(mine[key], other[key], equal_nan=True) for key in mine)
 
 
 @pytest.mark.parametrize("name", JOBS)

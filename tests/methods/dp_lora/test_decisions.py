@@ -140,7 +140,7 @@ def test_a_unit_that_is_not_finite_adds_nothing_not_even_its_bits(
 
     monkeypatch.setattr(site, "gradients", spoilt)
     assert torch.equal(found.sum(members, decision), others)
-    assert others[-4:].all()
+    assert others[-4:].any()
 
 
 def test_a_bit_on_the_edge_is_decided_by_its_own_unit_alone(
