@@ -84,8 +84,8 @@ def steered(make_worker: Callable[..., Any]) -> Callable[..., Steered]:
 @pytest.mark.parametrize(
     ("by", "terms"),
     [
-        ("adapters", {}),
-        ("matrices", {"bits": 0.3}),
+        pytest.param("adapters", {}, marks=pytest.mark.slow),
+        pytest.param("matrices", {"bits": 0.3}, marks=pytest.mark.slow),
         ("layers", {"together": True, "bits": 0.05}),
         ("model", {"bits": 0.5}),
     ],
