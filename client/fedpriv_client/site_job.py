@@ -254,8 +254,10 @@ def check_model(
     check_groups(worker.vector, proposal)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
-    PlanExecution(plan, worker.vector.size)
+    groups = proposal.groups
+    size = worker.vector.size + (0 if groups is None else groups.extra)
+    PlanExecution(plan, size)
     if plan.is_shared:
-        check_shared(plan, worker.vector.size, terms)
+        check_shared(plan, size, terms)
     private_microbatch(worker)
     start_team(worker)

@@ -48,6 +48,11 @@ class GroupTerms(Section):
     bits: float = Field(0.0, ge=0, le=MAX_BITS)
     adaptive: bool = False
 
+    @property
+    def extra(self) -> int:
+        """How many values a release has besides the gradient."""
+        return self.count if self.bits else 0
+
     @model_validator(mode="after")
     def _whole_model_is_one(self) -> Self:
         if self.by == "model" and self.count != 1:

@@ -141,7 +141,7 @@ class GroupScaling:
         self._most = clip_norm * math.sqrt(1 - terms.bits)
         self._bounds = self._most * np.sqrt(weights)
         self.scales: Values = self._bounds / norms  # a_k
-        self.extra = count if terms.bits else 0
+        self.extra = terms.extra
         self._bit = 2 * clip_norm * math.sqrt(terms.bits / count)  # β
 
     def vectors(self, means: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class Control:
     ) -> None:
         self._controller, self._groups, self._terms = controller, groups, terms
         self._clip_norm, self._rounds, self._judge = clip_norm, rounds, judge
-        self.extra = len(groups) if terms.bits else 0
+        self.extra = terms.extra
         self._used = 0.0
         self._pending: _Pending | None = None
 
