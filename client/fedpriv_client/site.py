@@ -288,6 +288,7 @@ class Site:
             check_vector(vector, worker.vector.size)
             method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
+            execution.check(choice.event(job.plan))
             if not isinstance(method, Distances):
                 check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()

@@ -254,8 +254,7 @@ def check_model(
     check_groups(worker.vector, proposal)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
-    groups = proposal.groups
-    size = worker.vector.size + (0 if groups is None else groups.extra)
+    size = worker.vector.size + (0 if proposal.groups is None else proposal.groups.extra)
     PlanExecution(plan, size)
     if plan.is_shared:
         check_shared(plan, size, terms)
