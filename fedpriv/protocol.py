@@ -276,8 +276,11 @@ class Proposal(Body):
         )
 
     def digest(self) -> str:
-        """SHA-256 of everything in it."""
-        return sha256(canonical_json(self.model_dump(mode="json")))
+        """SHA-256 of everything in it; of a job without a controller, as it always was."""
+        fields = self.model_dump(mode="json")
+        if self.groups is None:
+            del fields["groups"]
+        return sha256(canonical_json(fields))
 
 
 class Offer(Body):

@@ -272,6 +272,13 @@ def read_policy(path: Path, learner: Learner) -> State:
             value=path,
             fix="Train one for this job: python benchmarks/policy.py.",
         )
+    if not all(np.isfinite(value).all() for value in found.values()):
+        raise ConfigError(
+            "holds values that are not finite",
+            key="controller.sac.policy",
+            value=path,
+            fix="Train another: python benchmarks/policy.py.",
+        )
     return found
 
 

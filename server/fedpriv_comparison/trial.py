@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -298,13 +298,19 @@ def _simulated(
     result = Result(
         rounds,
         worst.epsilon_spent,
-        worst.events[0].noise_multiplier if worst.events else None,
+        _one_noise(worst.events),
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
     )
     kept = outcome.run.checkpoint()
     assert kept is not None  # every round ends in one
     return _checked(result, config, pool), kept.tensors.value["vector"].numpy()
+
+
+def _one_noise(events: Sequence[Any]) -> float | None:
+    """The noise multiplier of all steps; None where they had several."""
+    found = {event.noise_multiplier for event in events}
+    return found.pop() if len(found) == 1 else None
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedpriv.config.groups import Decision
 from fedpriv.errors import (
+    AccountingError,
     PausedError,
     ProtocolError,
     RoundError,
@@ -20,7 +21,7 @@ from fedpriv.errors import (
     SyntheticSetError,
 )
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.filter import RdpFilter
+from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
@@ -213,6 +214,9 @@ class Rounds:
                 f"It adds noise of {offer.noise_multiplier:g}, less than any site can for this job"
                 f" ({self._least_noise:g}), and would get more than its share of the weight."
             )
+        groups = self.proposal.groups
+        if groups is not None and groups.adaptive:
+            self._chosen(1 / self.proposal.steps, 1.0, offer)
         self._check_witness(offer)
 
     @cached_property
@@ -307,7 +311,10 @@ class Rounds:
                 self._held[node] = self._asked_for
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             outcome.sites[offer.site] = SiteRound(
-                "ok", offer.noise_multiplier, answer.epsilon_spent, answer.epsilon_committed
+                "ok",
+                self._noise_and_rate(offer, number)[0],
+                answer.epsilon_spent,
+                answer.epsilon_committed,
             )
         if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
@@ -361,10 +368,7 @@ class Rounds:
         proposal, privacy = self.proposal, self.proposal.privacy
         if kind != proposal.released:
             raise ProtocolError(f"Expected a {proposal.released}, got a {kind}.")
-        noise, rate = offer.noise_multiplier, privacy.sample_rate
-        decision = self._decision(number)
-        if decision is not None and decision.share is not None:
-            noise, rate = self._chosen(decision, decision.share, offer)
+        noise, rate = self._noise_and_rate(offer, number)
         figures = (blocks, noise, rate * offer.declared_size, privacy.clip_norm)
         local = proposal.local
         if kind == "gradient-sum" or local is None:
@@ -377,18 +381,48 @@ class Rounds:
             optimizer=local.optimizer,
         )
 
-    def _chosen(self, decision: Decision, share: float, offer: Offer) -> tuple[float, float]:
-        """The noise and the rate that a decision of an adaptive job means at a site.
+    def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
+        """Of a site in a round: as it offered, or in an adaptive job as was decided.
 
         Raises:
-            ProtocolError: it did not say by which order it pays.
+            ProtocolError: as `_chosen`.
         """
-        rate = self.proposal.privacy.sample_rate
+        decision = self._decision(number)
+        if decision is None or decision.share is None:
+            return offer.noise_multiplier, self.proposal.privacy.sample_rate
+        return self._chosen(decision.share, decision.rate, offer)
+
+    def _chosen(self, share: float, rate: float, offer: Offer) -> tuple[float, float]:
+        """The noise and the sample rate that a decision of an adaptive job means at a site.
+
+        Raises:
+            ProtocolError: it pays by an order at which that buys nothing, or so little noise that
+                no site can; it would get more than its share of the weight.
+        """
+        privacy, steps = self.proposal.privacy, self.proposal.steps
         if offer.order is None:
             raise ProtocolError("It does not say by which order it pays for adaptive noise.")
-        filter = RdpFilter(offer.order, rate, offer.noise_multiplier, self.proposal.steps)
-        event = filter.event(filter.noise_of(share, decision.rate), decision.rate)
+        try:
+            here = RdpFilter(offer.order, privacy.sample_rate, offer.noise_multiplier, steps)
+            event = here.event(here.noise_of(share, rate), rate)
+        except AccountingError as error:
+            raise ProtocolError(f"Its share of the budget buys nothing: {error}") from None
+        least = 0.5 * self._nominal.noise_of(share, rate) * self._nominal.noise_multiplier
+        if event.noise_multiplier < least:
+            raise ProtocolError(
+                f"By its order it adds noise of {event.noise_multiplier:g}, less than any site can"
+                f" ({least:g}), and would get more than its share of the weight."
+            )
         return event.noise_multiplier, event.sample_rate
+
+    @cached_property
+    def _nominal(self) -> RdpFilter:
+        """The filter of the plan as it was proposed."""
+        privacy, steps = self.proposal.privacy, self.proposal.steps
+        noise, order = calibrate_filtered(
+            privacy.epsilon, privacy.delta, privacy.sample_rate, steps
+        )
+        return RdpFilter(order, privacy.sample_rate, noise, steps)
 
     def _decision(self, number: int) -> Decision | None:
         return None if self.control is None else self.control.decide(number)

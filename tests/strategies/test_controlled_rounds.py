@@ -228,13 +228,20 @@ def test_sites_weigh_by_the_noise_that_each_made_of_the_decision(
     assert counting.seen[0].spent == pytest.approx(0.3)
 
 
-def test_a_site_that_does_not_say_its_order_is_not_used_where_noise_is_adaptive() -> None:
+@pytest.mark.parametrize(
+    ("order", "noise"),
+    [(None, 1.0), (8, 1e9)],
+    ids=["no order", "a budget that buys nothing"],
+)
+def test_a_site_whose_order_and_noise_can_not_be_is_left_out(
+    order: int | None, noise: float
+) -> None:
     made = rounds(Counting(share=0.1), ADAPTIVE)
     values = {7: np.ones(SIZE), 8: np.full(SIZE, 9.0)}
-    made.run(1, Sites({7: offer("a", order=8), 8: offer("b")}, values))
-    assert {name: site.status for name, site in made.outcome.sites.items()} == {
-        "a": "ok", "b": "unusable",
-    }  # fmt: skip
+    other = offer("b", order=order, noise_multiplier=noise)
+    made.run(1, Sites({7: offer("a", order=8), 8: other}, values))
+    assert {name: site.status for name, site in made.outcome.sites.items()} == {"a": "ok"}
+    assert list(made.refused) == [8]
 
 
 def test_a_secure_sum_is_asked_for_under_the_decision_and_scaled_back() -> None:

@@ -50,10 +50,7 @@ class DpLora:
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Nothing is computed beforehand."""
-        extra = 0
-        if self._terms is not None and self._decision is not None:
-            extra = self._scaling(worker, self._terms, self._decision, 1.0).extra
-        return worker.gradients.size + extra
+        return worker.gradients.size + (0 if self._terms is None else self._terms.extra)
 
     @staticmethod
     def _scaling(

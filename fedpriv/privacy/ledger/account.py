@@ -89,9 +89,12 @@ class Account:
     @property
     def kept(self) -> float | None:
         """Of a closed adaptive plan, what a filter keeps: the debits. None: whatever it charged."""
-        if self.plan.order is None or self.closed != "closed":
-            return None
-        return rounded_up(self.debited)
+        return self.kept_if_closed if self.closed == "closed" else None
+
+    @property
+    def kept_if_closed(self) -> float | None:
+        """The same, were it closed now."""
+        return None if self.plan.order is None else rounded_up(self.debited)
 
     def check(self, choice: Choice, slots: int = 1, tolerance: float = 0.0) -> None:
         """Check that so many more slots may be reserved, each for `choice`.

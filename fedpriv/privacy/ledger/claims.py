@@ -107,12 +107,23 @@ class Claim:
         return max(self.rule.claim(used, self.budget, self.delta), self.allocated(used))
 
     def spent(self, accounts: Iterable[Account]) -> float:
-        """ε of the reserved slots."""
+        """ε of the reserved slots.
+
+        The numerical accountant composes events that were fixed before. Where some were chosen by
+        what was released, it has nothing to say, and what was debited counts, by the rule.
+        """
         held = [account for account in accounts if account.reserved]
-        numerical = epsilon_upper(self.events(held), self.delta)
-        return min(
-            [numerical, *(one.epsilon_debited(self.delta) for one in held if len(held) == 1)]
-        )
+        if all(account.plan.order is None for account in held):
+            return epsilon_upper(self.events(held), self.delta)
+        if len(held) == 1:
+            return held[0].epsilon_debited(self.delta)
+        costs = [
+            self.rule.cost(
+                self._charged(account.plan), account.reserved, self.delta, account.kept_if_closed
+            )
+            for account in held
+        ]
+        return self.allocated(tuple(map(math.fsum, zip(*costs, strict=True))))
 
     def events(self, accounts: Iterable[Account]) -> list[Event]:
         """The reserved slots as events, one per plan, and of an adaptive one per choice."""

@@ -248,7 +248,8 @@ class History:
         """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
 
         Decided at the door only: rows that were accepted once are read back whatever a later
-        accountant makes of them.
+        accountant makes of them. (The slots of an adaptive plan are added up again when they are
+        read, and may then be over its budget by `DIGITS` of it.)
 
         Raises:
             BudgetError: it is over what is left, or its job is known.
