@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from controller_rounds import NAMES, ROUNDS, make, seen_of, setting_of
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
@@ -63,7 +64,7 @@ def same(first: Controller, second: Controller) -> bool:
 
 
 @pytest.mark.parametrize(("name", "adaptive"), KINDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 10**8), min_size=1, max_size=4))
 def test_whatever_it_sees_its_decisions_are_valid_the_same_and_go_on_from_a_state(
     name: str, adaptive: bool, sizes: list[int], data: st.DataObject

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from controller_rounds import make, scales, seen_of, setting_of
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -23,7 +24,7 @@ def after(controller: Controller, squared: list[float], deviation: float = 0.0) 
     return scales(controller.decide(2), CLIP_NORM)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(squared=st.lists(positive, min_size=3, max_size=3))
 def test_its_scales_are_the_optimum(squared: list[float]) -> None:
     """Least Σ size / a² where Σ a² m = C², by a numeric optimiser that knows nothing of algebra."""

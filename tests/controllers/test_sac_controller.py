@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from controller_rounds import make, seen_of, setting_of
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -48,6 +49,7 @@ def world(controller: Controller, rounds: int, *, with_loss: bool) -> np.ndarray
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_loss", [True, False])
 def test_it_finds_the_group_that_has_all_the_signal(with_loss: bool) -> None:
     setting = setting_of((50, 50), rounds=140, clip_norm=1.0)
@@ -115,7 +117,7 @@ def test_its_decisions_stay_within_their_ranges(warm_up: int) -> None:
         controller.see(seen_of(number, decision, [1e9 * number, 1.0, -1.0], loss=float(number)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rounds=st.integers(1, 40),
     pace_range=st.sampled_from([1.0, 2.0, 100.0]),

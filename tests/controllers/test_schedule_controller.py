@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from controller_rounds import make, setting_of
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def job(rounds: int, order: int, rate: float, noise: float) -> Setting:
     return Setting(("a", "b"), (1, 3), rounds=rounds, clip_norm=1.0, filter=budget)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     end_noise=ends,
     end_rate=ends,
