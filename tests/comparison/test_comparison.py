@@ -139,6 +139,7 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
     assert len(row.results) == 2
 
 
+@pytest.mark.slow
 def test_settings_are_judged_by_several_runs_none_of_which_is_reported(
     federation: Make, tmp_path: Path
 ) -> None:

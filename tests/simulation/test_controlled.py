@@ -52,7 +52,9 @@ def paid(out: Path) -> list[dict[str, Any]]:
     return [{key: row.get(key) for key in ("slot", "noise", "rate")} for row in rows]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "sac" else []) for name in JOBS]
+)
 def test_a_run_that_was_stopped_decides_and_spends_the_same(
     federation: Make, tmp_path: Path, name: str
 ) -> None:
