@@ -81,6 +81,8 @@ class Result:
     Attributes:
         rounds: scores of the evaluated rounds, round 0 first; none if the run failed.
         epsilon: of the worst-off site over the whole job; None without privacy.
+        epsilon_committed: what that site's ledger was charged; None without privacy, and in
+            results that were kept before it was told.
         noise_multiplier: σ of that site.
         bytes_up: by all sites in all rounds.
         seconds: wall time of the rounds with their evaluation, without loading.
@@ -95,6 +97,7 @@ class Result:
     seconds: float = 0.0
     home: dict[str, Home] = field(default_factory=dict)
     error: str = ""
+    epsilon_committed: float | None = None
 
     def last(self, key: str) -> float | None:
         """A score after the last round."""
@@ -301,6 +304,7 @@ def _simulated(
         worst.events[0].noise_multiplier if worst.events else None,
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
+        epsilon_committed=worst.epsilon_committed,
     )
     kept = outcome.run.checkpoint()
     assert kept is not None  # every round ends in one
