@@ -81,7 +81,7 @@ class Result:
     Attributes:
         rounds: scores of the evaluated rounds, round 0 first; none if the run failed.
         epsilon: of the worst-off site over the whole job; None without privacy.
-        epsilon_committed: what that site's ledger was charged; None without privacy, and in
+        epsilon_committed: the claim of that site's ledger for it; None without privacy, and in
             results that were kept before it was told.
         noise_multiplier: σ of that site.
         bytes_up: by all sites in all rounds.
@@ -231,6 +231,7 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
         worst.noise_multiplier,
         sum(part.bytes_up for part in parts),
         sum(part.seconds for part in parts),
+        epsilon_committed=worst.epsilon_committed,
     )
     return result, dict(zip(names, (values for _, values in made), strict=True))
 

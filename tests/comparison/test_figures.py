@@ -61,6 +61,14 @@ def test_what_is_saved_is_of_the_way_that_the_baseline_took() -> None:
     assert (found.steps, found.saved) == (2.0, 1 - 2.0 / 0.5)
 
 
+def test_no_epsilon_is_told_of_rounds_whose_noise_moved() -> None:
+    result = Result(curve(4.0, 3.0, 2.0), noise_multiplier=2.0)
+    even = load_job()
+    moved = load_job(None, ["controller.name=sac", "controller.adaptive=true"])
+    told = [reached([(result, result)], 1, config) for config in (even, moved)]
+    assert [found is not None and found.epsilon_saved is None for found in told] == [False, True]
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12), st.floats(0, 1))
 def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: float) -> None:
     found = curve(*losses)
