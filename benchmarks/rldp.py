@@ -71,9 +71,12 @@ from fedpriv_comparison.variants import parse_variants
 
 EPSILONS = (8.0, 2.0, 0.5)
 TIMES, CANDIDATES, LETTERS = (1, 1, 1, 1, 8, 8, 8, 8), 128, 8  # of canaries
+OFTEN = sorted(set(TIMES))
 LENGTH = 128  # tokens
+WIDTH = 170  # letters of a table, at least
 SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.warm_up=10"
 SCHEDULE = "controller.name=schedule:controller.schedule.end_clip=0.5"
+ATTACKS = {"exposure": "bits", "jaccard": "Jaccard"}  # by canaries
 CONTROLLERS = {
     "none": "",
     "fixed": "controller.name=fixed",
@@ -81,11 +84,11 @@ CONTROLLERS = {
     "quantile": "controller.name=quantile",
     "geometry": "controller.name=geometry",
     "schedule": SCHEDULE,
-    "schedule, adaptive": f"{SCHEDULE}:controller.adaptive=true:controller.schedule.end_noise=0.5",
+    "schedule-adaptive": f"{SCHEDULE}:controller.adaptive=true:controller.schedule.end_noise=0.5",
     "sac": SAC,
-    "sac, adaptive": f"{SAC}:controller.adaptive=true",
+    "sac-adaptive": f"{SAC}:controller.adaptive=true",
 }
-OPEN = {"base": "base", "lora, not private": "lora"}
+OPEN = {"base": "base", "lora": "lora"}
 PRIVATE = {name: f"dp-lora:{text}".rstrip(":") for name, text in CONTROLLERS.items()}
 FEDERATION = """
 [job]
@@ -232,7 +235,7 @@ class Part:
         self.file = folder / f"federation-{epsilon or EPSILONS[0]:g}.toml"
         self.out = folder / ("comparison-open" if epsilon is None else f"comparison-{epsilon:g}")
         self.grid = size.grids[epsilon is not None]
-        self.baseline = names["lora, not private" if epsilon is None else "none"]
+        self.baseline = names["lora" if epsilon is None else "none"]
         variants = parse_variants(list(names.values()), [self.grid])
         self.asked = Comparison.of(self.file, [], variants, size.seeds)
 
@@ -316,7 +319,7 @@ class Attacker:
         exposures = [exposure(part) for part in rest.reshape(-1, CANDIDATES)]
         likeness = [jaccard(canary.secret, text) for canary, text in pairs]
         found = {"membership": auc}
-        for times in sorted(set(TIMES)):
+        for times in OFTEN:
             of = [index for index, canary in enumerate(self._canaries) if canary.times == times]
             found[f"exposure {times}"] = statistics.fmean(exposures[i] for i in of)
             found[f"jaccard {times}"] = statistics.fmean(likeness[i] for i in of)
@@ -369,22 +372,30 @@ def estimate(parts: Sequence[Part]) -> str:
     )
 
 
-COLUMNS = ("row", "settings", "loss", "perplexity", "steps", "ε spent", "ε committed")
-ATTACKS = ("membership", *(f"{name} {n}" for n in (1, 8) for name in ("exposure", "jaccard")))
+COLUMNS = {  # of the table: what of each run is in it
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "ε spent": "epsilon_spent",
+    "committed": "epsilon_committed",
+    "AUC": "membership",
+    **{
+        f"{short} ×{n}": f"{name} {n}"
+        for name, short in ATTACKS.items()
+        for n in sorted(set(TIMES))
+    },
+}
 
 
 def table(title: str, rows: Sequence[dict[str, Any]]) -> Table:
-    made = Table(title=title, caption="exposure and Jaccard by how often a canary was inserted")
-    for name in (*COLUMNS, *ATTACKS):
+    made = Table(title=title, caption="bits, Jaccard: of canaries that were inserted so many times")
+    for name in ("row", "settings", *COLUMNS, "steps"):
         made.add_column(name, justify="left" if name in ("row", "settings") else "right")
     for row in rows:
         edge = "*" * bool(row["at the edge of its grid"])
         settings = ", ".join(text.partition(".")[2] for text in row["settings"]) + edge
-        steps = row["steps"]
-        keys = ("loss", "perplexity", None, "epsilon_spent", "epsilon_committed", *ATTACKS)
-        cells = [spread(row["runs"], key) if key else "" for key in keys]
-        cells[2] = "" if steps is None else f"{steps:.0f} of {row['rounds']}"
-        made.add_row(row["row"], "failed" if row["failed"] else settings, *cells)
+        cells = [spread(row["runs"], key) for key in COLUMNS.values()]
+        steps = "" if row["steps"] is None else f"{row['steps']:.0f} of {row['rounds']}"
+        made.add_row(row["row"], "failed" if row["failed"] else settings, *cells, steps)
     return made
 
 
@@ -403,17 +414,21 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("rldp"))
     parser.add_argument("--sites", type=int, default=1)
     parser.add_argument("--epsilon", type=float, choices=EPSILONS, help="this one alone")
-    parser.add_argument("--rows", help=f"only these, by ;  of {'; '.join(CONTROLLERS)}")
+    parser.add_argument("--rows", help=f"only some of {','.join(CONTROLLERS)}")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed, ε = 8")
     arguments = parser.parse_args()
+    chosen = {"none", *(arguments.rows or ",".join(CONTROLLERS)).split(",")}
+    if not chosen <= set(CONTROLLERS):
+        parser.error(f"--rows: only {','.join(CONTROLLERS)}, not {arguments.rows}")
+    private = {name: said for name, said in PRIVATE.items() if name in chosen}
     size = QUICK if arguments.quick else Size()
     folder: Path = arguments.out
     narratives = Narratives.read(arguments.data, size)
     write_federations(folder, narratives, arguments.sites, size)
     epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 3]
     parts = [Part(folder, None, size, OPEN)]
-    parts += [Part(folder, epsilon, size, PRIVATE) for epsilon in epsilons]
+    parts += [Part(folder, epsilon, size, private) for epsilon in epsilons]
     print(estimate(parts), flush=True)
     for part in parts:
         if part.run(arguments.parallel):
@@ -424,7 +439,7 @@ def main() -> int:
 
 def report(folder: Path, parts: Sequence[Part], config: JobConfig, narratives: Narratives) -> int:
     """Attack all, print a table for each part, and write rldp.json."""
-    console, rows = Console(), []
+    console, rows = Console(width=max(WIDTH, Console().width)), []
     with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
         attack = Attacker(worker, narratives)
         for part in parts:

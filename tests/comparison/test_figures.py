@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.config import load_job
+from fedpriv_comparison.comparison import Row
 from fedpriv_comparison.figures import Spread, loss_at, reached, steps_to
+from fedpriv_comparison.present import chart
 from fedpriv_comparison.trial import Result
+from fedpriv_comparison.variants import parse_variants
 
 
 def curve(*losses: float, every: int = 1) -> list[dict[str, Any]]:
@@ -80,6 +84,17 @@ def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: flo
     assert steps <= number + 1e-6
     assert steps_to(found, losses[-1]) is not None
     assert loss_at(found, len(losses) - 1) == losses[-1]
+
+
+def test_long_names_leave_room_for_the_lines() -> None:
+    begin = "dp-lora:optimizer.lr=1e-3" + ":optimizer.warmup=0" * 10
+    names = ["dp-lora", *(f"{begin}:privacy.clip_norm={norm}" for norm in (1, 2))]
+    rows = [
+        Row(variant, (), (), (Result(curve(4.0, 3.0)),)) for variant in parse_variants(names, [])
+    ]
+    labels = re.findall(r">(dp-lora[^<]*)<", chart(rows))
+    assert "dp-lora" in labels
+    assert len(set(labels)) == len(names)
 
 
 def test_one_seed_has_no_deviation() -> None:
