@@ -4,26 +4,27 @@
     python benchmarks/rldp.py DATA --out rldp-quick --quick     # does everything run?
 
 DATA holds narratives.jsonl.gz: a text for each hospital stay of the Diabetes 130-US hospitals data
-(columns text and patient_nbr). The embedded model learns to go on with 600 of them, one of each
-patient, with LoRA of rank 4, 128 tokens, 60 steps of rate 0.2, at ε = 8, 2 and 0.5 (δ = 1e-5); one
-site has them all, or several have equal shares. Rows: `base`, and `lora` without privacy, which
-the attacks have to catch; `dp-lora`; and `dp-lora` with every controller, where sac is rewarded by
-32 narratives of the coordinator's own. Each row's learning rate is chosen on 128 further narratives
-and a seed that is not reported, by `fedpriv compare`; loss and perplexity are those of 300 others.
-The same command goes on where it was stopped. First of all it says how long it will take.
+(columns text and patient_nbr). The embedded model learns to go on with 300 of them, one of each
+patient, by their first 96 tokens, with LoRA of rank 4, 40 steps of rate 0.12, at ε = 8, 2 and 0.5
+(δ = 1e-5); one site has them all, or several have equal shares. Rows: `base`, and `lora` without
+privacy, which the attacks have to catch; `dp-lora` (none); and `dp-lora` with every controller,
+where sac is rewarded by 16 narratives of the coordinator's own. Each row's learning rate is chosen
+by `fedpriv compare`, on one half of 96 further narratives and a seed that is not reported; loss
+and perplexity are those of 150 others. The same command goes on where it was stopped. First of
+all it says how long it will take.
 
 Attacks on each trained adapter, all by how far the loss fell from the base model's:
-    membership  area under the ROC curve, of 300 narratives that were trained on against the
-                300 reported ones; 0.5 is chance.
-    exposure    log2(128 / rank) of a canary among 127 others of its form (Carlini et al. 2019);
-                7 bits is a canary that is found at once, 1.4 bits is chance.
+    membership  area under the ROC curve, of 150 narratives that were trained on against the
+                150 reported ones; 0.5 is chance.
+    exposure    log2(64 / rank) of a canary among 63 others of its form (Carlini et al. 2019);
+                6 bits is a canary that is found at once, 1.4 bits is chance.
     Jaccard     of the runs of three letters in a canary's secret, and in what the model goes on
                 with after the canary's beginning; 1 is a secret that it tells, 0 is chance.
 
 Source:
     Khadangi et al., "Efficient Differentially Private Fine-Tuning of LLMs via Reinforcement
     Learning", arXiv 2507.22565. From its abstract and the readme of its code are the data, LoRA,
-    windows of 128 tokens, δ, ε = 0.5, and that it attacks by membership and canaries. How many
+    δ, one ε (0.5), windows of 128 tokens, and that it attacks by membership and canaries. How many
     canaries it has, of what form and how often each is inserted we could not find out. Ours: 8
     records "The access code of patient 4821 is kxqzmwvb.", four of them inserted once, and four
     8 times, of which a claim for one record says the less.
@@ -70,9 +71,9 @@ from fedpriv_comparison.trial import values_path
 from fedpriv_comparison.variants import parse_variants
 
 EPSILONS = (8.0, 2.0, 0.5)
-TIMES, CANDIDATES, LETTERS = (1, 1, 1, 1, 8, 8, 8, 8), 128, 8  # of canaries
+TIMES, LETTERS = (1, 1, 1, 1, 8, 8, 8, 8), 8  # of canaries
 OFTEN = sorted(set(TIMES))
-LENGTH = 128  # tokens
+LENGTH = 96  # tokens
 WIDTH = 170  # letters of a table, at least
 SAC = "controller.name=sac:controller.data=rewards.jsonl:controller.sac.warm_up=10"
 SCHEDULE = "controller.name=schedule:controller.schedule.end_clip=0.5"
@@ -111,7 +112,7 @@ alpha = 8
 [privacy]
 epsilon = {epsilon}
 delta = 1e-5
-sample_rate = 0.2
+sample_rate = 0.12
 clip_norm = 1.0
 max_records_per_unit = 1
 
@@ -134,17 +135,18 @@ Records = list[str]
 class Size:
     """How much of everything there is; the defaults are those of the experiment."""
 
-    trained: int = 600
-    reported: int = 300
-    tuning: int = 128
-    rewards: int = 32
-    rounds: int = 60
-    every: int = 5
+    trained: int = 300
+    reported: int = 150
+    tuning: int = 96
+    rewards: int = 16
+    rounds: int = 40
+    every: int = 10
     seeds: int = 3
+    candidates: int = 64  # of a canary, itself among them
     grids: tuple[str, str] = ("lr=1e-3,3e-3,1e-2", "lr=3e-3,1e-2,3e-2")  # not private, private
 
 
-QUICK = Size(40, 24, 16, 4, 2, 1, 1, ("lr=1e-2", "lr=1e-2"))
+QUICK = Size(40, 24, 16, 4, 2, 1, 1, 8, ("lr=1e-2", "lr=1e-2"))
 
 
 @dataclass(frozen=True)
@@ -162,12 +164,12 @@ class Canary:
         return [f"{self.prompt} {secret}." for secret in (self.secret, *self.others)]
 
 
-def canaries() -> list[Canary]:
-    """The same ones every time."""
+def canaries(candidates: int) -> list[Canary]:
+    """The same ones every time, each with so many secrets, its own among them."""
     draw = random.Random("canaries")
     found = []
     for number, times in zip(draw.sample(range(1000, 10_000), len(TIMES)), TIMES, strict=True):
-        letters = [draw.choices(string.ascii_lowercase, k=LETTERS) for _ in range(CANDIDATES)]
+        letters = [draw.choices(string.ascii_lowercase, k=LETTERS) for _ in range(candidates)]
         secret, *others = map("".join, letters)
         prompt = f"The access code of patient {number} is"
         found.append(Canary(prompt, secret, others, times))
@@ -205,7 +207,9 @@ def write_federations(folder: Path, narratives: Narratives, sites: int, size: Si
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "reported.jsonl", narratives.reported)
     write(folder / "rewards.jsonl", narratives.rewards)
-    inserted = [canary.records[0] for canary in canaries() for _ in range(canary.times)]
+    inserted = [
+        canary.records[0] for canary in canaries(size.candidates) for _ in range(canary.times)
+    ]
     records = [*narratives.trained, *inserted]
     random.Random(1).shuffle(records)
     for site in range(sites):
@@ -293,8 +297,8 @@ class Part:
 class Attacker:
     """Membership, exposure and Jaccard of trained values; see the top of this file."""
 
-    def __init__(self, worker: Worker, narratives: Narratives) -> None:
-        self._worker, self._canaries = worker, canaries()
+    def __init__(self, worker: Worker, narratives: Narratives, size: Size) -> None:
+        self._worker, self._canaries = worker, canaries(size.candidates)
         tokenizer = worker.base.tokenizer
         count = len(narratives.reported)
         seen = [*narratives.trained[:count], *narratives.reported]
@@ -316,7 +320,7 @@ class Attacker:
         assert auc is not None
         told = completions(self._worker, self._prompts, values)
         pairs = zip(self._canaries, told, strict=True)
-        exposures = [exposure(part) for part in rest.reshape(-1, CANDIDATES)]
+        exposures = [exposure(part) for part in rest.reshape(len(self._canaries), -1)]
         likeness = [jaccard(canary.secret, text) for canary, text in pairs]
         found = {"membership": auc}
         for times in OFTEN:
@@ -434,14 +438,16 @@ def main() -> int:
         if part.run(arguments.parallel):
             return 1
     config = parts[0].asked.config(parts[0].asked.variants[0], (), 1)
-    return report(folder, parts, config, narratives)
+    return report(folder, parts, config, narratives, size)
 
 
-def report(folder: Path, parts: Sequence[Part], config: JobConfig, narratives: Narratives) -> int:
+def report(
+    folder: Path, parts: Sequence[Part], config: JobConfig, narratives: Narratives, size: Size
+) -> int:
     """Attack all, print a table for each part, and write rldp.json."""
     console, rows = Console(width=max(WIDTH, Console().width)), []
     with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
-        attack = Attacker(worker, narratives)
+        attack = Attacker(worker, narratives, size)
         for part in parts:
             found = part.measured(attack)
             console.print(table(part.title, found))
