@@ -388,8 +388,8 @@ def estimate(parts: Sequence[Part]) -> str:
         for (part, variant), n in trained.items()
     )
     return (
-        f"{sum(trained.values())} of {total} runs to train, about {seconds:.0f} CPU seconds each: about"
-        f" {seconds * steps / config.steps / 60:.0f} CPU minutes in all."
+        f"{sum(trained.values())} of {total} runs to train, about {seconds:.0f} CPU seconds for"
+        f" {config.steps} steps: about {seconds * steps / config.steps / 60:.0f} CPU minutes in all."
     )
 
 
