@@ -387,9 +387,10 @@ def estimate(parts: Sequence[Part]) -> str:
         n * part.asked.config(variant, variant.grid[0], 1).steps
         for (part, variant), n in trained.items()
     )
+    minutes = seconds * steps / config.steps / 60
     return (
         f"{sum(trained.values())} of {total} runs to train, about {seconds:.0f} CPU seconds for"
-        f" {config.steps} steps: about {seconds * steps / config.steps / 60:.0f} CPU minutes in all."
+        f" {config.steps} steps: about {minutes:.0f} CPU minutes in all."
     )
 
 
