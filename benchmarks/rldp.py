@@ -6,12 +6,13 @@
 DATA holds narratives.jsonl.gz: a text for each hospital stay of the Diabetes 130-US hospitals data
 (columns text and patient_nbr). The embedded model learns to go on with 300 of them, one of each
 patient, by their first 96 tokens, with LoRA of rank 4, 40 steps of rate 0.12, at ε = 8, 2 and 0.5
-(δ = 1e-5); one site has them all, or several have equal shares. Rows: `base`, and `lora` without
-privacy, which the attacks have to catch; `dp-lora` (none); and `dp-lora` with every controller,
-where sac is rewarded by 16 narratives of the coordinator's own. Each row's learning rate is chosen
-by `fedpriv compare`, on one half of 96 further narratives and a seed that is not reported; loss
-and perplexity are those of 150 others. The same command goes on where it was stopped. First of
-all it says how long it will take.
+(δ = 1e-5); one site has them all, or several have equal shares. Rows: `base`; `lora` without
+privacy, and `lora-longer` with 200 steps, both of which the attacks have to catch; `dp-lora`
+(none); and `dp-lora` with every controller, where sac is rewarded by 16 narratives of the
+coordinator's own. Each row's learning rate (but that of lora-longer, 1e-2) is chosen by `fedpriv
+compare`, on one half of 96 further narratives and a seed that is not reported; loss and perplexity
+are those of 150 others. The same command goes on where it was stopped. First of all it says how
+long it will take.
 
 Attacks on each trained adapter, all by how far the loss fell from the base model's:
     membership  area under the ROC curve, of 150 narratives that were trained on against the
@@ -23,11 +24,11 @@ Attacks on each trained adapter, all by how far the loss fell from the base mode
 
 Source:
     Khadangi et al., "Efficient Differentially Private Fine-Tuning of LLMs via Reinforcement
-    Learning", arXiv 2507.22565. From its abstract and the readme of its code are the data, LoRA,
-    δ, one ε (0.5), windows of 128 tokens, and that it attacks by membership and canaries. How many
-    canaries it has, of what form and how often each is inserted we could not find out. Ours: 8
-    records "The access code of patient 4821 is kxqzmwvb.", four of them inserted once, and four
-    8 times, of which a claim for one record says the less.
+    Learning", arXiv 2507.22565. Of its abstract and the readme of its code are LoRA, δ, one ε
+    (0.5), windows of 128 tokens, and attacks by membership and canaries; its section on data we
+    could not read, so how many canaries it has, of what form and how often each is inserted is not
+    known here. Ours: 8 records "The access code of patient 4821 is kxqzmwvb.", of which four are
+    inserted once, and four 8 times, for which a claim for one record says less.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ CONTROLLERS = {
     "sac": SAC,
     "sac-adaptive": f"{SAC}:controller.adaptive=true",
 }
-OPEN = {"base": "base", "lora": "lora"}
+LONGER = 5  # times as many steps, in which a model without privacy learns records by heart
 PRIVATE = {name: f"dp-lora:{text}".rstrip(":") for name, text in CONTROLLERS.items()}
 FEDERATION = """
 [job]
@@ -143,7 +144,7 @@ class Size:
     every: int = 10
     seeds: int = 3
     candidates: int = 64  # of a canary, itself among them
-    grids: tuple[str, str] = ("lr=1e-3,3e-3,1e-2", "lr=3e-3,1e-2,3e-2")  # not private, private
+    grids: tuple[str, str] = ("lr=3e-3,1e-2,3e-2", "lr=3e-3,1e-2,3e-2")  # not private, private
 
 
 QUICK = Size(40, 24, 16, 4, 2, 1, 1, 8, ("lr=1e-2", "lr=1e-2"))
@@ -224,6 +225,12 @@ def write_federations(folder: Path, narratives: Narratives, sites: int, size: Si
             text += f'held_out = "tuning-{site}.jsonl"\nsize = {len(records[site::sites])}\n'
             text += f"epsilon = {epsilon}\n"
         (folder / f"federation-{epsilon:g}.toml").write_text(text, encoding="utf-8")
+
+
+def without_privacy(size: Size) -> dict[str, str]:
+    """The rows without privacy, and how `fedpriv compare` calls them."""
+    longer = f"lora:job.rounds={LONGER * size.rounds}:lr=1e-2"
+    return {"base": "base", "lora": "lora", "lora-longer": longer}
 
 
 class Part:
@@ -360,19 +367,30 @@ def jaccard(secret: str, told: str, count: int = 3) -> float:
 def estimate(parts: Sequence[Part]) -> str:
     """A sentence for whoever waits."""
     left = [part.asked.left(part.out / "runs") for part in parts]
-    trained = sum(n for runs in left for variant, n in runs.items() if variant.method != "base")
+    trained = {
+        (part, variant): count
+        for part, runs in zip(parts, left, strict=True)
+        for variant, count in runs.items()
+        if variant.method != "base"
+    }
     total = sum(part.asked.runs for part in parts)
     if not trained:
         return f"All {total} runs are there already."
     asked = parts[-1].asked
     variant = asked.variants[-1]
     wall, used = time.monotonic(), time.process_time()
-    seconds, _ = seconds_of_a_run(asked.config(variant, variant.grid[0], 1))
+    config = asked.config(variant, variant.grid[0], 1)
+    seconds, _ = seconds_of_a_run(config)
     # Of the time of a busy machine, this process had a part.
     seconds *= (time.process_time() - used) / (time.monotonic() - wall)
+    steps = sum(
+        n * part.asked.config(variant, variant.grid[0], 1).steps
+        for (part, variant), n in trained.items()
+    )
+    minutes = seconds * steps / config.steps / 60
     return (
-        f"{trained} of {total} runs to train, about {seconds:.0f} CPU seconds each: about"
-        f" {seconds * trained / 60:.0f} CPU minutes in all."
+        f"{sum(trained.values())} of {total} runs to train, about {seconds:.0f} CPU seconds for"
+        f" {config.steps} steps: about {minutes:.0f} CPU minutes in all."
     )
 
 
@@ -431,7 +449,7 @@ def main() -> int:
     narratives = Narratives.read(arguments.data, size)
     write_federations(folder, narratives, arguments.sites, size)
     epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 3]
-    parts = [Part(folder, None, size, OPEN)]
+    parts = [Part(folder, None, size, without_privacy(size))]
     parts += [Part(folder, epsilon, size, private) for epsilon in epsilons]
     print(estimate(parts), flush=True)
     for part in parts:
