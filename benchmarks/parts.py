@@ -1,12 +1,13 @@
 """What a private step takes: its parts, strict numerics, PE-SGD, and the drawing of noise.
 
     python benchmarks/parts.py --json parts.json
-    python benchmarks/parts.py --only parts     # or strict, pe-sgd, noise
+    python benchmarks/parts.py --only parts     # or strict, groups, pe-sgd, noise
 
 **parts**: a decoder of 6 layers, 384 wide, with LoRA of rank 8 on query and value; a site of 8,000
 made-up records of 128 tokens, of which 16 are in a step. Each part is the function that a site or a
 server calls in a round; the ledger and the checkpoint are on the disk of ``--folder``, with their
 fsyncs. **strict**: a step over 16 of the embedded federation's notes, default and strict.
+**groups**: the same step, and one clipped in groups for a controller, with and without bits.
 **pe-sgd**: a step over 80 records by DP-LoRA, and by PE-SGD in the gradients of 200 others, which
 are computed in every step; its arithmetic floor is 280 gradients to 80. **noise**: values a second
 as a release draws them, beside numpy's, which is no noise to rely on.
@@ -32,11 +33,13 @@ from rich.table import Table
 from small_llama import save_small_llama
 
 from fedpriv.config import load_job
+from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
 from fedpriv.data import DataSpec, load_population
 from fedpriv.data.encode import Example
 from fedpriv.data.store import StoredUnits, TokenFile
 from fedpriv.environment import set_environment
+from fedpriv.gradients.groups import Groups
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
@@ -120,20 +123,51 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> Cases:
     }
 
 
-def strict_cases(folder: Path) -> Cases:
-    """A clipped sum over the same notes, default and strict."""
+def notes(worker: Worker, folder: Path) -> list[Any]:
+    """16 of the embedded federation's notes."""
     config = load_job(None)
-    worker = make_worker(ModelRecipe.of(config))
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
     population = load_population(
         config.sites[0].data or "", spec, worker.base.tokenizer, cache_dir=folder, key="benchmark"
     )
-    units = [population.units[index] for index in range(BATCH)]
+    return [population.units[index] for index in range(BATCH)]
+
+
+def strict_cases(folder: Path) -> Cases:
+    """A clipped sum over the same notes, default and strict."""
+    config = load_job(None)
+    worker = make_worker(ModelRecipe.of(config))
+    units = notes(worker, folder)
     clip_norm, values = config.privacy.clip_norm, worker.vector.read()
     return {
         "default": lambda: DpLora().clipped_sum(worker, units, values, clip_norm),
         "strict": lambda: DpLora().clipped_sum(worker, units, values, clip_norm, "strict"),
     }
+
+
+def group_cases(folder: Path) -> Cases:
+    """A clipped sum over the same notes, whole and in groups: the adapters, and every matrix."""
+    config = load_job(None)
+    worker = make_worker(ModelRecipe.of(config))
+    units, clip_norm = notes(worker, folder), config.privacy.clip_norm
+    values, vector = worker.vector.read(), worker.vector
+
+    def case(method: DpLora) -> Callable[[], Any]:
+        return lambda: method.clipped_sum(worker, units, values, clip_norm)
+
+    cases: Cases = {"one clip norm": case(DpLora())}
+    kinds: tuple[tuple[Grouping, float], ...] = (
+        ("adapters", 0),
+        ("adapters", 0.05),
+        ("matrices", 0),
+    )
+    for by, bits in kinds:
+        count = len(Groups.of(vector.names, vector.shapes, by))
+        decision = Decision(clip_norms=(clip_norm,) * count, weights=(1 / count,) * count)
+        terms = GroupTerms(by=by, count=count, bits=bits)
+        name = f"{count} {by}" + (", with bits" if bits else "")
+        cases[name] = case(DpLora(terms, decision))
+    return cases
 
 
 def pe_sgd_cases(batch: int, size: int) -> Cases:
@@ -180,7 +214,7 @@ def rows_of(group: str, cases: Cases, turns: list[Seconds]) -> list[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["parts", "strict", "pe-sgd", "noise"])
+    parser.add_argument("--only", choices=["parts", "strict", "groups", "pe-sgd", "noise"])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--quick", action="store_true")
@@ -194,6 +228,7 @@ def main() -> None:
         groups: dict[str, Callable[[], Cases]] = {
             "parts": lambda: make_parts(small_worker(folder / "model"), make_units(folder), folder),
             "strict": lambda: strict_cases(folder),
+            "groups": lambda: group_cases(folder),
             "pe-sgd": lambda: pe_sgd_cases(*((8, 20) if quick else (PE_BATCH, PE_SET))),
             "noise": lambda: noise_cases(10**5 if quick else VALUES),
         }

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
+from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.job import (
     MAX_JOB_STEPS,
     MAX_SEED,
@@ -45,6 +46,7 @@ from fedpriv.config.looks import MAX_RANGE, LooksSection
 from fedpriv.config.section import Section
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.privacy.accounting.rdp import ORDERS
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_PUBLIC_RECORDS, MAX_UNITS
@@ -159,6 +161,7 @@ class Proposal(Body):
         public_records: of the synthetic set that sites have to hold; 0 for a method without one.
         evaluation: looks at held-out records; None without any.
         shared: None where each site adds all of its noise itself.
+        groups: of trained parameters that a controller moves clip norms of; None without one.
     """
 
     job_id: JobId
@@ -177,6 +180,7 @@ class Proposal(Body):
     public_records: int = Field(0, ge=0, le=MAX_PUBLIC_RECORDS)
     evaluation: LooksSection | None = None
     shared: SharedNoise | None = None
+    groups: GroupTerms | None = None
 
     @field_validator("settings")
     @classmethod
@@ -200,6 +204,12 @@ class Proposal(Body):
             ):
                 if is_in_the_way:
                     raise ValueError(f"{name}: is not for a job with a secure sum")
+        if self.groups is not None and self.local is not None:
+            raise ValueError("local: is not for a job with a controller")
+        if self.groups is not None and self.groups.adaptive:
+            for name in ("shared", "evaluation"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name}: is not for a job with adaptive noise")
         return self
 
     @property
@@ -233,12 +243,14 @@ class Proposal(Body):
         settings: Mapping[str, Any],
         public_records: int,
         shared: SharedNoise | None = None,
+        groups: GroupTerms | None = None,
     ) -> Self:
         """What a federation file proposes, for a base and a trainable vector of these digests.
 
         Args:
             settings, public_records: of the method.
             shared: in a job with a secure sum.
+            groups: in a job with a controller.
         """
         local, count = None, config.job.sync
         if count > 1:
@@ -260,11 +272,15 @@ class Proposal(Body):
             public_records=public_records,
             evaluation=config.evaluation.sites,
             shared=shared,
+            groups=groups,
         )
 
     def digest(self) -> str:
-        """SHA-256 of everything in it."""
-        return sha256(canonical_json(self.model_dump(mode="json")))
+        """SHA-256 of everything in it; of a job without a controller, as it always was."""
+        fields = self.model_dump(mode="json")
+        if self.groups is None:
+            del fields["groups"]
+        return sha256(canonical_json(fields))
 
 
 class Offer(Body):
@@ -273,6 +289,7 @@ class Offer(Body):
     Attributes:
         held_out_size: the declared number of units to look at, in a job that looks at some.
         epsilon_alone: as `epsilon`, of the claim alone, where the ledger has one.
+        order: of the filter that this site pays adaptive noise from, in a job with such.
     """
 
     site: str = Field(max_length=64)
@@ -284,6 +301,7 @@ class Offer(Body):
     epsilon: float = Field(ge=0, le=MAX_EPSILON)
     epsilon_alone: float | None = Field(None, ge=0, le=MAX_EPSILON)
     budget: float = Field(gt=0)
+    order: int | None = Field(None, ge=2, le=ORDERS[-1])
     ledger_rows: int = Field(ge=0)
     ledger_head: Hash
 
@@ -340,6 +358,7 @@ class StepRequest(Body):
         set_digest: of the synthetic set that it is about, where the job has one; what changes the
             site's into it comes beside the vector, as a text.
         centres: makes it a look; None to train.
+        decision: of the controller, in a job with one; None in a look.
         witness_rows, witness_head: the ledger's head that the server saw last, if any.
     """
 
@@ -347,6 +366,7 @@ class StepRequest(Body):
     slot: int = Field(ge=0)
     set_digest: Digest | None = None
     centres: Centres | None = None
+    decision: Decision | None = None
     witness_rows: int = Field(0, ge=0)
     witness_head: Hash = "0" * 64
 
@@ -355,12 +375,14 @@ class StepRequest(Body):
         return Head(self.witness_rows, self.witness_head)
 
     def digest(self, vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> str:
-        """Of what decides the computation: job, slot, set, centres, vector; not the witness."""
+        """Of what decides the computation: all of this but the witness, and the vector."""
         digest = hashlib.sha256(f"{self.job_id}\n{self.slot}\n".encode())
         if self.set_digest is not None:
             digest.update(f"{self.set_digest}\n".encode())
         if self.centres is not None:
             digest.update(f"{self.centres.loss!r} {self.centres.accuracy!r}\n".encode())
+        if self.decision is not None:
+            digest.update(canonical_json(self.decision.model_dump(mode="json")) + b"\n")
         digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
         return "sha256:" + digest.hexdigest()
 

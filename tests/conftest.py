@@ -218,18 +218,25 @@ def pay(tmp_path: Path) -> Make:
     from dataclasses import replace
     from itertools import count
 
-    from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
+    from fedpriv.privacy.ledger.ledger import (
+        AS_PLANNED,
+        Choice,
+        Ledger,
+        Plan,
+        Reservation,
+        Terms,
+    )
 
     numbers = count()
 
-    def paid(plan: Plan, *, private: bool = False) -> Reservation:
+    def paid(plan: Plan, *, private: bool = False, choice: Choice = AS_PLANNED) -> Reservation:
         path = tmp_path / f"paid-{next(numbers)}.db"
         terms = Terms("0" * 32, 2, "record", 1, 0.4, 1e6, simulated=True, private=private)
         if plan.is_shared:
             terms = replace(terms, budget_alone=1e9)
         with Ledger.create(path, terms) as ledger:
             ledger.commit(plan)
-            reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64)
+            reservation = ledger.reserve(plan.job, 0, "sha256:" + "0" * 64, choice)
         assert isinstance(reservation, Reservation)
         return reservation
 

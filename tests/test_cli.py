@@ -323,6 +323,25 @@ def test_plan_says_what_a_secure_sum_rests_on(tmp_path: Path) -> None:
     assert re.search(r"Alone: if all other sites .* and ε is 9\.\d+\.", words)
 
 
+def test_plan_says_what_a_filter_costs(tmp_path: Path) -> None:
+    options = ["--epsilon", "4", "--sample-rate", "0.2", "--steps", "30"]
+    shown = fedpriv("plan", *options, "--adaptive", "--json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads(shown.stdout)
+    found = figures["adaptive"]
+    assert found["order"] == 5
+    assert 1.05 < found["noise_multiplier"] / figures["noise_multiplier"] < 1.1
+    assert 1.1 < found["epsilon"] / figures["epsilon"] < 1.2
+    assert json.loads(fedpriv("plan", *options, "--json").stdout) == figures | {"adaptive": None}
+    of_ledger = fedpriv("plan", *options, "--adaptive", "--order", "9", "--json")
+    kept = json.loads(of_ledger.stdout)["adaptive"]
+    assert kept["order"] == 9 and kept["noise_multiplier"] > found["noise_multiplier"]
+    words = " ".join(fedpriv("plan", *options, "--adaptive").stdout.split())
+    assert "As an adaptive plan, with a filter" in words
+    assert f"{found['noise_multiplier']:g} 7.6% more for the same ε of 4.000, at order 5" in words
+    assert re.search(r"ε 4\.477 12\.2% more at the same noise", words)
+
+
 def test_plan_says_when_a_plan_is_too_dear() -> None:
     shown = fedpriv("plan", *PLAN, "--noise-multiplier", "0.5")
     assert shown.returncode == 0
@@ -343,6 +362,10 @@ def test_plan_says_when_a_plan_is_too_dear() -> None:
         ([*PLAN, "--sites", "4", "--max-colluding", "4"], "--max-colluding: must be a whole"),
         ([*PLAN, "--max-colluding", "1"], "--max-colluding: says nothing without"),
         ([*PLAN, "--sites", "4", "--looks", "2"], "--looks: are not in the same job"),
+        ([*PLAN, "--sites", "4", "--adaptive"], "--adaptive: is not with a secure sum"),
+        ([*PLAN, "--looks", "2", "--adaptive"], "Leave --looks out"),
+        ([*PLAN, "--order", "8"], "--order: says nothing of a plan of fixed noise"),
+        ([*PLAN, "--adaptive", "--order", "1"], "Expected order=1"),
     ],
 )
 def test_a_plan_that_is_none_is_one_message(arguments: list[str], words: str) -> None:

@@ -8,9 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpriv.config.controller import ControllerSection
+from fedpriv.config.groups import GroupTerms
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
+from fedpriv.gradients.groups import Groups
 from fedpriv.methods.proposal import propose
+from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
 from fedpriv.protocol import Proposal
@@ -78,11 +82,28 @@ def read_proposal(path: Path, settings: SiteSettings) -> Proposal:
                 fix="Compare a roster with the other sites, and name it in the site's file:"
                 " [secure_sum].",
             )
-        return propose(config, job_id=config.job.name, base=digest, vector=_ANY, roster=roster)
+        name, groups = config.job.name, _groups(config.controller)
+        return propose(config, job_id=name, base=digest, vector=_ANY, roster=roster, groups=groups)
     try:
         return Proposal.parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't be read: {error}", file=path) from None
+
+
+def _groups(section: ControllerSection | None) -> GroupTerms | None:
+    """Those of a controller, as far as a site's answer depends on them before a model is there."""
+    if section is None:
+        return None
+    return GroupTerms(by=section.groups, count=1, adaptive=section.adaptive)
+
+
+def _of_model(proposal: Proposal, vector: TrainableVector) -> Proposal:
+    """A proposal of a federation file, for the model that was loaded here."""
+    found: dict[str, object] = {"vector_digest": vector.digest}
+    if proposal.groups is not None:
+        count = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
+        found["groups"] = proposal.groups.model_copy(update={"count": count})
+    return proposal.model_copy(update=found)
 
 
 def check_proposal(
@@ -111,7 +132,7 @@ def check_proposal(
         check_fields(proposal, settings)
     with _noting(refusals):
         plan = limits.calibrated(proposal, terms)
-        epsilon = epsilon_upper([plan.event()], terms.delta)
+        epsilon = plan.epsilon(terms.delta)
         if plan.is_shared:
             alone = epsilon_upper([plan.alone.event()], terms.delta)
             limits.check_cost(plan, terms)
@@ -131,7 +152,7 @@ def check_proposal(
         with _noting(refusals), pool.borrow(recipe_of(proposal, settings)) as worker:
             trained = worker.vector.size
             if proposal.vector_digest == _ANY:
-                proposal = proposal.model_copy(update={"vector_digest": worker.vector.digest})
+                proposal = _of_model(proposal, worker.vector)
             check_model(worker, proposal, plan, limits, terms)
     return Verdict(
         plan=plan,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from fedpriv.config.groups import Decision
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
 from fedpriv.models.lora import HEADS
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.privacy.accounting.filter import calibrate_filtered
+from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Plan, Terms
+from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.secure_sum.roster import Roster
@@ -43,6 +46,8 @@ class Limits:
         targets: names of the layers that may get an adapter, or be trained whole; none for any.
         evaluation: whether a job may look at held-out records.
         held_out: the declared number of units that are held out; None without one.
+        controller: what a controller may move: nothing (``none``), how noise is divided among
+            groups (``fixed-noise``), or noise and rate of steps besides (``adaptive``).
         roster: of those whom the site may be added up with; None if it adds up with nobody.
         max_colluding_at_least: of these, as many at least have to be counted as dishonest.
     """
@@ -63,6 +68,7 @@ class Limits:
     targets: tuple[str, ...] = ()
     evaluation: bool = False
     held_out: int | None = None
+    controller: Literal["none", "fixed-noise", "adaptive"] = "adaptive"
     roster: Roster | None = None
     max_colluding_at_least: int = 0
 
@@ -116,6 +122,13 @@ class Limits:
                 "evaluation.sites: this site holds out no records of a declared number"
                 " (data.held_out, data.held_out_size)."
             )
+        if proposal.groups is not None:
+            wanted = "adaptive" if proposal.groups.adaptive else "fixed-noise"
+            if self.controller not in (wanted, "adaptive"):
+                yield ProtocolError(
+                    f"controller: {wanted!r} is not allowed here (allow.controller ="
+                    f" {self.controller!r})."
+                )
         if proposal.shared is not None:
             yield from self._sharing_refusals(proposal.shared, terms)
 
@@ -173,15 +186,22 @@ class Limits:
 
         The noise is calibrated to the smaller of the proposed ε and the site's cap for a job,
         at the proposed rate and steps and the site's own δ. Of a secure sum it is the same for all
-        sites, as proposed, and `check_cost` says whether that is enough.
+        sites, as proposed, and `check_cost` says whether that is enough. Where noise is adaptive
+        it is that of the filter's budget, at the ledger's order if it has one.
         """
-        privacy, shared = proposal.privacy, proposal.shared
-        if shared is None:
-            epsilon = min(privacy.epsilon, self.per_job)
-            delta, rate = terms.plan_delta, privacy.sample_rate
-            noise = max(calibrate_noise(epsilon, delta, rate, proposal.steps), self.min_noise)
-        else:
+        privacy, shared, order = proposal.privacy, proposal.shared, None
+        epsilon, delta = min(privacy.epsilon, self.per_job), terms.plan_delta
+        if shared is not None:
             noise = shared.noise_multiplier
+        elif proposal.groups is not None and proposal.groups.adaptive:
+            fixed = terms.rule.order if isinstance(terms.rule, RdpRule) else None
+            noise, order = calibrate_filtered(
+                epsilon, delta, privacy.sample_rate, proposal.steps, fixed
+            )
+        else:
+            noise = calibrate_noise(epsilon, delta, privacy.sample_rate, proposal.steps)
+        if shared is None:
+            noise = max(noise, self.min_noise)
         return Plan(
             job=proposal.job_id,
             method=proposal.method,
@@ -191,9 +211,28 @@ class Limits:
             steps=proposal.steps,
             proposal=proposal.digest(),
             numerics=privacy.numerics,
+            order=order,
             max_colluding=None if shared is None else shared.max_colluding,
             shares=1 if shared is None else shared.shares,
         )
+
+    def choice(self, plan: Plan, decision: Decision | None) -> Choice:
+        """What a controller's decision means for a slot of a plan: noise and rate.
+
+        Raises:
+            BudgetError: less noise than this site allows.
+            AccountingError: the decision asks for a share that buys nothing.
+        """
+        if plan.filter is None or decision is None or decision.share is None:
+            return AS_PLANNED
+        choice = Choice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
+        noise = choice.noise * plan.noise_multiplier
+        if noise < self.min_noise:
+            raise BudgetError(
+                f"Noise of {noise:g} is less than this site allows, {self.min_noise:g}"
+                " (allow.min_noise)."
+            )
+        return choice
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
         """Check a plan whose noise somebody else chose against the cap for a job.

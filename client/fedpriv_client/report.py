@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
@@ -11,6 +12,7 @@ from fedpriv.report.budget import (
     STRICT_NUMERICS,
     BudgetEvent,
     BudgetReport,
+    FilterUse,
     sign,
     trust_model,
     write,
@@ -38,6 +40,9 @@ SECURE_SUM = (
     "X25519, HKDF-SHA256, AES-256 and Ed25519 hide the parts of a secure sum from whoever has"
     " polynomial time; the figures alone need none of them."
 )
+FILTER = (
+    "; plans whose noise is chosen between the steps are charged for by a Rényi filter at one order"
+)
 ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
 
@@ -50,20 +55,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     ledger = site.ledger
     terms, head, plan = ledger.terms, ledger.head, ledger.plan(job)
     strict, colluding = _is_strict(site), _max_colluding(site)
-    events = []
-    if plan is not None:
-        numbered = enumerate(slot for slot, _ in ledger.slots(job))
-        for _, consecutive in groupby(numbered, key=lambda pair: pair[1] - pair[0]):
-            slots = [slot for _, slot in consecutive]
-            events.append(
-                BudgetEvent(
-                    job=job,
-                    round=slots[0] + 1,
-                    sample_rate=plan.sample_rate,
-                    noise_multiplier=plan.noise_multiplier,
-                    count=len(slots),
-                )
-            )
+    use = None if plan is None else ledger.filter_use(job)
     return BudgetReport(
         site=site.settings.name,
         dataset_id=terms.dataset_id,
@@ -74,7 +66,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         declared_size=terms.declared_size,
         rule=terms.rule.name,
         guarantee=ledger.guarantee,
-        accountant=ACCOUNTANT,
+        accountant=ACCOUNTANT + (FILTER if ledger.is_adaptive else ""),
         numerics=STRICT_NUMERICS if strict else NUMERICS,
         assumptions=_assumptions(site, strict=strict),
         private=terms.private,
@@ -89,11 +81,27 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
         max_colluding=colluding,
-        events=tuple(events),
+        events=() if plan is None else tuple(_events(site, job)),
+        filter=None if use is None else FilterUse(**use),
         ledger_head=head.hash,
         ledger_rows=head.rows,
         job=job,
     )
+
+
+def _events(site: Site, job: str) -> Iterator[BudgetEvent]:
+    """Runs of equal consecutive steps, at the rate and the noise that was paid for each."""
+    numbered = enumerate(site.ledger.slot_events(job))
+    for _, consecutive in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
+        found = [one for _, one in consecutive]
+        first, event = found[0]
+        yield BudgetEvent(
+            job=job,
+            round=first + 1,
+            sample_rate=event.sample_rate,
+            noise_multiplier=event.noise_multiplier,
+            count=len(found),
+        )
 
 
 def _is_strict(site: Site) -> bool:

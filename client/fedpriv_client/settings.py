@@ -56,6 +56,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             evaluation=allow.evaluation,
             held_out=held_out_units(file.data.held_out, file.data.size, file.data.held_out_size),
             roster=_roster(file),
+            controller=allow.controller,
             max_colluding_at_least=allow.max_colluding_at_least,
         ),
         compute=file.compute,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedpriv.config.groups import Decision
 from fedpriv.errors import ConfigError, ShareLostError, StepFailedError
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots
@@ -27,7 +28,7 @@ from fedpriv.training.private_step import shared_step
 from fedpriv.training.released import MaskedShare, pack_share, unpack_share
 from fedpriv.training.team import with_team
 from fedpriv_client.disk_space import LedgerGrowth
-from fedpriv_client.site_job import SiteJob
+from fedpriv_client.site_job import SiteJob, half_for
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
@@ -39,12 +40,14 @@ class ReadySlot:
 
     Attributes:
         vector: of the request, public.
+        decision: of the request; None in a job without a controller.
         key: of this slot alone; its private half must not leave.
         member: what this site says of itself, signed.
     """
 
     slot_id: SlotId
     vector: Vector
+    decision: Decision | None
     key: Ephemeral
     member: Member
 
@@ -111,7 +114,7 @@ class SharedSlots:
                 check_vector(vector, worker.vector.size)
             key = Ephemeral()
             member = sign_member(self._signing_key, slot_id, self._name, key)
-            self._slot = ReadySlot(slot_id, vector, key, member)
+            self._slot = ReadySlot(slot_id, vector, request.decision, key, member)
         return Ready(slot=request.slot, member=self._slot.member)
 
     def share(self, job: SiteJob | None, request: SetRequest) -> MaskedShare:
@@ -164,7 +167,7 @@ class SharedSlots:
         asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # what was released is found before
         with self._pool.borrow(job.recipe, job.check) as worker:
-            method = with_team(worker, job.half)
+            method = with_team(worker, half_for(job, ready.decision))
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             [paid] = asked.pay()
             csprng, people = self._csprng(job.plan.job, slot), job.population

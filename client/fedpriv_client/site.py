@@ -55,6 +55,7 @@ from fedpriv_client.handover import keep_adapter
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
     SiteJob,
+    check_decision,
     check_fields,
     check_loaded,
     check_local,
@@ -200,6 +201,7 @@ class Site:
             epsilon=epsilon,
             epsilon_alone=epsilon_alone,
             budget=ledger.terms.budget,
+            order=plan.order,
             ledger_rows=head.rows,
             ledger_head=head.hash,
         )
@@ -269,11 +271,13 @@ class Site:
         if job is None or job.proposal.job_id != request.job_id:
             raise ProtocolError(f"This site has made no offer for job {request.job_id!r}.")
         slots = slots_of(request, job.proposal)
+        check_decision(request, job.proposal)
         ledger.check_witness(request.witness)
         csprng = partial(self._csprng, request.job_id)
         if ledger.terms.private and not csprng(request.slot).is_secure:
             raise AccountingError("A private ledger pays for secret randomness only.")
-        asked = ledger.ask(job.plan, slots, digest := request.digest(vector))
+        choice = self.settings.limits.choice(job.plan, request.decision)
+        asked = ledger.ask(job.plan, slots, digest := request.digest(vector), choice)
         if isinstance(asked, StoredReply):
             return self._reply(request, asked.content)
         if job.plan.is_shared:
@@ -284,6 +288,7 @@ class Site:
             check_vector(vector, worker.vector.size)
             method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
+            execution.check(choice.event(job.plan))
             if not isinstance(method, Distances):
                 check_local(job.proposal, method, vector, execution.size)
             paid = asked.pay()

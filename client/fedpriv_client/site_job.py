@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedpriv.config.groups import Decision
 from fedpriv.data import DataSpec, Population
 from fedpriv.errors import ProtocolError, SlotError
+from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
@@ -144,7 +146,54 @@ def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> SiteMethod 
     ranges = job.proposal.evaluation
     if request.centres is not None and ranges is not None:
         return Distances(ranges, request.centres)
-    return with_team(worker, job.half)
+    return with_team(worker, half_for(job, request.decision))
+
+
+def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
+    """What makes the site's half for one request."""
+    return replace(job.half, decision=decision)
+
+
+def check_groups(vector: TrainableVector, proposal: Proposal) -> None:
+    """Check that a proposal counts the groups that the model has.
+
+    Raises:
+        ProtocolError: it does not.
+    """
+    if proposal.groups is None:
+        return
+    found = len(Groups.of(vector.names, vector.shapes, proposal.groups.by))
+    if found != proposal.groups.count:
+        raise ProtocolError(
+            f"groups: the model has {found} {proposal.groups.by}, the job counts"
+            f" {proposal.groups.count}."
+        )
+
+
+def check_decision(request: StepRequest, proposal: Proposal) -> None:
+    """Check what a controller decided for a slot, before it is paid for.
+
+    However noise is divided among groups, a step costs what its noise multiplier says, so there is
+    nothing in clip norms and weights to allow or refuse but their form (`Decision`).
+
+    Raises:
+        ProtocolError: there is a decision where the job has no controller, or for a look; there is
+            none where it has one; or it moves noise or rate where the job must not.
+    """
+    groups, decision = proposal.groups, request.decision
+    wanted = groups is not None and request.centres is None
+    if (decision is not None) != wanted:
+        raise ProtocolError("decision: the request and the job disagree about a controller.")
+    if groups is None or decision is None:
+        return
+    if len(decision.clip_norms) != groups.count:
+        raise ProtocolError(
+            f"decision: expected {groups.count} groups, got {len(decision.clip_norms)}."
+        )
+    if (decision.share is not None) != groups.adaptive or (
+        decision.rate != 1 and not groups.adaptive
+    ):
+        raise ProtocolError("decision: share and rate belong to a job with adaptive noise.")
 
 
 def check_loaded(base: Base, vector: TrainableVector, proposal: Proposal, limits: Limits) -> None:
@@ -202,10 +251,12 @@ def check_model(
         ConfigError: there are fewer devices than the site's file says.
     """
     check_loaded(worker.base, worker.vector, proposal, limits)
+    check_groups(worker.vector, proposal)
     held = half_of(proposal).make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
-    PlanExecution(plan, worker.vector.size)
+    size = worker.vector.size + (0 if proposal.groups is None else proposal.groups.extra)
+    PlanExecution(plan, size)
     if plan.is_shared:
-        check_shared(plan, worker.vector.size, terms)
+        check_shared(plan, size, terms)
     private_microbatch(worker)
     start_team(worker)

@@ -168,9 +168,10 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
     console.print(table)
     if figures["plans"]:
         shared = any(plan["max_colluding"] is not None for plan in figures["plans"])
-        sharing = ("may collude",) if shared else ()
+        adaptive = any(plan["filter"] is not None for plan in figures["plans"])
+        kinds = (*(("may collude",) if shared else ()), *(("filter",) if adaptive else ()))
         plans = Table(
-            *("job", "method", "rate", "noise", *sharing, "slots", "reserved", "released", "")
+            *("job", "method", "rate", "noise", *kinds, "slots", "reserved", "released", "")
         )
         for plan in figures["plans"]:
             plans.add_row(
@@ -179,6 +180,7 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
                 f"{plan['sample_rate']:g}",
                 f"{plan['noise_multiplier']:g}",
                 *([_sharing(plan)] if shared else []),
+                *([_filter(plan["filter"])] if adaptive else []),
                 *(str(plan[key]) for key in ("steps", "reserved", "released", "closed")),
             )
         console.print(plans)
@@ -189,6 +191,13 @@ def _sharing(plan: dict[str, Any]) -> str:
     if plan["max_colluding"] is None:
         return "–"
     return f"{plan['max_colluding']}, noise in {plan['shares']}"
+
+
+def _filter(found: dict[str, Any] | None) -> str:
+    """What the slots of an adaptive plan have taken of its Rényi budget, and at which order."""
+    if found is None:
+        return "–"
+    return f"{found['debited']:.4g} of {found['budget']:.4g} at order {found['order']}"
 
 
 def _short(value: object) -> str:

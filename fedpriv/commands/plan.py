@@ -67,6 +67,16 @@ def plan(
             show_default="1 of up to four, else a minority",
         ),
     ] = None,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive", help="Also what it costs to choose noise and rates between the steps."
+        ),
+    ] = False,
+    order: Annotated[
+        int | None,
+        typer.Option(help="adaptive: α of the ledger's filter.", show_default="the best one"),
+    ] = None,
     records: Annotated[
         list[int] | None,
         typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
@@ -79,6 +89,7 @@ def plan(
     """
     from fedpriv.config.defaults import rows_for
     from fedpriv.config.load import load_job
+    from fedpriv.privacy.accounting.filter_price import filtered
     from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
 
     if file is not None:
@@ -94,6 +105,7 @@ def plan(
         if looks is None and wanted is not None:
             looks, slots = wanted.looks, wanted.slots
     _check_sum(sites, max_colluding, looks)
+    _check_adaptive(adaptive, order, sites, looks)
     planned, costs = solve_with_looks(
         (looks or 0) * slots,
         epsilon=epsilon,
@@ -106,6 +118,7 @@ def plan(
     )
     figures = planned.figures(records or DEFAULT_RECORDS)
     figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
+    figures["adaptive"] = _finite(asdict(filtered(planned, order))) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
     figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
     if as_json:
@@ -131,6 +144,30 @@ def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) 
         )
 
 
+def _check_adaptive(
+    adaptive: bool, order: int | None, sites: int | None, looks: int | None
+) -> None:
+    if order is not None and not adaptive:
+        raise ConfigError(
+            "says nothing of a plan of fixed noise",
+            key="--order",
+            value=order,
+            fix="Add --adaptive, or leave it out.",
+        )
+    if adaptive and (sites is not None or looks):
+        raise ConfigError(
+            "is not with a secure sum or with looks: what a site pays for a step is its own choice"
+            " of noise, and every step trains",
+            key="--adaptive",
+            fix=f"Leave {'--sites' if sites is not None else '--looks'} out.",
+        )
+
+
+def _finite(figures: dict[str, Any]) -> dict[str, Any]:
+    """None for what has no finite bound."""
+    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
+
+
 def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str, Any]:
     """What the plan costs if nobody else's noise counts."""
     from fedpriv.config.trust import usual_max_colluding
@@ -138,7 +175,7 @@ def _alone(planned: Planned, sites: int, max_colluding: int | None) -> dict[str,
 
     most = usual_max_colluding(sites) if max_colluding is None else max_colluding
     found = asdict(alone(planned.event, planned.delta, sites, most))
-    return found | {"epsilon": found["epsilon"] if math.isfinite(found["epsilon"]) else None}
+    return _finite(found)
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
@@ -148,6 +185,10 @@ def show(figures: dict[str, Any], console: Console) -> None:
         notes = ", ".join((["solved"] if solved else []) + _notes(key, figures))
         line = f"{name:16}  {_value(key, figures):9}  {notes}".rstrip()
         console.print(line, style="bold" if solved else None)
+    if figures["adaptive"] is not None:
+        console.print("\nAs an adaptive plan, with a filter", style="bold")
+        for line in _filter(figures["adaptive"], figures):
+            console.print(line, soft_wrap=True)
     console.print("\nε after so many steps", style="bold")
     for line in _curve(figures, console.width):
         console.print(line, soft_wrap=True)
@@ -228,6 +269,27 @@ def _trust(alone: dict[str, Any], figures: dict[str, Any]) -> list[str]:
         f" {_upper(alone['epsilon'])}. A site that takes part needs a budget of that much, too"
         " (budget.epsilon_alone).",
     ]
+
+
+def _filter(found: dict[str, Any], figures: dict[str, Any]) -> list[str]:
+    """What it costs to choose noise and rate of a step by what was released before."""
+    target = figures["target_epsilon"]
+    same = figures["epsilon"] if target is None else target
+    rows = (
+        ("noise multiplier", f"{found['noise_multiplier']:.6g}", "noise_percent", "for the"),
+        ("ε", _upper(found["epsilon"]), "epsilon_percent", "at the"),
+    )
+    covers = (f"same ε of {_upper(same)}, at order {found['order']}", "same noise")
+    return [
+        f"{name:16}  {value:9}  {_percent(found[key])} {word} {what}"
+        for (name, value, key, word), what in zip(rows, covers, strict=True)
+    ]
+
+
+def _percent(more: float | None) -> str:
+    if more is None:
+        return "more"
+    return f"{abs(more):.1f}% {'more' if more >= 0 else 'less'}"
 
 
 def _looks(looks: dict[str, Any], figures: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
+from fedpriv.config.controller import ControllerSection
 from fedpriv.config.defaults import ANY_SIZE
 from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
@@ -560,6 +561,7 @@ class JobConfig(Section):
     server_optimizer: ServerOptimizerSection | None = None
     denoise: DenoiseSection = DenoiseSection()
     gate: GateSection | None = None
+    controller: ControllerSection | None = None
     synthetic: SyntheticSection | None = None
     method: dict[str, JsonValue] = Field(
         {}, description="Settings of a method from another package, which checks them."
@@ -598,6 +600,8 @@ class JobConfig(Section):
         }
         found = {key: path for key, path in sites.items() if isinstance(path, Path)}
         gate = {} if self.gate is None else {"gate.data": self.gate.data}
+        if self.controller is not None and self.controller.data is not None:
+            gate["controller.data"] = self.controller.data
         made_up = {} if self.synthetic is None else self.synthetic.files()
         return {**found, **self.evaluation.files(), **gate, **made_up}
 
@@ -620,6 +624,8 @@ class JobConfig(Section):
         self._steps_fit()
         self._has_a_choice()
         self._has_looks()
+        if self.controller is not None:
+            self._fits_a_controller(self.controller)
         self._fits_the_engine()
         self._has_whom_it_trusts()
         for site in self.sites:
@@ -718,6 +724,31 @@ class JobConfig(Section):
                 raise ValueError(
                     f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
                     " is the same as epsilon"
+                )
+
+    def _fits_a_controller(self, controller: ControllerSection) -> None:
+        """What a controller decides reaches each private step, and its noise is of one size."""
+        if self.job.sync > 1:
+            raise ValueError(
+                "controller: decides before each private step, and with job.sync ="
+                f" {self.job.sync} sites make several by themselves; leave it out, or use sync = 1"
+            )
+        if self.denoise.where != "off" and controller.groups != "model":
+            raise ValueError(
+                "denoise.where: needs noise of one known size, and with a controller of"
+                f" {controller.groups} each group has its own; use 'off', or controller.groups ="
+                " 'model'"
+            )
+        if not controller.adaptive:
+            return
+        for key, is_set in (
+            ("privacy.trust", self.privacy.trust != "local"),
+            ("evaluation.sites", self.evaluation.sites is not None),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"{key}: needs the same noise in every step, and controller.adaptive moves it;"
+                    " leave one of them out"
                 )
 
     def _fits_the_engine(self) -> None:

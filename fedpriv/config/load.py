@@ -251,6 +251,12 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
     gate, made_up, server = job.gate, job.synthetic, job.server
     if gate is not None:
         gate = gate.model_copy(update={"data": folder / gate.data})
+    controller = job.controller
+    if controller is not None and controller.data is not None:
+        controller = controller.model_copy(update={"data": folder / controller.data})
+    if controller is not None and controller.sac.policy is not None:
+        sac = controller.sac.model_copy(update={"policy": folder / controller.sac.policy})
+        controller = controller.model_copy(update={"sac": sac})
     if made_up is not None and made_up.data is not None:
         made_up = made_up.model_copy(update={"data": folder / made_up.data})
     if made_up is not None and made_up.generator is not None:
@@ -266,6 +272,7 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
             "sites": sites,
             "evaluation": evaluation,
             "gate": gate,
+            "controller": controller,
             "synthetic": made_up,
             "model": model,
             "server": server,
@@ -289,6 +296,7 @@ def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:
 
 _USED = {
     "gate.data": "choose by",
+    "controller.data": "choose by",
     "synthetic.data": "train on",
     "evaluation.tuning": "choose settings by",
 }

@@ -214,6 +214,13 @@ class AllowSection(Section):
         description="Whether a job may look at the held-out records, through noise and paid from"
         " the same budget, to say how good its model is on them.",
     )
+    controller: Literal["none", "fixed-noise", "adaptive"] = Field(
+        "fixed-noise",
+        description="Whether a controller may move clip norms and divide the noise of a step among"
+        " groups of parameters (fixed-noise), which changes nothing of what a step costs; and"
+        " whether it may move the noise and rate of steps, too, within the budget of the job"
+        " (adaptive).",
+    )
     max_colluding_at_least: int = Field(
         1,
         ge=0,

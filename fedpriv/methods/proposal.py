@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
@@ -31,12 +32,19 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
 
 
 def propose(
-    config: JobConfig, *, job_id: str, base: str, vector: str, roster: Roster | None = None
+    config: JobConfig,
+    *,
+    job_id: str,
+    base: str,
+    vector: str,
+    roster: Roster | None = None,
+    groups: GroupTerms | None = None,
 ) -> Proposal:
     """What a job proposes to sites, for a base and a trainable vector of these digests.
 
     Args:
         roster: of the sites that are added up together, in a job with a secure sum.
+        groups: of trained parameters, in a job with a controller.
 
     Raises:
         ConfigError: no such method is installed, or it can't be used with the file's settings.
@@ -50,6 +58,7 @@ def propose(
         settings=settings,
         public_records=public_records,
         shared=None if roster is None else shared_noise(config, roster),
+        groups=groups,
     )
 
 

@@ -60,6 +60,7 @@ _OF_TWO_CLAIMS = (  # reports of a ledger with one budget don't have them, and a
     "budget_alone",
     "max_colluding",
 )
+_WHERE_THERE = (*_OF_TWO_CLAIMS, "filter")
 
 
 def trust_model(max_colluding: int | None) -> str:
@@ -79,6 +80,14 @@ class BudgetEvent(Section):
     sample_rate: float = Field(gt=0, le=1)
     noise_multiplier: float = Field(ge=0)
     count: int = Field(ge=1, description="consecutive rounds of this kind")
+
+
+class FilterUse(Section):
+    """What an adaptive plan may take of Rényi divergence, in nats, and what its slots have."""
+
+    order: int = Field(ge=2, description="α, at which debits add up")
+    budget: float = Field(gt=0, description="of the plan; paid for in full when it was accepted")
+    debited: float = Field(ge=0, description="of it, by the slots that were reserved")
 
 
 class Signature(Section):
@@ -131,6 +140,9 @@ class BudgetReport(Section):
         None, ge=0, description="the least of the ledger's secure sums; none without one"
     )
     events: tuple[BudgetEvent, ...] = ()
+    filter: FilterUse | None = Field(
+        None, description="of the job's plan, where noise and rates are chosen between its steps"
+    )
     ledger_head: str = Field(pattern=r"^[0-9a-f]{1,128}$")
     ledger_rows: int = Field(ge=0)
     job: str
@@ -145,9 +157,9 @@ class BudgetReport(Section):
 
     @model_serializer(mode="wrap")
     def _as_it_was_signed(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the figures alone where there are none, so that older reports verify still."""
+        """Without what there is none of, in a kind of report that came later: older ones verify."""
         fields: dict[str, Any] = dump(self)
-        return {k: v for k, v in fields.items() if v is not None or k not in _OF_TWO_CLAIMS}
+        return {k: v for k, v in fields.items() if v is not None or k not in _WHERE_THERE}
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:

@@ -117,9 +117,11 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "denoised": _denoised(rounds),
         "taken": _taken(rounds),
         "evolved": _evolved(rounds),
+        "controlled": _controlled(rounds),
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": budget.totals(reports),
+        "filters": [r for r in reports if r.filter is not None],
         "two_claims": [r for r in reports if r.budget_alone is not None],
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not run.private or any(not r.private for r in reports),
@@ -153,6 +155,22 @@ def _taken(rounds: Sequence[Round]) -> list[tuple[str, int]]:
     moves = (row.gate for row in rounds if row.gate is not None)
     names = (move.taken if move.records else f"{move.taken}, unseen" for move in moves)
     return Counter(names).most_common()
+
+
+def _controlled(rounds: Sequence[Round]) -> dict[str, Any] | None:
+    """Groups of a controller, how far their clip norms moved, and the shares that rounds used."""
+    found = [row.controller for row in rounds if row.controller is not None]
+    if not found:
+        return None
+    ends = zip(found[0].clip_norms, found[-1].clip_norms, strict=True)
+    factors = [last / first for first, last in ends]
+    shares = [one.share for one in found if one.share is not None]
+    return {
+        "groups": len(factors),
+        "least": min(factors),
+        "most": max(factors),
+        "shares": (min(shares), max(shares)) if shares else None,
+    }
 
 
 def _evolved(rounds: Sequence[Round]) -> tuple[int, float, float] | None:

@@ -89,6 +89,15 @@ class Taken(Part):
     records: int = Field(ge=0)
 
 
+class Decided(Part):
+    """What a controller decided for a round; see `fedpriv.config.groups.Decision`."""
+
+    clip_norms: tuple[float, ...]
+    weights: tuple[float, ...]
+    share: float | None = None
+    rate: float = 1.0
+
+
 class EvolvedRound(Part):
     """Records of the synthetic set that are new, how even their selection was, and seconds."""
 
@@ -132,6 +141,7 @@ class Round(Evaluation):
     sites: dict[str, SiteRound]
     denoised: DenoisedRound | None = None
     gate: Taken | None = None
+    controller: Decided | None = None
     synthetic: EvolvedRound | None = None
     held_out: Look | None = None
 

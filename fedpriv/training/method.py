@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from fedpriv.config.groups import Decision
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import Example
+from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.mechanism.privatised import Privatised
@@ -85,6 +87,18 @@ class SiteMethod(UnitSum, Protocol):
         ...
 
 
+class GroupedMethod(SiteMethod, Protocol):
+    """A site's half that a controller may steer: what it releases has groups of parameters."""
+
+    def in_groups(self, decision: Decision) -> SiteMethod:
+        """The same for one request, whose decision says how the noise is divided among groups.
+
+        Raises:
+            ProtocolError: the job has no groups.
+        """
+        ...
+
+
 class ServerMethod(Protocol):
     """What a method makes of the sites' releases. It sees privatised and public values only.
 
@@ -138,7 +152,10 @@ class ServerContext:
 
 
 class Method(Protocol):
-    """A method, as its package names it. It holds nothing, so that it can be sent to a process."""
+    """A method, as its package names it. It holds nothing, so that it can be sent to a process.
+
+    A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
+    """
 
     @property
     def needs_set(self) -> bool:
@@ -175,16 +192,29 @@ class SiteHalf:
 
     Attributes:
         records: the public records that it holds.
+        decision: of a controller, for one request; None before there is one.
     """
 
     method: Method
     proposal: Proposal
     records: Records = ()
+    decision: Decision | None = None
 
     def make(self) -> SiteMethod:
         """The half.
 
         Raises:
-            ProtocolError: see `Method.at_site`.
+            ProtocolError: see `Method.at_site`; or the method has no groups.
         """
-        return self.method.at_site(self.proposal, self.records)
+        made = self.method.at_site(self.proposal, self.records)
+        if self.proposal.groups is None:
+            return made
+        if not has_groups(self.method):
+            raise ProtocolError(f"groups: {self.proposal.method} has none to decide about.")
+        grouped = cast(GroupedMethod, made)
+        return made if self.decision is None else grouped.in_groups(self.decision)
+
+
+def has_groups(method: Method) -> bool:
+    """Whether a controller may steer the method."""
+    return bool(getattr(method, "has_groups", False))

@@ -45,7 +45,8 @@ class Reached:
         saved: share of the rounds that were not needed, of those that took the baseline there for
             the first time, which are fewer than `rounds` where its loss rose since; negative if it
             took longer.
-        epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy.
+        epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy, and
+            where a controller moves the noise from round to round.
     """
 
     rounds: int
@@ -234,7 +235,8 @@ def reached(
     mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
     sigma = pairs[0][0].noise_multiplier
     saved = None
-    if mean is not None and sigma is not None:
+    adaptive = config.controller is not None and config.controller.adaptive
+    if mean is not None and sigma is not None and not adaptive:
         needed = [_epsilon(config, sigma, math.ceil(count)) for count in steps]
         saved = _epsilon(config, sigma, config.steps) - statistics.fmean(needed)
     return Reached(

@@ -20,6 +20,7 @@ from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC")
 COST = ("½T", "T", "Δε", "ε", "up", "s")
+LABEL = 40  # letters of a name beside its line in the chart
 COLUMNS = ("method", *GOOD, *HOME, *COST)
 MEANING = (
     "loss, accuracy, AUC: on the reported records after the last round, mean ± deviation over the"
@@ -164,7 +165,7 @@ def chart(rows: Sequence[Row]) -> str:
         if points:
             dashed = row.variant.method == "base"
             colour = f"series-{index % PALETTE}"
-            lines.append(Line(row.variant.name, points, colour, dashed=dashed))
+            lines.append(Line(_beside(row.variant.name), points, colour, dashed=dashed))
     if not lines:
         return ""
     svg = line_chart(
@@ -173,6 +174,12 @@ def chart(rows: Sequence[Row]) -> str:
     style = f"{css_colours()} background: #fff"
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{style}" '
     return svg.replace("<svg ", opening, 1) + "\n"
+
+
+def _beside(name: str) -> str:
+    """A name that leaves room for its line: its beginning and its end."""
+    half = LABEL // 2
+    return name if len(name) <= LABEL else f"{name[:half]}…{name[-half:]}"
 
 
 def _last_round(rows: Sequence[Row]) -> float:

@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,8 @@ class Result:
     Attributes:
         rounds: scores of the evaluated rounds, round 0 first; none if the run failed.
         epsilon: of the worst-off site over the whole job; None without privacy.
+        epsilon_committed: the claim of that site's ledger for it; None without privacy, and in
+            results that were kept before it was told.
         noise_multiplier: σ of that site.
         bytes_up: by all sites in all rounds.
         seconds: wall time of the rounds with their evaluation, without loading.
@@ -95,6 +97,7 @@ class Result:
     seconds: float = 0.0
     home: dict[str, Home] = field(default_factory=dict)
     error: str = ""
+    epsilon_committed: float | None = None
 
     def last(self, key: str) -> float | None:
         """A score after the last round."""
@@ -228,6 +231,7 @@ def _trained(trial: Trial, work: Path, pool: WorkerPool) -> tuple[Result, dict[s
         worst.noise_multiplier,
         sum(part.bytes_up for part in parts),
         sum(part.seconds for part in parts),
+        epsilon_committed=worst.epsilon_committed,
     )
     return result, dict(zip(names, (values for _, values in made), strict=True))
 
@@ -298,13 +302,20 @@ def _simulated(
     result = Result(
         rounds,
         worst.epsilon_spent,
-        worst.events[0].noise_multiplier if worst.events else None,
+        _one_noise(worst.events),
         sum(row["bytes_up"] for row in outcome.rounds),
         round(sum(row["seconds"] for row in outcome.rounds), 2),
+        epsilon_committed=worst.epsilon_committed,
     )
     kept = outcome.run.checkpoint()
     assert kept is not None  # every round ends in one
     return _checked(result, config, pool), kept.tensors.value["vector"].numpy()
+
+
+def _one_noise(events: Sequence[Any]) -> float | None:
+    """The noise multiplier of all steps; None where they had several."""
+    found = {event.noise_multiplier for event in events}
+    return found.pop() if len(found) == 1 else None
 
 
 def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:

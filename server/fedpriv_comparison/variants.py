@@ -41,7 +41,12 @@ SAME = (
     "job.seed",
 )
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
-OF_RELEASES = ("denoise.", "gate.", "server_optimizer.")  # what a method without noise has none of
+OF_RELEASES = (
+    "denoise.",
+    "gate.",
+    "controller.",
+    "server_optimizer.",
+)  # what a method without noise has none of
 OF_SETS, OF_WARMTH = "synthetic.", "synthetic.warm_start"
 Settings = tuple[str, ...]  # KEY=VALUE overrides of the federation file
 Grid = Mapping[str, Sequence[str]]  # key → values to try

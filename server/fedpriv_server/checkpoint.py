@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from pydantic import Field, TypeAdapter
 
@@ -25,6 +26,8 @@ _HEADS: TypeAdapter[dict[str, tuple[int, str]]] = TypeAdapter(
 )
 _RECORDS: TypeAdapter[Sequence[Record]] = TypeAdapter(list[dict[str, str]])
 _SET = "synthetic set"  # of the tensors' names: a JSON text as bytes
+_CONTROL = "controller: "  # begins the names of those of a controller
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,10 @@ class Checkpoint:
         heads: site → its newest ledger head, the witness of its ledger.
         synthetic: the records of the synthetic set that the next round has.
         looks: at held-out records that were done, or left out.
+        control: the controller's state, in a job with one.
 
     Raises:
-        RawValueError: `tensors` or `synthetic` are raw.
+        RawValueError: `tensors`, `synthetic` or `control` are raw.
     """
 
     job_id: str
@@ -47,11 +51,14 @@ class Checkpoint:
     heads: dict[str, Head]
     synthetic: Privatised[Sequence[Record]] | None = None
     looks: int = 0
+    control: Privatised[Arrays] | None = None
 
     def __post_init__(self) -> None:
         require_privatised(self.tensors, "Checkpoint.tensors")
         if self.synthetic is not None:
             require_privatised(self.synthetic, "Checkpoint.synthetic")
+        if self.control is not None:
+            require_privatised(self.control, "Checkpoint.control")
 
     def write(self, path: Path) -> None:
         """Replace the file atomically. Safetensors: loading it runs no code.
@@ -72,6 +79,8 @@ class Checkpoint:
         if self.synthetic is not None:
             text = json.dumps(self.synthetic.value, ensure_ascii=False)
             tensors[_SET] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        for name, array in ({} if self.control is None else self.control.value).items():
+            tensors[_CONTROL + name] = torch.from_numpy(np.array(array, order="C"))
         path.parent.mkdir(exist_ok=True)
         with replacing(path) as temporary:
             try:
@@ -91,6 +100,11 @@ class Checkpoint:
                 meta = stream.metadata()
                 tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             heads = _HEADS.validate_json(meta["heads"], strict=True)
+            control = {
+                name.removeprefix(_CONTROL): tensors.pop(name).numpy()
+                for name in list(tensors)
+                if name.startswith(_CONTROL)
+            }
             text, made_up = tensors.pop(_SET, None), None
             if text is not None:
                 made_up = restored(_RECORDS.validate_json(text.numpy().tobytes(), strict=True))
@@ -101,6 +115,7 @@ class Checkpoint:
                 {name: Head(*head) for name, head in heads.items()},
                 made_up,
                 _ROUND.validate_python(meta.get("looks", "0")),
+                restored(control) if control else None,
             )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(

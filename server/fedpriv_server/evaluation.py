@@ -61,6 +61,23 @@ def gate_records(
     return load_examples(path, spec, tokenizer, cache_dir=cache_dir, key="gate.data")[0]
 
 
+def controller_records(
+    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
+) -> list[Example]:
+    """The examples by whose loss a controller is rewarded; none without any.
+
+    Raises:
+        DataError: as `load_examples`.
+    """
+    section = config.controller
+    if section is None or section.data is None:
+        return []
+    spec, key = evaluation_spec(config), "controller.data"
+    return load_examples(
+        section.data, spec, tokenizer, cache_dir=cache_dir, key=key, limit=section.records
+    )[0]
+
+
 def evaluation_spec(config: JobConfig) -> DataSpec:
     """How public records are read: as those of the sites, each by itself."""
     return DataSpec.of(

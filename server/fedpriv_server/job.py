@@ -40,7 +40,9 @@ from fedpriv.training.warm_start import warm_start
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
+from fedpriv_server.controlled import PlannedControl
 from fedpriv_server.evaluation import (
+    controller_records,
     evaluate,
     evaluation_records,
     gate_records,
@@ -95,6 +97,7 @@ class Job:
         method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
+            planned = PlannedControl.of(config, worker.vector)
             self.model_facts = {
                 "name": config.model.name,
                 "task": config.model.task,
@@ -107,11 +110,13 @@ class Job:
                 base=worker.base.digest,
                 vector=worker.vector.digest,
                 roster=roster,
+                groups=None if planned is None else planned.terms,
             )
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
                 tokenizer = worker.base.tokenizer
                 self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
                 public_records = gate_records(config, tokenizer, Path(cache))
+                rewarded_by = controller_records(config, tokenizer, Path(cache))
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
         gate = None
@@ -122,12 +127,17 @@ class Job:
             mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
         processors = post_processors(denoise, shapes, config.gate)
         self.update = update = Update(mover, initial, processors, gate)
+        self._control = (
+            None if planned is None else planned.control(config, rewarded_by, self._loss)
+        )
         checkpoint = run.checkpoint()
         self._done = checkpoint.round if checkpoint else 0
         self._looks = checkpoint.looks if checkpoint else 0
         self.rounds = run.rounds(self._done)
         if checkpoint is not None:
             update.restore(checkpoint.tensors)
+            if self._control is not None and checkpoint.control is not None:
+                self._control.restore(checkpoint.control)
         kept = checkpoint.synthetic if checkpoint else None
         with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
             self.evolution = evolution = evolution_of(
@@ -161,6 +171,7 @@ class Job:
             sites=len(config.sites),
             site_of=site_of,
             heads=checkpoint.heads if checkpoint else None,
+            control=self._control,
         )
         with pool.borrow(self.recipe) as worker:
             self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
@@ -184,6 +195,7 @@ class Job:
             dict(heads),
             None if self.evolution is None else self.evolution.records,
             self._looks,
+            None if self._control is None else self._control.state(),
         )
 
     def execute(
@@ -297,6 +309,7 @@ class Job:
             "bytes_down": outcome.bytes_down,
             "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
             "gate": None if outcome.choice is None else asdict(outcome.choice),
+            "controller": None if outcome.decision is None else outcome.decision.model_dump(),
             "synthetic": None if outcome.evolved is None else asdict(outcome.evolved),
             "held_out": None,
             "seconds": round(duration, 3),

@@ -11,7 +11,9 @@ import numpy as np
 from flwr.app import Message, Metadata
 from flwr.serverapp import Grid
 
+from fedpriv.config.groups import Decision
 from fedpriv.errors import (
+    AccountingError,
     PausedError,
     ProtocolError,
     RoundError,
@@ -19,10 +21,12 @@ from fedpriv.errors import (
     SyntheticSetError,
 )
 from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.synthetic.evolution import Evolved
+from fedpriv.training.control import Control
 from fedpriv.training.gate import Choice
 from fedpriv.training.method import ServerMethod
 from fedpriv.training.post_processing import Found
@@ -67,6 +71,7 @@ class RoundOutcome:
         denoised: what was found in the gradient; None without denoising.
         choice: which move was taken; None without a gate.
         evolved: how the synthetic set changed; None where it did not.
+        decision: of the controller; None without one.
     """
 
     bytes_up: int = 0
@@ -74,6 +79,7 @@ class RoundOutcome:
     denoised: Found | None = None
     choice: Choice | None = None
     evolved: Evolved | None = None
+    decision: Decision | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
 
 
@@ -92,6 +98,7 @@ class Rounds:
         method: the server's half.
         sites: how many there may be.
         site_of: the name under which a node is known; None if that is for it to say.
+        control: the job's controller, if it has one.
 
     Attributes:
         offers: node → the site's terms.
@@ -111,8 +118,10 @@ class Rounds:
         sites: int,
         site_of: Callable[[int], str | None] | None = None,
         heads: Mapping[str, Head] | None = None,
+        control: Control | None = None,
     ) -> None:
         self.proposal = proposal
+        self.control = control
         self.update = update
         self.method = method
         self.offers: dict[int, Offer] = {}
@@ -205,6 +214,9 @@ class Rounds:
                 f"It adds noise of {offer.noise_multiplier:g}, less than any site can for this job"
                 f" ({self._least_noise:g}), and would get more than its share of the weight."
             )
+        groups = self.proposal.groups
+        if groups is not None and groups.adaptive:
+            self._chosen(1 / self.proposal.steps, 1.0, offer)
         self._check_witness(offer)
 
     @cached_property
@@ -251,12 +263,15 @@ class Rounds:
                 job_id=self.proposal.job_id,
                 slot=self._slot(number),
                 set_digest=self._asked_for,
+                decision=self._decision(number),
                 witness_rows=seen.rows,
                 witness_head=seen.hash,
             )
             made_up = None if change is None else as_text(change.model_dump_json())
             messages.append(message(request, node, TRAIN, str(number), arrays, made_up))
-        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
+        self.outcome = RoundOutcome(
+            bytes_down=payload_bytes(messages), decision=self._decision(number)
+        )
         self._sent = [item.metadata for item in messages]  # not their arrays
         return messages
 
@@ -269,7 +284,7 @@ class Rounds:
             RoundError: fewer than `min_sites` usable replies; nothing was changed.
         """
         nodes = {metadata.message_id: metadata.dst_node_id for metadata in self._sent}
-        outcome, mean = self.outcome, WeightedMean(self.method.values)
+        outcome, mean = self.outcome, WeightedMean(self._values)
         asked, hopeless = set(nodes.values()), len(self.refused)
         for node, offer in self.offers.items():
             status = "no reply" if node in asked else "absent"
@@ -296,7 +311,10 @@ class Rounds:
                 self._held[node] = self._asked_for
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
             outcome.sites[offer.site] = SiteRound(
-                "ok", offer.noise_multiplier, answer.epsilon_spent, answer.epsilon_committed
+                "ok",
+                self._noise_and_rate(offer, number)[0],
+                answer.epsilon_spent,
+                answer.epsilon_committed,
             )
         if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
@@ -311,7 +329,11 @@ class Rounds:
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
         rate = learning_rate(update.optimizer, number, self.proposal.rounds)
+        if self.control is not None:
+            released = self.control.gradient(number, released, update.vector)
         update.step(self.method.gradient(released), number=number, lr=rate)
+        if self.control is not None:
+            self.control.see(update.vector)
         outcome.denoised, outcome.choice = update.denoised, update.choice
         outcome.evolved = self.method.advance(number)
 
@@ -329,13 +351,15 @@ class Rounds:
         arrays = reply.content.array_records.get(VECTOR)
         if arrays is None:
             raise ProtocolError("The reply has no arrays.")
-        blocks = as_blocks(arrays, self.method.values, self.proposal.wire)
+        blocks = as_blocks(arrays, self._values, self.proposal.wire)
         try:
-            mean.add(self._released(answer.kind, blocks, offer))
+            mean.add(self._released(answer.kind, blocks, offer, number))
         finally:
             self.outcome.bytes_up += blocks.value.bytes_read
 
-    def _released(self, kind: Kind, blocks: Privatised[Blocks], offer: Offer) -> SiteSum:
+    def _released(
+        self, kind: Kind, blocks: Privatised[Blocks], offer: Offer, number: int
+    ) -> SiteSum:
         """What a site says that it released, with the public figures that weight it.
 
         Raises:
@@ -344,8 +368,8 @@ class Rounds:
         proposal, privacy = self.proposal, self.proposal.privacy
         if kind != proposal.released:
             raise ProtocolError(f"Expected a {proposal.released}, got a {kind}.")
-        units = privacy.sample_rate * offer.declared_size
-        figures = (blocks, offer.noise_multiplier, units, privacy.clip_norm)
+        noise, rate = self._noise_and_rate(offer, number)
+        figures = (blocks, noise, rate * offer.declared_size, privacy.clip_norm)
         local = proposal.local
         if kind == "gradient-sum" or local is None:
             return SiteSum(*figures)
@@ -356,6 +380,57 @@ class Rounds:
             steps=local.count,
             optimizer=local.optimizer,
         )
+
+    def _noise_and_rate(self, offer: Offer, number: int) -> tuple[float, float]:
+        """Of a site in a round: as it offered, or in an adaptive job as was decided.
+
+        Raises:
+            ProtocolError: as `_chosen`.
+        """
+        decision = self._decision(number)
+        if decision is None or decision.share is None:
+            return offer.noise_multiplier, self.proposal.privacy.sample_rate
+        return self._chosen(decision.share, decision.rate, offer)
+
+    def _chosen(self, share: float, rate: float, offer: Offer) -> tuple[float, float]:
+        """The noise and the sample rate that a decision of an adaptive job means at a site.
+
+        Raises:
+            ProtocolError: it pays by an order at which that buys nothing, or so little noise that
+                no site can; it would get more than its share of the weight.
+        """
+        privacy, steps = self.proposal.privacy, self.proposal.steps
+        if offer.order is None:
+            raise ProtocolError("It does not say by which order it pays for adaptive noise.")
+        try:
+            here = RdpFilter(offer.order, privacy.sample_rate, offer.noise_multiplier, steps)
+            event = here.event(here.noise_of(share, rate), rate)
+        except AccountingError as error:
+            raise ProtocolError(f"Its share of the budget buys nothing: {error}") from None
+        least = 0.5 * self._nominal.noise_of(share, rate) * self._nominal.noise_multiplier
+        if event.noise_multiplier < least:
+            raise ProtocolError(
+                f"By its order it adds noise of {event.noise_multiplier:g}, less than any site can"
+                f" ({least:g}), and would get more than its share of the weight."
+            )
+        return event.noise_multiplier, event.sample_rate
+
+    @cached_property
+    def _nominal(self) -> RdpFilter:
+        """The filter of the plan as it was proposed."""
+        privacy, steps = self.proposal.privacy, self.proposal.steps
+        noise, order = calibrate_filtered(
+            privacy.epsilon, privacy.delta, privacy.sample_rate, steps
+        )
+        return RdpFilter(order, privacy.sample_rate, noise, steps)
+
+    def _decision(self, number: int) -> Decision | None:
+        return None if self.control is None else self.control.decide(number)
+
+    @property
+    def _values(self) -> int:
+        """Of a release."""
+        return self.method.values + (0 if self.control is None else self.control.extra)
 
     def _slot(self, number: int) -> int:
         """The first of a round."""

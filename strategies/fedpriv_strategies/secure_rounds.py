@@ -153,12 +153,14 @@ class SecureRounds(Rounds):
             request = self._form_set(number, grid)
             self._set_state(replace(self._state, request=request))
         else:
-            self._start_outcome(())
+            self._start_outcome((), number)
         self._add_up(number, request, grid)
 
-    def _start_outcome(self, messages: Sequence[Message]) -> None:
+    def _start_outcome(self, messages: Sequence[Message], number: int) -> None:
         """Of a round in which nobody answered yet."""
-        self.outcome = RoundOutcome(bytes_down=payload_bytes(messages))
+        self.outcome = RoundOutcome(
+            bytes_down=payload_bytes(messages), decision=self._decision(number)
+        )
         for offer in self.offers.values():
             self.outcome.sites[offer.site] = SiteRound("absent", offer.noise_multiplier)
 
@@ -172,7 +174,7 @@ class SecureRounds(Rounds):
             RoundError: fewer than `min_sites` are.
         """
         asked = self.requests(number, grid)
-        self._start_outcome(asked)
+        self._start_outcome(asked, number)
         slot_id = self._slot_id(number)
         replies = grid.send_and_receive(asked, timeout=self._timeout)
         nodes = {item.metadata.message_id: item.metadata.dst_node_id for item in asked}
@@ -219,7 +221,10 @@ class SecureRounds(Rounds):
         """What the sum is about: the same request to every site, the witness apart."""
         slot = self._slot(number)
         request = StepRequest(
-            job_id=self.proposal.job_id, slot=slot, set_digest=self._asked_for
+            job_id=self.proposal.job_id,
+            slot=slot,
+            set_digest=self._asked_for,
+            decision=self._decision(number),
         ).digest(self.update.vector.value)
         return SlotId(proposal=self.proposal.digest(), slot=slot, request=request)
 
@@ -234,7 +239,7 @@ class SecureRounds(Rounds):
         names = [member.name for member in members]
         rate = self.proposal.privacy.sample_rate
         units = sum(rate * offers[name].declared_size for name in names)
-        return SumOfSet(self.proposal, self.method.values, len(names), units, bits)
+        return SumOfSet(self.proposal, self._values, len(names), units, bits)
 
     def _add_up(self, number: int, request: SetRequest, grid: Grid) -> None:
         """Ask for the shares of a set, and move along their sum.

@@ -40,7 +40,7 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, Terms
+from fedpriv.privacy.ledger.ledger import Choice, Head, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
@@ -294,6 +294,39 @@ def test_the_report_says_both_claims(setting: Setting) -> None:
     assert any("X25519" in line for line in report.assumptions)
     assert not any("were lost" in line for line in report.assumptions)
     site.close()
+
+
+def test_the_report_says_what_each_step_of_an_adaptive_plan_was_paid_for(
+    setting: Setting,
+) -> None:
+    site = setting.site(terms=dataclasses.replace(TERMS, rule=RdpRule(8)))
+    fixed = Plan("job-0", "dp-lora", 0.1, 4.0, 1.0, 2, "p")
+    site.ledger.commit(fixed)
+    site.ledger.reserve("job-0", 0, "request")
+    report = write_budget_report(site, "job-0")
+    assert report.filter is None and "Rényi filter" not in report.accountant
+    plan = Plan("job-1", "dp-lora", 0.1, 4.0, 1.0, 9, "p", order=8)
+    site.ledger.commit(plan)
+    choices = [Choice(), Choice(), Choice(noise=2.0), Choice(noise=2.0, rate=0.5), None, Choice()]
+    for slot, choice in enumerate(choices):
+        if choice is not None:
+            site.ledger.reserve("job-1", slot, f"request {slot}", choice)
+    report = write_budget_report(site, "job-1")
+    assert [
+        (event.round, event.sample_rate, event.noise_multiplier, event.count)
+        for event in report.events
+    ] == [(1, 0.1, 4.0, 2), (3, 0.1, 8.0, 1), (4, 0.05, 8.0, 1), (6, 0.1, 4.0, 1)]
+    assert plan.filter is not None and report.filter is not None
+    assert (report.filter.order, report.filter.budget) == (8, plan.filter.budget)
+    taken = [plan.filter.debit(one.noise, one.rate) for one in choices if one is not None]
+    assert report.filter.debited == pytest.approx(sum(taken), rel=1e-12)
+    assert "Rényi filter" in report.accountant
+    assert report.epsilon_spent == site.ledger.epsilon_spent < report.epsilon_allocated
+    budget.verify(budget.read(site.settings.report))
+    site.close()
+    figures, _, checked = verify_ledger(site.settings.ledger, report=site.settings.report)
+    assert figures["plans"][1]["filter"]["debited"] == report.filter.debited
+    assert any("signed report" in line for line in checked)
 
 
 def test_what_is_sent_is_what_was_released_and_stored(

@@ -60,6 +60,10 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
     private = [row.results[0].epsilon for row in rows[3:]]
     assert all(epsilon is not None and epsilon <= 6 for epsilon in private)
     assert [row.results[0].epsilon for row in rows[:3]] == [None] * 3
+    for row in rows:
+        ran = row.results[0]
+        assert (ran.epsilon is None) == (ran.epsilon_committed is None)
+        assert (ran.epsilon or 0) <= (ran.epsilon_committed or 0) <= 6
 
     found = figures(asked, rows, "dp-lora")
     text = markdown(asked, found, "title", "fedpriv compare …")
@@ -139,6 +143,7 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
     assert len(row.results) == 2
 
 
+@pytest.mark.slow
 def test_settings_are_judged_by_several_runs_none_of_which_is_reported(
     federation: Make, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.config import load_job
+from fedpriv_comparison.comparison import Row
 from fedpriv_comparison.figures import Spread, loss_at, reached, steps_to
+from fedpriv_comparison.present import chart
 from fedpriv_comparison.trial import Result
+from fedpriv_comparison.variants import parse_variants
 
 
 def curve(*losses: float, every: int = 1) -> list[dict[str, Any]]:
@@ -61,6 +65,14 @@ def test_what_is_saved_is_of_the_way_that_the_baseline_took() -> None:
     assert (found.steps, found.saved) == (2.0, 1 - 2.0 / 0.5)
 
 
+def test_no_epsilon_is_told_of_rounds_whose_noise_moved() -> None:
+    result = Result(curve(4.0, 3.0, 2.0), noise_multiplier=2.0)
+    even = load_job()
+    moved = load_job(None, ["controller.name=sac", "controller.adaptive=true"])
+    told = [reached([(result, result)], 1, config) for config in (even, moved)]
+    assert [found is not None and found.epsilon_saved is None for found in told] == [False, True]
+
+
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12), st.floats(0, 1))
 def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: float) -> None:
     found = curve(*losses)
@@ -72,6 +84,17 @@ def test_a_curve_reaches_its_own_losses_no_later(losses: list[float], share: flo
     assert steps <= number + 1e-6
     assert steps_to(found, losses[-1]) is not None
     assert loss_at(found, len(losses) - 1) == losses[-1]
+
+
+def test_long_names_leave_room_for_the_lines() -> None:
+    begin = "dp-lora:optimizer.lr=1e-3" + ":optimizer.warmup=0" * 10
+    names = ["dp-lora", *(f"{begin}:privacy.clip_norm={norm}" for norm in (1, 2))]
+    rows = [
+        Row(variant, (), (), (Result(curve(4.0, 3.0)),)) for variant in parse_variants(names, [])
+    ]
+    labels = re.findall(r">(dp-lora[^<]*)<", chart(rows))
+    assert "dp-lora" in labels
+    assert len(set(labels)) == len(names)
 
 
 def test_one_seed_has_no_deviation() -> None:

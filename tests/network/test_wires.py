@@ -143,6 +143,7 @@ def test_a_cable_is_pulled_for_good(federation: Federation, expected: Totals, ca
     assert federation.totals(1) == expected
 
 
+@pytest.mark.slow
 def test_server_and_client_are_both_killed_and_restarted(
     federation: Federation, expected: Totals
 ) -> None:

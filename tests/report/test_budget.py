@@ -162,6 +162,19 @@ def test_a_report_with_one_claim_is_signed_as_it_always_was() -> None:
     assert read.budget_alone is read.max_colluding is read.epsilon_alone_committed is None
 
 
+def test_what_a_filter_was_debited_is_signed_where_there_is_one(tmp_path: Path) -> None:
+    use = budget.FilterUse(order=8, budget=0.5, debited=0.25)
+    signed = budget.sign(REPORT.model_copy(update={"filter": use, "signature": None}), KEY)
+    path = tmp_path / "budget.json"
+    budget.write(signed, path)
+    assert set(json.loads(path.read_text())) == {*KEYS, "filter"}
+    assert budget.read(path).filter == use
+    budget.verify(budget.read(path))
+    for changed in (use.model_copy(update={"debited": 0.1}), None):
+        with pytest.raises(LedgerCorruptError, match="does not match its signature"):
+            budget.verify(signed.model_copy(update={"filter": changed}))
+
+
 def test_the_second_claim_is_signed_with_the_first(tmp_path: Path) -> None:
     both = budget.sign(REPORT.model_copy(update=ALONE), KEY)
     path = tmp_path / "budget.json"

@@ -7,12 +7,16 @@ not need, so it goes red as soon as one of them accepts a raw value; pytest make
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
 
+from fedpriv.config.controller import ControllerSection
 from fedpriv.config.job import OptimizerSection
+from fedpriv.controllers.interface import Array, Controller, Seen, Setting
+from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.noise_share import Whole
@@ -46,6 +50,15 @@ def optimizer() -> VectorOptimizer:
     return VectorOptimizer(SETTINGS, public(RAW))
 
 
+def controller() -> Controller:
+    return make_controller(ControllerSection(), Setting(("a",), (3,), rounds=1, clip_norm=1.0))
+
+
+NORM: Privatised[Array] = public(np.ones(1))
+SEEN = Seen(1, controller().decide(1), NORM, (1.0,), None, NORM, 0.0, None)
+RAW_NORM: Array = np.ones(1)
+
+
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("by hand", lambda: Privatised(RAW)),  # type: ignore[arg-type]
     ("argument", lambda: require_privatised(RAW, "argument")),  # type: ignore[arg-type]
@@ -59,6 +72,11 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("vector", lambda: as_arrays(SHARE)),  # type: ignore[arg-type]
     ("post_process", lambda: post_process(np.sum, SHARE)),  # type: ignore[arg-type]
     ("vector", lambda: evaluate(WORKER, [], RAW)),  # type: ignore[arg-type]
+    ("post_process", lambda: controller().see(replace(SEEN, squared=RAW_NORM))),  # type: ignore[arg-type]
+    ("post_process", lambda: controller().see(replace(SEEN, within=RAW_NORM))),  # type: ignore[arg-type]
+    ("post_process", lambda: controller().see(replace(SEEN, moved=RAW_NORM))),  # type: ignore[arg-type]
+    ("post_process", lambda: controller().see(replace(SEEN, loss=1.0))),  # type: ignore[arg-type]
+    ("state", lambda: controller().restore({})),  # type: ignore[arg-type]
     ("Checkpoint.tensors", lambda: Checkpoint("job", 1, RAW_TENSORS, {})),  # type: ignore[arg-type]
 ]
 

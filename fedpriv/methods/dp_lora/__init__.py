@@ -17,6 +17,7 @@ class DpLoraMethod:
     """As `fedpriv.training.method.Method`. It has no settings of its own."""
 
     needs_set = False
+    has_groups = True
 
     def settings(self, config: JobConfig) -> Mapping[str, Any]:
         """None."""
@@ -28,7 +29,7 @@ class DpLoraMethod:
 
         if proposal.settings or proposal.public_records:
             raise ProtocolError("settings: dp-lora has none, and no use for public records.")
-        return DpLora()
+        return DpLora(proposal.groups)
 
     def at_server(self, context: ServerContext) -> ServerMethod:
         """See `server`."""

@@ -1,4 +1,7 @@
-"""DP-LoRA at a site: the clipped sum of the units' gradients by the adapter's parameters."""
+"""DP-LoRA at a site: the clipped sum of the units' gradients by the adapter's parameters.
+
+In a job with a controller they are scaled and clipped group by group before (`GroupScaling`).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from functools import partial
 
 from torch import Tensor
 
+from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.data.batch import Batch
+from fedpriv.errors import ProtocolError
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
@@ -18,9 +24,25 @@ from fedpriv.training.worker import Worker
 
 
 class DpLora:
-    """A unit's vector is the mean of its records' gradients, clipped once. As `SiteMethod`."""
+    """A unit's vector is the mean of its records' gradients, clipped once. As `GroupedMethod`.
+
+    Args:
+        terms: of the groups, in a job with a controller.
+        decision: of that controller, for one request.
+    """
 
     public_records = 0
+    _terms: GroupTerms | None = None
+    _decision: Decision | None = None
+
+    def __init__(self, terms: GroupTerms | None = None, decision: Decision | None = None) -> None:
+        self._terms, self._decision = terms, decision
+
+    def in_groups(self, decision: Decision) -> DpLora:
+        """See `GroupedMethod`."""
+        if self._terms is None:
+            raise ProtocolError("decision: the job has no groups to decide about.")
+        return DpLora(self._terms, decision)
 
     def held_bytes(self, trained: int) -> int:
         """Nothing is held."""
@@ -28,7 +50,16 @@ class DpLora:
 
     def prepare(self, worker: Worker, parameters: Vector) -> int:
         """Nothing is computed beforehand."""
-        return worker.gradients.size
+        return worker.gradients.size + (0 if self._terms is None else self._terms.extra)
+
+    @staticmethod
+    def _scaling(
+        worker: Worker, terms: GroupTerms, decision: Decision, clip_norm: float
+    ) -> GroupScaling:
+        vector = worker.vector
+        return GroupScaling(
+            Groups.of(vector.names, vector.shapes, terms.by), terms, decision, clip_norm
+        )
 
     def start(self, parameters: Vector) -> Vector:
         """The parameters themselves."""
@@ -48,13 +79,18 @@ class DpLora:
     ) -> ClippedSum:
         """Σ over units of clip(mean over the unit's records of ∇ℓ), (P,); see `sum_of_units`."""
         worker.vector.write(parameters)
+        size, vectors = worker.gradients.size, None
+        if self._terms is not None and self._decision is not None:
+            scaling = self._scaling(worker, self._terms, self._decision, clip_norm)
+            size, vectors = size + scaling.extra, scaling.vectors
         return sum_of_units(
             worker,
             units,
             clip_norm,
             numerics,
-            size=worker.gradients.size,
+            size=size,
             values=partial(gradients, worker),
+            vectors=vectors,
         )
 
 

@@ -17,6 +17,7 @@ class PeSgdMethod:
     """As `fedpriv.training.method.Method`."""
 
     needs_set = True
+    has_groups = False  # a coefficient belongs to no layer
 
     def settings(self, config: JobConfig) -> Mapping[str, Any]:
         """See `ProjectionSection`."""

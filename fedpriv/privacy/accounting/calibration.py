@@ -37,7 +37,7 @@ def calibrate_noise(epsilon: float, delta: float, sample_rate: float, steps: int
     Privacy:
         Reads no data; the result is public and on the safe side of the target.
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
     if steps != int(steps) or steps < 1:
         raise AccountingError(f"Expected steps={steps!r} to be an integer >= 1.")
 
@@ -87,7 +87,7 @@ def calibrate_steps(
     Raises:
         AccountingError: for an argument outside its range.
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
 
     def fits(steps: int) -> bool:
         return epsilon_upper([Event(sample_rate, noise_multiplier, steps)], delta) <= epsilon
@@ -108,19 +108,19 @@ def calibrate_rate(epsilon: float, delta: float, noise_multiplier: float, steps:
     Raises:
         AccountingError: for an argument outside its range, or when no rate above 1e-9 will do.
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
 
     def fits(rate: float) -> bool:
         return epsilon_upper([Event(rate, noise_multiplier, steps)], delta) <= epsilon
 
-    rate = _bisect(fits, 1.0, 1e-9)
+    rate = bisect(fits, 1.0, 1e-9)
     if rate is None:
         raise AccountingError(
             f"Expected epsilon={epsilon!r} to be reachable with delta={delta!r}, "
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a sample_rate of"
             " 1e-09 costs more. Use more noise or fewer steps."
         )
-    return rate if rate == 1 else _rounded(fits, rate, -1)
+    return rate if rate == 1 else rounded(fits, rate, -1)
 
 
 def calibrate_delta(
@@ -131,22 +131,22 @@ def calibrate_delta(
     Raises:
         AccountingError: for an argument outside its range, or when δ would be above 0.5.
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
 
     def fits(delta: float) -> bool:
         return epsilon_upper([Event(sample_rate, noise_multiplier, steps)], delta) <= epsilon
 
-    delta = _bisect(fits, 1e-30, 0.5)
+    delta = bisect(fits, 1e-30, 0.5)
     if delta is None:
         raise AccountingError(
             f"Expected epsilon={epsilon!r} to be reachable with sample_rate={sample_rate!r}, "
             f"noise_multiplier={noise_multiplier!r} and steps={steps!r}: even a delta of 0.5 is"
             " too small. Use more noise or fewer steps."
         )
-    return _rounded(fits, delta, 1)
+    return rounded(fits, delta, 1)
 
 
-def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
+def bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float | None:
     """The value nearest to `wanted` that fits, in logarithms to 1e-5; None if `safe` does not."""
     if fits(wanted):
         return wanted
@@ -158,7 +158,7 @@ def _bisect(fits: Callable[[float], bool], wanted: float, safe: float) -> float 
     return safe
 
 
-def _rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
+def rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
     """To four significant digits, towards sign · ∞, and on until it fits: ε may jitter."""
     result = sign * _round_up(sign * value)
     while not fits(result):
@@ -166,7 +166,8 @@ def _rounded(fits: Callable[[float], bool], value: float, sign: int) -> float:
     return result
 
 
-def _check_epsilon(epsilon: float) -> None:
+def check_epsilon(epsilon: float) -> None:
+    """Raises: AccountingError, when a target is not positive and finite."""
     if not 0 < epsilon < math.inf:
         raise AccountingError(f"Expected epsilon={epsilon!r} > 0 and finite.")
 

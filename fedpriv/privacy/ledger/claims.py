@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpriv.errors import BudgetError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.ledger.plan import Account, Plan
-from fedpriv.privacy.ledger.rules import Amounts, Rule
+from fedpriv.privacy.ledger.account import Account
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, RdpRule, Rule
 
 ALONE = "if all other sites of a secure sum worked with the server"
 
@@ -43,9 +44,13 @@ class Claim:
         """What there is in all, in the rule's currency."""
         return self.rule.limit(self.budget, self.delta)
 
-    def cost(self, plan: Plan, steps: int) -> Amounts:
-        """What so many charged steps of a plan take of it."""
-        return self.rule.cost(self._charged(plan), steps, self.delta)
+    def cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
+        """What so many charged steps of a plan take of it.
+
+        Args:
+            kept: of a closed adaptive plan, what its slots were debited; see `Account.kept`.
+        """
+        return self.rule.cost(self._charged(plan), steps, self.delta, kept)
 
     def check(self, plan: Plan) -> None:
         """Check that a plan by itself can be held.
@@ -66,6 +71,33 @@ class Claim:
                 raise BudgetError(f"{self.words}: {error}") from None
             raise
 
+    def check_order(self, plan: Plan) -> None:
+        """Check that the rule knows what an adaptive plan takes.
+
+        A filter adds up at one order. The claim alone may have a lower one: Rényi divergence grows
+        with its order, so that the plan's budget bounds it there, too.
+
+        Raises:
+            BudgetError: it does not.
+        """
+        rule = self.rule
+        if plan.order is None:
+            return
+        if isinstance(rule, EnvelopeRule):
+            raise BudgetError(
+                f"Job {plan.job!r} is adaptive, with noise and rates chosen slot by slot, and under"
+                " the rule 'envelope' a ledger holds plans of fixed noise only. Propose it without"
+                " a filter, or use a ledger of the rule 'rdp'."
+            )
+        if isinstance(rule, RdpRule) and not (
+            plan.order == rule.order or (self.alone and plan.order > rule.order)
+        ):
+            raise BudgetError(
+                f"Job {plan.job!r} is adaptive at order {plan.order}, and this ledger adds up at"
+                f" order {rule.order}{f', {ALONE}' if self.alone else ''}. Propose it with order"
+                f" {rule.order}."
+            )
+
     def allocated(self, used: Amounts) -> float:
         """ε of the plans accepted so far, as the rule charges them."""
         return self.rule.allocated(used, self.delta)
@@ -75,15 +107,30 @@ class Claim:
         return max(self.rule.claim(used, self.budget, self.delta), self.allocated(used))
 
     def spent(self, accounts: Iterable[Account]) -> float:
-        """ε of the reserved slots."""
-        return epsilon_upper(self.events(accounts), self.delta)
+        """ε of the reserved slots.
+
+        The numerical accountant composes events that were fixed before. Where some were chosen by
+        what was released, it has nothing to say, and what was debited counts, by the rule.
+        """
+        held = [account for account in accounts if account.reserved]
+        if all(account.plan.order is None for account in held):
+            return epsilon_upper(self.events(held), self.delta)
+        if len(held) == 1:
+            return held[0].epsilon_debited(self.delta)
+        costs = [
+            self.rule.cost(
+                self._charged(account.plan), account.reserved, self.delta, account.kept_if_closed
+            )
+            for account in held
+        ]
+        return self.allocated(tuple(map(math.fsum, zip(*costs, strict=True))))
 
     def events(self, accounts: Iterable[Account]) -> list[Event]:
-        """The reserved slots as events, one per plan."""
+        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
         return [
-            self._charged(account.plan).event(account.reserved)
+            event
             for account in accounts
-            if account.reserved
+            for event in replace(account, plan=self._charged(account.plan)).events()
         ]
 
     @property

@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
 from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.filter import rounded_up
+from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
 from fedpriv.privacy.ledger.chain import Head
 from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
-from fedpriv.privacy.ledger.plan import Account, Plan
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import Amounts, PlanRule, rule_of
 from fedpriv.privacy.ledger.terms import Terms
 
 Slot = tuple[str, int]
+DIGITS = 1e-6  # of a filter's budget: that much another arithmetic may make of the same debits
 UNKNOWN = "unknown"  # numerics of plans that were lost
 SPENT = (
     "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
@@ -54,6 +57,7 @@ class History:
     Attributes:
         accounts: job → its plan and how far it is.
         requests: reserved slot → digest of the request it was reserved for.
+        choices: reserved slot of an adaptive plan → what it asked for.
         releases: released slot → digest of the reply.
         tags: released slot of a secure sum → tag of its set.
         lost: heads that were seen of copies that are lost, and that are accounted for.
@@ -75,6 +79,7 @@ class History:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
         self.requests: dict[Slot, str] = {}
+        self.choices: dict[Slot, Choice] = {}
         self.releases: dict[Slot, str] = {}
         self.tags: dict[Slot, str] = {}
         self.lost: set[Head] = set()
@@ -111,26 +116,33 @@ class History:
         plan = Plan(**fields)
         if plan.job in self.accounts:
             raise ValueError
-        check_second_budget(plan, self.terms.budget_alone)
+        self._check_kind(plan)
         self.accounts[plan.job] = account = Account(plan)
         self._charge(self._used, account, 1)
         self._charge(self._open, account, 1)
 
+    def _check_kind(self, plan: Plan) -> None:
+        """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
+        check_second_budget(plan, self.terms.budget_alone)
+        for claim in self.terms.claims:
+            claim.check_order(plan)
+
     def _charge(self, sums: list[Fraction], account: Account, sign: int) -> None:
         steps = account.charged(refunds=self.terms.rule.refunds)
-        for index, amount in enumerate(self._cost(account.plan, steps)):
+        for index, amount in enumerate(self._cost(account.plan, steps, account.kept)):
             sums[index] += sign * Fraction(amount)
 
-    def _cost(self, plan: Plan, steps: int) -> Amounts:
+    def _cost(self, plan: Plan, steps: int, kept: float | None = None) -> Amounts:
         """What so many steps of a plan take, under every claim."""
-        return tuple(amount for claim in self.terms.claims for amount in claim.cost(plan, steps))
+        claims = self.terms.claims
+        return tuple(amount for claim in claims for amount in claim.cost(plan, steps, kept))
 
     def _of(self, claim: int, amounts: Sequence[Fraction]) -> Amounts:
         """The part of all amounts that is of one claim."""
         size = len(amounts) // len(self.terms.claims)
         return tuple(map(float, amounts[claim * size : (claim + 1) * size]))
 
-    def _reserve(self, job: str, slot: int, request: str) -> None:
+    def _reserve(self, job: str, slot: int, request: str, **chosen: float) -> None:
         account, key = self.accounts[job], (job, slot)
         if account.closed or key in self.requests or type(slot) is not int:
             raise ValueError
@@ -138,8 +150,18 @@ class History:
             raise ValueError
         if not 0 <= slot < account.plan.steps:
             raise ValueError
+        if set(chosen) != ({"noise", "rate"} if account.plan.filter else set()):
+            raise ValueError
+        choice = Choice(**chosen)
+        account.check(choice, tolerance=DIGITS)
         self.requests[key] = request
-        account.reserved += 1
+        account.take(choice)
+        if chosen:
+            self.choices[key] = choice
+
+    def chosen(self, key: Slot) -> Choice:
+        """What a reserved slot asked for."""
+        return self.choices.get(key, AS_PLANNED)
 
     def _release(self, job: str, slot: int, reply: str, tag: str | None = None) -> None:
         key = (job, slot)
@@ -226,7 +248,8 @@ class History:
         """`epsilon_allocated`, and of the claim alone, with one more plan, which is not taken in.
 
         Decided at the door only: rows that were accepted once are read back whatever a later
-        accountant makes of them.
+        accountant makes of them. (The slots of an adaptive plan are added up again when they are
+        read, and may then be over its budget by `DIGITS` of it.)
 
         Raises:
             BudgetError: it is over what is left, or its job is known.
@@ -234,7 +257,7 @@ class History:
         claims = self.terms.claims
         if plan.job in self.accounts:
             raise BudgetError(f"Job {plan.job!r} has been here with another plan, or is closed.")
-        check_second_budget(plan, self.terms.budget_alone)
+        self._check_kind(plan)
         for claim in claims:
             claim.check(plan)
         cost = self._cost(plan, plan.steps)
@@ -370,12 +393,31 @@ class History:
 
     @property
     def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan."""
+        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
         return self.terms.claims[0].events(self.accounts.values())
 
     def slots(self, job: str) -> list[tuple[int, bool]]:
         """Reserved slots of a job in order, each with whether it was released."""
         return sorted((s, (j, s) in self.releases) for j, s in self.requests if j == job)
+
+    def slot_events(self, job: str) -> list[tuple[int, Event]]:
+        """Reserved slots of a job in order, each with the event that was paid for it."""
+        account = self.accounts[job]
+        return [(s, self.chosen((job, s)).event(account.plan)) for s, _ in self.slots(job)]
+
+    def filter_use(self, job: str) -> dict[str, Any] | None:
+        """What an adaptive plan may take at its order, in nats, and what its slots have."""
+        account = self.accounts[job]
+        found = account.plan.filter
+        if found is None:
+            return None
+        debited = rounded_up(account.debited)
+        return {"order": found.order, "budget": found.budget, "debited": debited}
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the claim is about a plan whose noise is chosen slot by slot."""
+        return any(account.plan.order is not None for account in self._counted)
 
     def figures(self) -> dict[str, Any]:
         """What the rows add up to, each number with what it means. Public."""
@@ -400,6 +442,7 @@ class History:
             "plans": [
                 {
                     **asdict(account.plan),
+                    "filter": self.filter_use(job),
                     "reserved": account.reserved,
                     "released": released[job],
                     "closed": account.closed,

@@ -20,63 +20,35 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Never
+from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
 from fedpriv.files import replacing
-from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.filter import rounded_up
+from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
+from fedpriv.privacy.ledger.figures import Figures
 from fedpriv.privacy.ledger.history import History, Slot
 from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.reservation import Reservation
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.ledger.witness import Sighting, Witness
 
-__all__ = ["Head", "Ledger", "OpenSlots", "Plan", "Reservation", "StoredReply", "Terms"]
+__all__ = [
+    "AS_PLANNED",
+    "Choice",
+    "Head",
+    "Ledger",
+    "OpenSlots",
+    "Plan",
+    "Reservation",
+    "StoredReply",
+    "Terms",
+]
 KEPT_REPLIES = 2  # of the newest job
-
-
-class Reservation:
-    """A slot that is paid for: the only thing that buys a release, and it buys one.
-
-    Made by `Ledger.reserve`. A slot that is asked for again before it was released gives another
-    one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
-
-    Attributes:
-        ledger: the dataset id of whose ledger paid.
-        private: randomness that anyone could repeat is not good enough for it.
-    """
-
-    def __init__(self, *values: Never, **named: Never) -> None:
-        raise LedgerError("A reservation is made by Ledger.reserve, which pays for it.")
-
-    ledger: str
-    private: bool
-    plan: Plan
-    slot: int
-    request_digest: str
-    _used: bool
-
-    @classmethod
-    def _of(cls, terms: Terms, plan: Plan, slot: int, request_digest: str) -> Reservation:
-        made = object.__new__(cls)
-        made.ledger, made.private = terms.dataset_id, terms.private
-        made.plan, made.slot, made.request_digest = plan, slot, request_digest
-        made._used = False
-        return made
-
-    def use(self) -> Plan:
-        """The plan that was paid for, once.
-
-        Raises:
-            SlotError: it has bought a release before.
-        """
-        if self._used:
-            raise SlotError(f"Slot {self.slot} of job {self.plan.job!r} has bought its release.")
-        self._used = True
-        return self.plan
 
 
 @dataclass(frozen=True)
@@ -94,6 +66,7 @@ class OpenSlots:
     plan: Plan
     slots: range
     request_digest: str
+    choice: Choice = AS_PLANNED
 
     def pay(self) -> list[Reservation]:
         """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
@@ -103,13 +76,14 @@ class OpenSlots:
             SlotError: as `Ledger.reserve_all`; or the request was answered meanwhile.
         """
         self.ledger.commit(self.plan)
-        paid = self.ledger.reserve_all(self.plan.job, self.slots, self.request_digest)
+        asked = self.plan.job, self.slots, self.request_digest, self.choice
+        paid = self.ledger.reserve_all(*asked)
         if isinstance(paid, bytes):
             raise SlotError(f"{_named(self.slots)} of job {self.plan.job!r}: answered meanwhile.")
         return paid
 
 
-class Ledger:
+class Ledger(Figures):
     """An open ledger; holds an exclusive lock on its file until `close`.
 
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
@@ -287,7 +261,9 @@ class Ledger:
                     self._append("plan", plan.as_row())
             return epsilon
 
-    def ask(self, plan: Plan, slots: range, request_digest: str) -> StoredReply | OpenSlots:
+    def ask(
+        self, plan: Plan, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+    ) -> StoredReply | OpenSlots:
         """What is to be done for a request: send a stored reply, or pay for slots. Writes nothing.
 
         Whatever would be refused when the slots are paid for is refused here already, as far as it
@@ -296,32 +272,39 @@ class Ledger:
         Args:
             slots: consecutive, at least one, that make one reply.
             request_digest: of everything that decides what is computed.
+            choice: what each of the slots asks for, in an adaptive plan.
 
         Raises:
-            SlotError, BudgetError: as by `reserve_all` and `commit`.
+            SlotError, BudgetError, AccountingError: as by `reserve_all` and `commit`.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
             if plan.job not in self._history.accounts:
                 self.check(plan)
+                Account(plan).check(choice, len(slots))
             else:
-                self._known(plan.job, slots, request_digest)
+                self._known(plan.job, slots, request_digest, choice)
                 if (plan.job, slots[0]) in self._history.releases:
                     self._check_open(plan, slots)
                     return StoredReply(self._stored((plan.job, slots[0])))
-        return OpenSlots(self, plan, slots, request_digest)
+        return OpenSlots(self, plan, slots, request_digest, choice)
 
-    def reserve(self, job: str, slot: int, request_digest: str) -> Reservation | bytes:
+    def reserve(
+        self, job: str, slot: int, request_digest: str, choice: Choice = AS_PLANNED
+    ) -> Reservation | bytes:
         """As `reserve_all`, for one slot."""
-        found = self.reserve_all(job, range(slot, slot + 1), request_digest)
+        found = self.reserve_all(job, range(slot, slot + 1), request_digest, choice)
         return found if isinstance(found, bytes) else found[0]
 
-    def reserve_all(self, job: str, slots: range, request_digest: str) -> list[Reservation] | bytes:
+    def reserve_all(
+        self, job: str, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+    ) -> list[Reservation] | bytes:
         """Pay for slots that make one reply, all or none; or find the reply they paid for.
 
         Args:
             slots: consecutive, at least one.
             request_digest: of everything that decides what is computed.
+            choice: what each of the slots asks for, in an adaptive plan.
 
         Returns:
             A reservation of each slot to compute under (the same again after a crash before the
@@ -330,10 +313,12 @@ class Ledger:
         Raises:
             SlotError: no such slot, one was reserved for another request, or with others, or
                 their reply is no longer kept, or the job is closed.
+            BudgetError: of an adaptive plan, too little is left for what the slots ask for.
+            AccountingError: they ask for what no slot of the plan may; see `Account.check`.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
-            plan = self._known(job, slots, request_digest)
+            plan = self._known(job, slots, request_digest, choice)
             if (job, slots[0]) in self._history.releases:
                 self._check_open(plan, slots)
                 return self._stored((job, slots[0]))
@@ -341,14 +326,17 @@ class Ledger:
                 with self._transaction():
                     for slot in slots:
                         body = {"job": job, "slot": slot, "request": request_digest}
-                        self._append("reserve", body)
-            return [Reservation._of(self.terms, plan, s, request_digest) for s in slots]
+                        chosen = {} if plan.filter is None else asdict(choice)
+                        self._append("reserve", {**body, **chosen})
+            return [Reservation._of(self.terms, plan, s, request_digest, choice) for s in slots]
 
-    def _known(self, job: str, slots: range, request_digest: str) -> Plan:
+    def _known(self, job: str, slots: range, request_digest: str, choice: Choice) -> Plan:
         """The plan that holds the slots, after a check that they are this request's or nobody's.
 
         Raises:
             SlotError: they are not; or were not released together, or the job is closed.
+            BudgetError, AccountingError: nobody has them, and they ask for what the plan does not
+                have, or not any more.
         """
         account = self._history.accounts.get(job)
         if account is None or not (slots and slots[0] >= 0 and slots[-1] < account.plan.steps):
@@ -360,11 +348,18 @@ class Ledger:
                 f"{self.path}: {_named(slots)} of job {job!r}: reserved for another request,"
                 " which stays refused."
             )
+        if known != {None} and {self._history.chosen(key) for key in keys} != {choice}:
+            raise SlotError(
+                f"{self.path}: {_named(slots)} of job {job!r}: paid for at another noise or rate"
+                f" than {choice}, which stays refused."
+            )
         released = [key in self._history.releases for key in keys]
         if any(released) and not all(released):
             raise SlotError(f"{self.path}: {_named(slots)} of job {job!r}: released in part.")
         if account.closed and not all(released):
             raise SlotError(f"{self.path}: job {job!r} is closed ({account.closed}).")
+        if known == {None}:
+            account.check(choice, len(slots))
         return account.plan
 
     def _check_open(self, plan: Plan, slots: range) -> None:
@@ -397,6 +392,7 @@ class Ledger:
             for key, paid in zip(keys, reservations, strict=True):
                 is_paid = self._history.requests.get(key) == paid.request_digest
                 is_paid &= paid.ledger == self.terms.dataset_id
+                is_paid &= self._history.chosen(key) == paid.choice
                 is_paid &= paid.plan.is_shared == (tag is not None)
                 if not is_paid or key in self._history.releases:
                     raise SlotError(
@@ -409,11 +405,6 @@ class Ledger:
                     body = {"job": job, "slot": slot, "reply": digest}
                     self._append("release", body if tag is None else {**body, "tag": tag})
             return self.head
-
-    def request_of(self, job: str, slot: int) -> str | None:
-        """The digest of the request that a slot is reserved for; None if it is not."""
-        with self._chain.lock:
-            return self._history.requests.get((job, slot))
 
     def share(self, job: str, slot: int, tag: str) -> StoredReply | None:
         """The share that was released for a slot, to be sent again; None before it was.
@@ -507,18 +498,6 @@ class Ledger:
             with self._transaction():
                 self._append("grown", {"declared_size": declared_size, "delta": delta})
 
-    @property
-    def distinct(self) -> list[tuple[str, str]]:
-        """See `History`."""
-        with self._chain.lock:
-            return list(self._history.distinct)
-
-    @property
-    def grown(self) -> bool:
-        """See `History`."""
-        with self._chain.lock:
-            return self._history.grown
-
     @classmethod
     def recover(cls, path: Path, witness: Path) -> Ledger:
         """Open an older copy that was restored, and count as spent whatever it can't know of.
@@ -594,7 +573,7 @@ class Ledger:
             before = min(fork.used[index], snapshot.used[index])
             again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
             exact = Fraction(after) - Fraction(before) + Fraction(again)
-            lost.append(_rounded_up(max(exact, Fraction(0))))
+            lost.append(rounded_up(max(exact, Fraction(0))))
         if not all(map(math.isfinite, lost)):
             raise LedgerError(f"{self.path}: the witness states more than any rule has.")
         with self._transaction():
@@ -603,94 +582,6 @@ class Ledger:
                 self._append("grown", grown)  # what the lost copy promised is promised still
             heads = [sighting.hash for sighting in seen[fork.rows :]]
             self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
-
-    @property
-    def is_full(self) -> bool:
-        """Whether its rule takes no further plan; see `History`."""
-        with self._chain.lock:
-            return self._history.is_full
-
-    @property
-    def begun(self) -> bool:
-        """Whether a plan was ever accepted."""
-        with self._chain.lock:
-            return bool(self._history.accounts)
-
-    @property
-    def guarantee(self) -> str:
-        """What `epsilon_committed` covers; see `History`."""
-        with self._chain.lock:
-            return self._history.guarantee
-
-    @property
-    def numerics(self) -> frozenset[str]:
-        """Of the plans that the claim is about; see `History`."""
-        with self._chain.lock:
-            return self._history.numerics
-
-    @property
-    def epsilon_committed(self) -> float:
-        """The claim for life; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_committed
-
-    @property
-    def epsilon_allocated(self) -> float:
-        """Of the plans accepted so far; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_allocated
-
-    @property
-    def epsilon_spent(self) -> float:
-        """Of the reserved slots only; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_spent
-
-    @property
-    def epsilon_alone_committed(self) -> float | None:
-        """The claim for life if nobody else's noise counts; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_committed
-
-    @property
-    def epsilon_alone_allocated(self) -> float | None:
-        """Of the plans accepted so far, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_allocated
-
-    @property
-    def epsilon_alone_spent(self) -> float | None:
-        """Of the reserved slots only, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_spent
-
-    @property
-    def max_colluding(self) -> int | None:
-        """Of the secure sums that the claims are about; see `History`."""
-        with self._chain.lock:
-            return self._history.max_colluding
-
-    @property
-    def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan."""
-        with self._chain.lock:
-            return self._history.spent_events
-
-    def figures(self) -> dict[str, Any]:
-        """See `History.figures`."""
-        with self._chain.lock:
-            return self._history.figures()
-
-    def plan(self, job: str) -> Plan | None:
-        """The plan of a job, if the ledger holds one."""
-        with self._chain.lock:
-            account = self._history.accounts.get(job)
-            return None if account is None else account.plan
-
-    def slots(self, job: str) -> list[tuple[int, bool]]:
-        """Reserved slots of a job in order, each with whether it was released."""
-        with self._chain.lock:
-            return self._history.slots(job)
 
     def rows(self) -> list[Row]:
         """Every row, oldest first."""
@@ -767,14 +658,6 @@ class Ledger:
         except BaseException:
             self._chain.close()  # half of a memory would sell the same slots again
             raise
-
-
-def _rounded_up(exact: Fraction) -> float:
-    try:
-        rounded = float(exact)
-    except OverflowError:
-        return math.inf
-    return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
 
 
 def _named(slots: range) -> str:

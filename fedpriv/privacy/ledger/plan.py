@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Any, get_args
 
 from fedpriv.errors import AccountingError
-from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_NOISE, MAX_STEPS, Numerics
 
@@ -25,9 +27,12 @@ class Plan:
             their noise, without the claim with trust being lost; None when the site adds all of
             its noise by itself.
         shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
+        order: α of an adaptive plan, whose slots may ask for more or less noise, or for a lower
+            rate, within the Rényi budget that the plan has at α; None when all are as planned.
 
     Raises:
-        AccountingError: a value of the wrong type, or out of its range.
+        AccountingError: a value of the wrong type, or out of its range; or a plan that is adaptive
+            and shared.
 
     Privacy:
         `noise_multiplier` is that of the sum: what is paid for it under the claim with trust is
@@ -44,6 +49,7 @@ class Plan:
     numerics: Numerics = "default"
     max_colluding: int | None = None
     shares: int = 1
+    order: int | None = None
 
     def __post_init__(self) -> None:
         texts = (self.job, self.method, self.proposal)
@@ -58,15 +64,33 @@ class Plan:
             ("numerics", self.numerics in get_args(Numerics)),
             ("max_colluding", self.max_colluding is None or _is_count(self.max_colluding, 0)),
             ("shares", _is_count(self.shares, 1) and (self.is_shared or self.shares == 1)),
+            ("order", self.order is None or not self.is_shared),
         )
         for name, holds in checks:
             if not holds:
                 raise AccountingError(f"Expected {name} in range, got {self!r}.")
+        _ = self.filter  # refuses an order that is none
 
     @property
     def is_shared(self) -> bool:
         """Whether the sites of a secure sum add the noise of a slot together."""
         return self.max_colluding is not None
+
+    @cached_property
+    def filter(self) -> RdpFilter | None:
+        """What the slots of an adaptive plan are debited to; None for one that is not."""
+        if self.order is None:
+            return None
+        return RdpFilter(self.order, self.sample_rate, self.noise_multiplier, self.steps)
+
+    def epsilon(self, delta: float) -> float:
+        """What all of it costs by itself: of an adaptive plan, its Rényi budget at its order.
+
+        Raises:
+            AccountingError: when δ is outside (0, 1).
+        """
+        found = self.filter
+        return epsilon_upper([self.event()], delta) if found is None else found.epsilon(delta)
 
     @property
     def alone(self) -> Plan:
@@ -77,14 +101,16 @@ class Plan:
         return replace(self, noise_multiplier=noise, max_colluding=None, shares=1)
 
     def as_row(self) -> dict[str, Any]:
-        """Its fields as a ledger keeps them: of a local plan, those that there always were."""
+        """Its fields as a ledger keeps them: of a plan of an older kind, as they always were."""
         fields = asdict(self)
         if not self.is_shared:
             del fields["max_colluding"], fields["shares"]
+        if self.order is None:
+            del fields["order"]
         return fields
 
     def event(self, steps: int | None = None) -> Event:
-        """All of its steps, or as many as are given, as the accountant is charged for them."""
+        """All of its steps as planned, or as many as are given."""
         return Event(
             self.sample_rate, self.noise_multiplier, self.steps if steps is None else steps
         )
@@ -92,28 +118,3 @@ class Plan:
 
 def _is_count(value: object, least: int) -> bool:
     return type(value) is int and least <= value <= MAX_MEMBERS
-
-
-@dataclass
-class Account:
-    """A plan as it stands in a ledger.
-
-    Attributes:
-        reserved: slots that were paid for.
-        closed: no further slot can be: the administrator closed it, or ("lost") the ledger was
-            restored from an older copy, so that slots nobody knows of may have been used.
-    """
-
-    plan: Plan
-    reserved: int = 0
-    closed: Literal["", "closed", "lost"] = ""
-
-    def charged(self, *, refunds: bool) -> int:
-        """How many of its slots count, under a rule that `refunds` unreserved ones or not.
-
-        A closed plan of which no slot was ever reserved has released nothing and counts for
-        nothing under any rule.
-        """
-        if self.closed != "closed":
-            return self.plan.steps
-        return self.reserved if refunds or not self.reserved else self.plan.steps

@@ -13,6 +13,10 @@ rule         currency                claim                           closing giv
 `sum`        (Σε, Σδ) of plans       (budget, δ)                     nothing
 ===========  ======================  ==============================  ====================
 
+An *adaptive* plan (`Plan.order`) is a filter of its own. The rules `plan` and `sum` take what its
+whole budget costs at its order; `rdp` takes the budget itself, of a plan with its own order; an
+`envelope` holds none, as its claim rests on events that it dominates. See `Claim.check_order`.
+
 A closed plan of which no slot was reserved gives all back under every rule: it released
 nothing. Whatever else stopping a job saves may depend on what it released, and only an
 envelope or a filter allows for that.
@@ -30,13 +34,13 @@ import numpy as np
 
 from fedpriv.errors import BudgetError, ConfigError, LedgerError, shown
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.filter import ULP
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.usual import MAX_STEPS
 
 Amounts = tuple[float, ...]
 MAX_PLANS = 10**6  # that share δ
-_ULP = 1 + 1e-12  # debits are rounded up, so that a sum of roundings never gains
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,12 @@ class PlanRule:
     def limit(self, budget: float, delta: float) -> Amounts:
         return (1.0, budget)
 
-    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
-        return (1.0, epsilon_upper([plan.event()], delta)) if steps else (0.0, 0.0)
+    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
+        return (1.0, plan.epsilon(delta)) if steps else (0.0, 0.0)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """Raises: BudgetError, when the plan by itself can't be held."""
-        epsilon = epsilon_upper([plan.event()], delta)
+        epsilon = plan.epsilon(delta)
         if epsilon > budget:
             raise too_dear(plan, epsilon, budget, delta)
 
@@ -108,7 +112,7 @@ class EnvelopeRule:
                 f" the budget {budget:g}. Use fewer slots or more noise."
             )
 
-    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
         return (float(steps),)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
@@ -175,11 +179,13 @@ class RdpRule:
                 f"At order {self.order} the conversion to δ = {delta:g} alone costs more than the"
                 f" budget {budget:g}. Use a higher order, a larger δ or a larger budget."
             )
-        return (capacity / _ULP,)
+        return (capacity / ULP,)
 
-    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
+        if plan.filter is not None:
+            return (plan.filter.budget if kept is None else kept,)
         step = float(rdp(plan.sample_rate, plan.noise_multiplier, (self.order,))[0])
-        return (steps * step * _ULP,)
+        return (steps * step * ULP,)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """Every plan is as good as another for a filter."""
@@ -234,10 +240,10 @@ class SumRule:
             )
         return (budget, delta)
 
-    def cost(self, plan: Plan, steps: int, delta: float) -> Amounts:
+    def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
         if not steps:
             return (0.0, 0.0)
-        return (epsilon_upper([plan.event()], self.delta_per_plan), self.delta_per_plan)
+        return (plan.epsilon(self.delta_per_plan), self.delta_per_plan)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         """What a plan costs is checked with all the others."""
@@ -315,9 +321,10 @@ def rule_of(fields: dict[str, Any]) -> Rule:
 
 def too_dear(plan: Plan, epsilon: float, budget: float, delta: float) -> BudgetError:
     """The refusal of a plan that is over the budget."""
+    filtered = "" if plan.order is None else f", as a filter at order {plan.order},"
     return BudgetError(
         f"{plan.steps} steps at rate {plan.sample_rate:g} and noise {plan.noise_multiplier:g}"
-        f" cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
+        f"{filtered} cost ε = {epsilon:.3f} at δ = {delta:g}, more than the budget {budget:g}."
         " Use more noise or fewer steps."
     )
 

@@ -1,7 +1,8 @@
 """The one gate through which anything computed from private records may leave.
 
 A plan is executed by one object: it samples, has the sum made, checks it, and adds the noise, all
-as the plan says. What pays is the event of the same plan, so that what runs is what is accounted.
+as the plan says. What pays is the event of the reservation, and rate and noise of a step are read
+from there, so that what runs is what is accounted.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _MOST = 2.0**62  # steps in a sum, so that int64 has room for noise
 class PlanExecution:
     """Runs the steps of a plan over one population, each under a reservation that paid for it.
 
-    σ, C, the rate and the numerics are those of the plan. A sum of less sensitivity than C gets no
-    less noise, so that nobody can tell. A sum is a whole number of steps γ: in strict numerics it
-    is made so, on the plan's grid, and else the float64 sum is rounded to `sum_step`. The noise is
-    a real Gaussian rounded to the same steps. Rounding the result to float32 is post-processing.
+    C and the numerics are those of the plan; σ and the rate are those of the reservation, which in
+    an adaptive plan may be others than planned, and are paid for as such. A sum of less sensitivity
+    than C gets no less noise, so that nobody can tell. A sum is a whole number of steps γ, which
+    depend on C and P alone: in strict numerics it is made so, on the plan's grid, and else the
+    float64 sum is rounded to `sum_step`. The noise is a real Gaussian rounded to the same steps.
+    Rounding the result to float32 is post-processing.
 
     Args:
         size: P, how many values a release has.
@@ -60,11 +63,11 @@ class PlanExecution:
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
-        al. 2019) at (sample_rate, σ), up to `sampler_delta`, of sensitivity C for adding or
-        removing one unit, the rounding to steps included: with an integer sum S and real noise Y,
-        S + round(Y) = round(S + Y) is post-processing of S + Y. That two default sums are at most
-        C apart rests on how gradients are computed; see the numerics mode of a report. A step is
-        paid by its reservation; neither the size of the sample nor an error leaves.
+        al. 2019) at the (sample_rate, σ) of its reservation, up to `sampler_delta`, of sensitivity
+        C for adding or removing one unit, the rounding to steps included: with an integer sum S and
+        real noise Y, S + round(Y) = round(S + Y) is post-processing of S + Y. That two default sums
+        are at most C apart rests on how gradients are computed; see the numerics mode of a report.
+        A step is paid by its reservation; neither the size of the sample nor an error leaves.
     """
 
     def __init__(self, plan: Plan, size: int) -> None:
@@ -72,13 +75,24 @@ class PlanExecution:
         self.grid = grid_of(plan.numerics, plan.clip_norm, size)
         self._step = step_of(plan.numerics, plan.clip_norm, size)
         self._most = _MOST * (1 if self.grid else self._step)
-        self._deviation = deviation(plan.noise_multiplier, plan.clip_norm, self._step)
+        self.check(plan.event(1))
         self._shared = shared_grid(plan, size) if plan.is_shared else None
 
     @property
     def event(self) -> Event:
-        """What one step costs."""
+        """What one step costs, as planned."""
         return self.plan.event(1)
+
+    def check(self, event: Event) -> None:
+        """Check that the noise of a step can be drawn, before the step is paid for.
+
+        Raises:
+            AccountingError: it is more than float64 can hold for so many values.
+        """
+        self._deviation(event)
+
+    def _deviation(self, event: Event) -> float:
+        return deviation(event.noise_multiplier, self.plan.clip_norm, self._step)
 
     def step(
         self,
@@ -102,8 +116,9 @@ class PlanExecution:
                 or the noise of the plan is shared.
             SlotError: the reservation has bought a release before.
         """
-        self._use(reservation, csprng)
-        return self._noised(self._sum(population, sum_over, csprng, went_on_after), csprng)
+        event = self._use(reservation, csprng)
+        total = self._sum(event, population, sum_over, csprng, went_on_after)
+        return self._noised(event, total, csprng)
 
     def share(
         self,
@@ -130,8 +145,8 @@ class PlanExecution:
         if self._shared is None:
             raise AccountingError("Expected a plan whose noise is shared.")
         shares = plan_shares(self.plan, members)
-        self._use(reservation, csprng, shared=True)
-        total = self._sum(population, sum_over, csprng, went_on_after)
+        event = self._use(reservation, csprng, shared=True)
+        total = self._sum(event, population, sum_over, csprng, went_on_after)
         whole = self._whole(total).astype(np.int64)
         return NoisyShare(add_share(whole, self._shared, shares, csprng), members)
 
@@ -145,24 +160,28 @@ class PlanExecution:
                 its grid, or is not finite: a NaN would tell that a unit was sampled.
             SlotError: the reservation has bought a release before.
         """
-        self._use(reservation, csprng)
-        return self._noised(self._checked(total), csprng)
+        event = self._use(reservation, csprng)
+        return self._noised(event, self._checked(total), csprng)
 
-    def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> None:
+    def _use(self, reservation: Reservation, csprng: RandomSource, shared: bool = False) -> Event:
+        """What was paid for, once: the rate and the noise that the step has to have."""
         require_secret(csprng, reservation.private)
         if self.plan.is_shared != shared:
             raise AccountingError("Expected a sum to be shared if the plan says so, and only then.")
+        self.check(reservation.event)
         if reservation.use() != self.plan:
             raise AccountingError("The reservation paid for another plan.")
+        return reservation.event
 
     def _sum(
         self,
+        event: Event,
         population: int,
         sum_over: SumOver,
         csprng: RandomSource,
         went_on_after: Callable[[Exception], None],
     ) -> ClippedSum:
-        sample = poisson_sample(population, self.plan.sample_rate, csprng)
+        sample = poisson_sample(population, event.sample_rate, csprng)
         try:
             return self._checked(sum_over(sample.tolist()))
         except Exception as error:
@@ -188,6 +207,6 @@ class PlanExecution:
         exact = total.value.detach().cpu().numpy()
         return np.rint(exact / self._step) if total.grid is None else exact
 
-    def _noised(self, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
-        noise = rounded_gaussian(self.size, self._deviation, csprng)
+    def _noised(self, event: Event, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
+        noise = rounded_gaussian(self.size, self._deviation(event), csprng)
         return released(((self._whole(total) + noise) * self._step).astype(np.float32))

@@ -21,6 +21,7 @@ class Gradient(DpLora):
     """DP-LoRA, at a site that is sent a set and has no use for it."""
 
     def __init__(self, settings: ProjectionSection, records: Records = ()) -> None:
+        super().__init__()
         self.public_records = settings.size
 
 

@@ -37,6 +37,7 @@ MAKERS = {
 # Each maker is honest in one place. `public` is a person's word: another place needs a review.
 USED_IN = {
     "public": {
+        "fedpriv/controllers/base.py",  # a controller before any round: settings and a seed
         "server/fedpriv_server/job.py",  # the model before any training
         "server/fedpriv_server/synthetic.py",  # the set before any round
         "server/fedpriv_comparison/public_training.py",  # the same, and data that is marked public

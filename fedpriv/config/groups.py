@@ -1,0 +1,90 @@
+"""How the noise of a step is divided among groups of trained parameters: what travels of it.
+
+A job may say which groups there are (`GroupTerms`), and a server then decides before each round
+how much of the plan's noise each of them gets (`Decision`).
+
+Privacy:
+    A site trusts neither: it scales and clips by them in such a way that what one unit adds to a
+    step is never longer than the plan's clip norm, whatever they say.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedpriv.config.section import Section
+from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
+
+MAX_GROUPS = 10_000
+MAX_BITS = 0.5  # of the squared norm, for values that say whether groups were within
+MIN_WEIGHT = 1e-12  # less would be noise beyond what numbers of any training can hold
+MIN_SHARE = 1e-9  # of a budget; buys hardly anything
+UNIT_SUM = 1e-9  # how far from 1 the sum of all weights may be
+
+Grouping = Literal["model", "layers", "adapters", "matrices"]
+ClipNorm = Annotated[float, Field(ge=MIN_CLIP, le=MAX_CLIP)]
+Weight = Annotated[float, Field(ge=MIN_WEIGHT, le=1)]
+
+
+class GroupTerms(Section):
+    """The groups of a job.
+
+    Attributes:
+        by: what a group is: all that is trained, a layer of the model, an adapter (A and B of a
+            layer together), or a single matrix.
+        count: K, how many there are.
+        together: the scaled vector of a unit is clipped as a whole, not each group by itself.
+        bits: f, the share of the squared norm that K further values take, each of which says
+            whether the unit's group was within its clip norm.
+        adaptive: a slot may ask for other noise and another rate than the plan's, by a filter.
+    """
+
+    by: Grouping
+    count: int = Field(ge=1, le=MAX_GROUPS)
+    together: bool = False
+    bits: float = Field(0.0, ge=0, le=MAX_BITS)
+    adaptive: bool = False
+
+    @property
+    def extra(self) -> int:
+        """How many values a release has besides one for each parameter: K, or none."""
+        return self.count if self.bits else 0
+
+    @model_validator(mode="after")
+    def _whole_model_is_one(self) -> Self:
+        if self.by == "model" and self.count != 1:
+            raise ValueError(f"count: with by = 'model' there is one group, not {self.count}")
+        return self
+
+
+class Decision(Section):
+    """How the noise of one round is divided, and in an adaptive job how much there is.
+
+    Attributes:
+        clip_norms: C_k of each group, (K,).
+        weights: w_k of each group, (K,): its share of the squared norm that a unit may have after
+            scaling. They sum to 1.
+        share: of the filter's budget that the slot may use, in an adaptive job; None in others.
+            Each site adds as little noise as that buys it, of its own budget at its own order.
+        rate: the sample rate of the slot, relative to the plan's.
+    """
+
+    clip_norms: tuple[ClipNorm, ...] = Field(min_length=1, max_length=MAX_GROUPS)
+    weights: tuple[Weight, ...] = Field(min_length=1, max_length=MAX_GROUPS)
+    share: float | None = Field(None, ge=MIN_SHARE, le=1)
+    rate: float = Field(1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.weights) != len(self.clip_norms):
+            raise ValueError(
+                f"weights: expected one for each of {len(self.clip_norms)} clip norms, got"
+                f" {len(self.weights)}"
+            )
+        total = math.fsum(self.weights)
+        if abs(total - 1) > UNIT_SUM:
+            raise ValueError(f"weights: expected a sum of 1, got {total!r}")
+        return self

@@ -1,0 +1,195 @@
+"""What all controllers share: how they begin, divide noise, take in a round and are kept.
+
+With clip norms C_k, weights w_k and the plan's σ, the noise in a coordinate of group k is
+σC_k/√w_k (Gaussian noise σC on values that were scaled by C√w_k/C_k). Over all coordinates its
+energy is σ² Σ size_k C_k²/w_k, and under Σ w_k = 1 that is least where w_k is proportional to
+C_k √size_k: the derivative, size_k C_k²/w_k², is then the same in every group. So a controller
+that decides clip norms alone has these weights.
+
+Source:
+    McMahan, Andrew et al. 2018, "A General Approach to Adding Differential Privacy to Iterative
+    Training Procedures", for the division of least noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv.config.groups import MIN_SHARE, MIN_WEIGHT, Decision
+from fedpriv.controllers.interface import Array, Seen, Setting, State
+from fedpriv.errors import RunError
+from fedpriv.privacy import usual
+from fedpriv.privacy.mechanism.privatised import (
+    Privatised,
+    post_process,
+    public,
+    require_privatised,
+)
+
+MAX_VALUE = 1e15  # of a norm; its square still adds up
+MAX_LOSS = 1e6
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round as a controller may use it: whatever came, these are numbers within bounds.
+
+    Attributes:
+        squared, deviation, moved: as in `Seen`, finite.
+        within: as in `Seen`; NaN for a group of which nothing is known.
+        spent: in [0, 1].
+        loss: finite, or None.
+    """
+
+    number: int
+    decision: Decision
+    squared: Array
+    deviation: Array
+    within: Array
+    moved: Array
+    spent: float
+    loss: float | None
+
+
+class ControllerBase:
+    """Keeps what a controller's state rests on, and hands it each round's values.
+
+    A controller of this kind says what it learns from a round (`_learn`) and what its state is
+    (`_arrays`, `_put`); here is seen to it that nothing raw gets in.
+    """
+
+    bits = 0.0
+    together = False
+    lift = 1.0
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._basis: Privatised[None] = public(None)  # before any round: settings and a seed
+
+    def see(self, seen: Seen) -> None:
+        """Take in a round that is over.
+
+        Raises:
+            RawValueError: a value in it is raw; nothing was changed.
+            ValueError: there are not as many values as groups; nothing was changed.
+
+        Privacy:
+            Post-processing of released values.
+        """
+        known = [seen.squared, seen.moved, seen.within, seen.loss]
+        values = [value for value in known if value is not None]
+
+        def learn(*_: object) -> None:
+            self._learn(_tame(seen, self.setting.count))
+
+        self._basis = post_process(learn, self._basis, *values)
+
+    def state(self) -> Privatised[State]:
+        """Everything needed to go on later."""
+        return post_process(lambda _: self._arrays(), self._basis)
+
+    def restore(self, state: Privatised[State]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            RawValueError: the state is raw.
+            RunError: it is of another controller or of other groups; nothing was changed.
+        """
+        require_privatised(state, "state")
+        self._basis = post_process(self._put, state)
+
+    def _learn(self, seen: Round) -> None:
+        """Nothing is learned."""
+
+    def _arrays(self) -> State:
+        return {}
+
+    def _put(self, state: State) -> None:
+        check_state(state, {})
+
+
+def start_clip_norms(setting: Setting) -> Array:
+    """C_k = C √(size_k / P), (K,): every group is scaled by 1, and its squares add up to C²."""
+    return np.clip(setting.clip_norm * np.sqrt(setting.shares), usual.MIN_CLIP, usual.MAX_CLIP)
+
+
+def least_noise(clip_norms: Array, setting: Setting) -> Array:
+    """Weights (K,), of any sum, with which the noise of all coordinates has the least energy."""
+    return clip_norms * np.sqrt(setting.shares)
+
+
+def decision_of(
+    clip_norms: Array, weights: Array, share: float | None = None, rate: float = 1.0
+) -> Decision:
+    """The decision that is nearest to these values, all finite and positive, of those allowed.
+
+    Args:
+        clip_norms, weights: (K,); weights of any sum.
+    """
+    weights = np.asarray(weights, np.float64)
+    parts = np.maximum(weights / weights.max(), 0.0)
+    parts = np.maximum(parts / parts.sum(), 2 * MIN_WEIGHT)
+    return Decision(
+        clip_norms=tuple(np.clip(clip_norms, usual.MIN_CLIP, usual.MAX_CLIP).tolist()),
+        weights=tuple((parts / parts.sum()).tolist()),
+        share=None if share is None else min(max(share, MIN_SHARE), 1.0),
+        rate=rate,
+    )
+
+
+def check_state(state: State, expected: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Refuse a state that is not of these names, shapes (None: any) and finite values.
+
+    Raises:
+        RunError: says which it is.
+    """
+    if state.keys() != expected.keys():
+        raise RunError(
+            f"The state of a controller has {', '.join(sorted(state)) or 'nothing'}, expected"
+            f" {', '.join(sorted(expected)) or 'nothing'}: it is of another controller."
+        )
+    for name, shape in expected.items():
+        found = np.shape(state[name])
+        if shape is not None and found != shape:
+            raise RunError(
+                f"The state of a controller has {name} of {found}, expected {shape}: it is of"
+                " other groups."
+            )
+        if not np.isfinite(state[name]).all():
+            raise RunError(f"The state of a controller has a {name} that is not finite.")
+
+
+def _tame(seen: Seen, count: int) -> Round:
+    """The round, with what is no number or beyond bounds made harmless."""
+    nothing = np.full(count, math.nan)
+    squared = _numbers(seen.squared.value, count, "squared")
+    deviation = _numbers(np.asarray(seen.deviation), count, "deviation")
+    moved = _numbers(seen.moved.value, count, "moved")
+    within = nothing if seen.within is None else _numbers(seen.within.value, count, "within")
+    spent = float(np.clip(np.nan_to_num(seen.spent, nan=0.0), 0.0, 1.0))
+    loss = None if seen.loss is None else float(seen.loss.value)
+    return Round(
+        number=seen.number,
+        decision=seen.decision,
+        squared=_finite(squared, -(MAX_VALUE**2), MAX_VALUE**2),
+        deviation=_finite(deviation, 0.0, MAX_VALUE),
+        within=np.clip(within, -MAX_VALUE, MAX_VALUE),
+        moved=_finite(moved, 0.0, MAX_VALUE),
+        spent=spent,
+        loss=None if loss is None or not abs(loss) <= MAX_LOSS else loss,
+    )
+
+
+def _numbers(values: object, count: int, name: str) -> Array:
+    found = np.asarray(values, np.float64)
+    if found.shape != (count,):
+        raise ValueError(f"{name}: expected {count} values, one for each group, got {found.shape}")
+    return found
+
+
+def _finite(values: Array, least: float, most: float) -> Array:
+    return np.clip(np.nan_to_num(values, nan=0.0, posinf=most, neginf=least), least, most)

@@ -1,0 +1,49 @@
+"""Clip norms that stay as they are.
+
+Without names, C_k = C √(size_k / P) and w_k = size_k / P: each group is scaled by 1 and clipped by
+itself, and every coordinate has the noise σC that it has without a controller. With one group that
+is exactly the job without a controller.
+"""
+
+from __future__ import annotations
+
+from fedpriv.config.controller import FixedSection
+from fedpriv.config.groups import Decision
+from fedpriv.controllers.base import (
+    ControllerBase,
+    decision_of,
+    least_noise,
+    start_clip_norms,
+)
+from fedpriv.controllers.interface import Setting
+from fedpriv.errors import ConfigError
+
+
+class FixedController(ControllerBase):
+    """Always decides the same.
+
+    Raises:
+        ConfigError: a clip norm is for a group that there is not.
+    """
+
+    def __init__(self, settings: FixedSection, setting: Setting) -> None:
+        super().__init__(setting)
+        clip_norms = start_clip_norms(setting)
+        for name, clip_norm in settings.clip_norms.items():
+            if name not in setting.groups:
+                raise ConfigError(
+                    "is no group of this job",
+                    key="controller.fixed.clip_norms",
+                    value=name,
+                    fix=f"The groups are {_shown(setting.groups)}.",
+                )
+            clip_norms[setting.groups.index(name)] = clip_norm
+        self._decision = decision_of(clip_norms, least_noise(clip_norms, setting))
+
+    def decide(self, number: int) -> Decision:
+        """The same in every round."""
+        return self._decision
+
+
+def _shown(names: tuple[str, ...], most: int = 20) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

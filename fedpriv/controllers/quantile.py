@@ -1,0 +1,68 @@
+"""Clip norms that follow a quantile of the units' own norms, learned through noise.
+
+Each unit says with its gradient, of each group, whether it was within the group's clip norm. With
+the noisy share b_k of units that were, the target γ and the rate η,
+
+    C_k ← C_k · exp(−η (b_k − γ)),
+
+so that in the end a share γ of the units is within. b_k − γ counts as at most 1 either way, and a
+clip norm stays within a factor `SPAN` of where it began. Weights divide the noise so that there is
+least of it in all (`fedpriv.controllers.base`).
+
+Privacy:
+    What a unit says is in the same vector as its gradient and within the same clip norm C, of
+    whose square it takes the share f = `bits`. So it costs no ε, and the gradient's own noise is
+    larger by 1/√(1−f).
+
+Source:
+    Andrew, Thakkar, McMahan and Ramaswamy 2021, "Differentially Private Learning with Adaptive
+    Clipping".
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedpriv.config.controller import QuantileSection
+from fedpriv.config.groups import Decision
+from fedpriv.controllers.base import (
+    ControllerBase,
+    Round,
+    check_state,
+    decision_of,
+    least_noise,
+    start_clip_norms,
+)
+from fedpriv.controllers.interface import Setting, State
+
+SPAN = 1e4
+
+
+class QuantileController(ControllerBase):
+    """Moves each group's clip norm by what share of units was within it."""
+
+    def __init__(self, settings: QuantileSection, setting: Setting) -> None:
+        super().__init__(setting)
+        self._settings = settings
+        self.bits = settings.bits
+        self._start = start_clip_norms(setting)
+        self._log = np.zeros(setting.count)  # of the clip norms, relative to the start
+
+    def decide(self, number: int) -> Decision:
+        """The clip norms that the rounds so far have led to."""
+        clip_norms = self._start * np.exp(self._log)
+        return decision_of(clip_norms, least_noise(clip_norms, self.setting))
+
+    def _learn(self, seen: Round) -> None:
+        distance = np.nan_to_num(np.clip(seen.within - self._settings.target, -1, 1), nan=0.0)
+        limit = math.log(SPAN)
+        self._log = np.clip(self._log - self._settings.rate * distance, -limit, limit)
+
+    def _arrays(self) -> State:
+        return {"log": self._log.copy()}
+
+    def _put(self, state: State) -> None:
+        check_state(state, {"log": (self.setting.count,)})
+        self._log = np.array(state["log"], np.float64)

@@ -1,0 +1,45 @@
+"""Controllers by the name that a federation file gives."""
+
+from __future__ import annotations
+
+from fedpriv.config.controller import ADAPTIVE, ControllerSection
+from fedpriv.controllers.fixed import FixedController
+from fedpriv.controllers.geometry import GeometryController
+from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.normalise import NormaliseController
+from fedpriv.controllers.quantile import QuantileController
+from fedpriv.controllers.schedule import ScheduleController
+from fedpriv.errors import ConfigError
+
+
+def make_controller(section: ControllerSection, setting: Setting) -> Controller:
+    """The controller that a federation file asks for.
+
+    Raises:
+        ConfigError: what the file says of groups does not fit the job's; or the job has a filter
+            and the controller can't use one, or the other way round.
+    """
+    if section.adaptive != (setting.filter is not None):
+        raise ConfigError(
+            "does not fit the job's plan, which has "
+            + ("no filter" if setting.filter is None else "a filter"),
+            key="controller.adaptive",
+            value=section.adaptive,
+            fix=f"Set it to {str(not section.adaptive).lower()} (true is for"
+            f" {' and '.join(ADAPTIVE)}).",
+        )
+    match section.name:
+        case "fixed":
+            return FixedController(section.fixed, setting)
+        case "normalise":
+            return NormaliseController(section.normalise, setting)
+        case "quantile":
+            return QuantileController(section.quantile, setting)
+        case "geometry":
+            return GeometryController(section.geometry, setting)
+        case "schedule":
+            return ScheduleController(section.schedule, setting)
+        case "sac":
+            from fedpriv.controllers.sac import SacController
+
+            return SacController(section.sac, setting)

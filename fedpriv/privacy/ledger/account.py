@@ -1,0 +1,171 @@
+"""A plan as it stands in a ledger: which of its slots were paid for, and what they asked for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from fedpriv.errors import AccountingError, BudgetError, shown
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.filter import rounded_up
+from fedpriv.privacy.accounting.rdp import epsilon_from_rdp
+from fedpriv.privacy.ledger.plan import Plan
+
+KEPT_APART = 100  # different events of a plan in an ε of what was spent; more are grouped
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """What a slot of an adaptive plan asks for, relative to the plan.
+
+    Attributes:
+        noise: σ_t / σ, positive and finite; less than 1 costs more than a slot as planned.
+        rate: q_t / q, in (0, 1].
+
+    Raises:
+        AccountingError: one is no float. Whether they are in range, `Account.check` says.
+
+    Privacy:
+        Public numbers, chosen by anybody from whatever was released before; what a slot asks for
+        is what its reservation pays and what its release is made with.
+    """
+
+    noise: float = 1.0
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (type(self.noise) is float and type(self.rate) is float):
+            raise AccountingError(
+                f"Expected noise={shown(self.noise)} and rate={shown(self.rate)} to be numbers with"
+                " a decimal point."
+            )
+
+    def event(self, plan: Plan) -> Event:
+        """A slot of a plan as it was asked for.
+
+        Raises:
+            AccountingError: as `Account.check`, for a choice that is out of range.
+        """
+        found = plan.filter
+        return plan.event(1) if found is None else found.event(self.noise, self.rate)
+
+
+AS_PLANNED = Choice()
+
+
+@dataclass
+class Account:
+    """A plan as it stands in a ledger.
+
+    Attributes:
+        reserved: slots that were paid for.
+        closed: no further slot can be: the administrator closed it, or ("lost") the ledger was
+            restored from an older copy, so that slots nobody knows of may have been used.
+        choices: of an adaptive plan, how many of these slots asked for what.
+        debited: what that took of the Rényi budget of an adaptive plan, exactly.
+    """
+
+    plan: Plan
+    reserved: int = 0
+    closed: Literal["", "closed", "lost"] = ""
+    choices: Counter[Choice] = field(default_factory=Counter)
+    debited: Fraction = Fraction(0)
+
+    def charged(self, *, refunds: bool) -> int:
+        """How many of its slots count, under a rule that `refunds` unreserved ones or not.
+
+        A closed plan of which no slot was ever reserved has released nothing and counts for
+        nothing under any rule.
+        """
+        if self.closed != "closed":
+            return self.plan.steps
+        return self.reserved if refunds or not self.reserved else self.plan.steps
+
+    @property
+    def kept(self) -> float | None:
+        """Of a closed adaptive plan, what a filter keeps: the debits. None: whatever it charged."""
+        return self.kept_if_closed if self.closed == "closed" else None
+
+    @property
+    def kept_if_closed(self) -> float | None:
+        """The same, were it closed now."""
+        return None if self.plan.order is None else rounded_up(self.debited)
+
+    def check(self, choice: Choice, slots: int = 1, tolerance: float = 0.0) -> None:
+        """Check that so many more slots may be reserved, each for `choice`.
+
+        Args:
+            tolerance: share of the budget; for rows that were accepted by another arithmetic.
+
+        Raises:
+            AccountingError: the plan is not adaptive, and something else than it was chosen; or the
+                noise is not positive and finite, or the rate above the plan's.
+            BudgetError: it is more than what is left of the plan's Rényi budget.
+
+        Privacy:
+            Decided by public numbers, before anything is sampled.
+        """
+        found = self.plan.filter
+        if found is None:
+            if choice != AS_PLANNED:
+                raise AccountingError(
+                    f"Job {self.plan.job!r} is not adaptive: expected its slots as planned, got"
+                    f" {choice}. Propose it with a filter, or leave noise and rate at 1."
+                )
+            return
+        debit = found.debit(choice.noise, choice.rate)
+        left = Fraction(found.budget) - self.debited
+        most = left + Fraction(found.budget) * Fraction(tolerance)
+        if math.isinf(debit) or Fraction(debit) * slots > most:
+            raise BudgetError(
+                f"Job {self.plan.job!r}: noise {choice.noise:g} and rate {choice.rate:g} times the"
+                f" plan's would take {slots} × {debit:.6g} of its Rényi budget at order"
+                f" {found.order}, and {float(left):.6g} of {found.budget:.6g} is left. Ask for more"
+                " noise or a lower rate."
+            )
+
+    def take(self, choice: Choice) -> None:
+        """One more slot was reserved."""
+        self.reserved += 1
+        if self.plan.filter is not None:
+            self.choices[choice] += 1
+            self.debited += Fraction(self.plan.filter.debit(choice.noise, choice.rate))
+
+    def epsilon_debited(self, delta: float) -> float:
+        """ε at δ of what was debited, converted at the order of an adaptive plan; infinite else."""
+        if self.plan.order is None:
+            return math.inf
+        curve = np.array([rounded_up(self.debited)])
+        return epsilon_from_rdp(curve, delta, (self.plan.order,))[0]
+
+    def events(self) -> list[Event]:
+        """The reserved slots as events, one for each that differs.
+
+        Where very many differ, they are grouped, and each counts as one that has no more noise and
+        no lower rate, which costs no less.
+        """
+        if self.plan.filter is None:
+            return [self.plan.event(self.reserved)] if self.reserved else []
+        choices, width = self.choices, 0.01
+        while len(choices) > KEPT_APART:
+            choices, width = _grouped(self.choices, width), 2 * width
+        return [
+            replace(choice.event(self.plan), count=count)
+            for choice, count in sorted(choices.items())
+        ]
+
+
+def _grouped(choices: Counter[Choice], width: float) -> Counter[Choice]:
+    """Each with its noise rounded down and its rate up, to multiples of `width` of logarithms."""
+    grouped: Counter[Choice] = Counter()
+    for choice, count in choices.items():
+        noise = math.exp(width * math.floor(math.log(choice.noise) / width))
+        rate = math.exp(width * math.ceil(math.log(choice.rate) / width))
+        least, most = min(noise, choice.noise), min(max(rate, choice.rate), 1.0)
+        grouped[Choice(least, most)] += count
+    return grouped

@@ -1,0 +1,68 @@
+"""A slot of a plan that is paid for, as what releases has to be shown it."""
+
+from __future__ import annotations
+
+from typing import Never
+
+from fedpriv.errors import LedgerError, SlotError
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.ledger.account import AS_PLANNED, Choice
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.terms import Terms
+
+
+class Reservation:
+    """A slot that is paid for: the only thing that buys a release, and it buys one.
+
+    Made by `Ledger.reserve`. A slot that is asked for again before it was released gives another
+    one, as after a crash; what bounds that is `Ledger.release`, which takes one reply a slot.
+
+    Attributes:
+        ledger: the dataset id of whose ledger paid.
+        private: randomness that anyone could repeat is not good enough for it.
+        choice: what the slot asked for, relative to the plan; of a plan that is not adaptive, what
+            was planned.
+    """
+
+    def __init__(self, *values: Never, **named: Never) -> None:
+        raise LedgerError("A reservation is made by Ledger.reserve, which pays for it.")
+
+    ledger: str
+    private: bool
+    plan: Plan
+    slot: int
+    request_digest: str
+    choice: Choice
+    _used: bool
+
+    @classmethod
+    def _of(
+        cls,
+        terms: Terms,
+        plan: Plan,
+        slot: int,
+        request_digest: str,
+        choice: Choice = AS_PLANNED,
+    ) -> Reservation:
+        made = object.__new__(cls)
+        made.ledger, made.private = terms.dataset_id, terms.private
+        made.plan, made.slot, made.request_digest = plan, slot, request_digest
+        made.choice = choice
+        made._used = False
+        return made
+
+    @property
+    def event(self) -> Event:
+        """What was paid for, and nothing else may run: the rate and the noise of this slot."""
+        return self.choice.event(self.plan)
+
+    def use(self) -> Plan:
+        """The plan that was paid for, once.
+
+        Raises:
+            SlotError: it has bought a release before.
+        """
+        if self._used:
+            raise SlotError(f"Slot {self.slot} of job {self.plan.job!r} has bought its release.")
+        self._used = True
+        return self.plan

@@ -1,0 +1,507 @@
+"""A site and a controller that nobody trusts: whatever it decides, it can spend nothing more."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from client_setting import TERMS, Setting, request
+from example_counts import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpriv.config.groups import MIN_SHARE, Decision, Grouping, GroupTerms
+from fedpriv.config.looks import LooksSection
+from fedpriv.errors import BudgetError, FedprivError, ProtocolError, SlotError, StepFailedError
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.accounting.filter import calibrate_filtered
+from fedpriv.privacy.accounting.rdp import rdp
+from fedpriv.privacy.ledger.account import Account
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.mechanism import execution as mechanism
+from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
+from fedpriv.privacy.mechanism.grid import step_of
+from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
+from fedpriv.protocol import Centres, Proposal, SharedNoise, StepRequest
+from fedpriv_client import site as module
+from fedpriv_client.site import Site
+
+Make = Callable[..., Any]
+COUNTS: dict[Grouping, int] = {"model": 1, "layers": 2, "adapters": 2, "matrices": 4}
+STEPS, ORDER, MIN_NOISE = 4, 7, 0.6
+SUM = SumRule(2e-4)
+
+
+def decision(
+    count: int = 2, share: float | None = None, rate: float = 1.0, norm: float = 1.0
+) -> Decision:
+    """Alike for all groups."""
+    return Decision(
+        clip_norms=(norm,) * count, weights=(1 / count,) * count, share=share, rate=rate
+    )
+
+
+def grouped(adaptive: bool = False, by: Grouping = "adapters", **changes: Any) -> GroupTerms:
+    return GroupTerms(by=by, count=COUNTS[by], adaptive=adaptive, **changes)
+
+
+def ruled(rule: Rule, **changes: Any) -> Terms:
+    return dataclasses.replace(TERMS, rule=rule, **changes)
+
+
+def account(site: Site) -> Account:
+    return site.ledger._history.accounts["job-1"]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Make) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
+
+
+class Drawn:
+    """The rates and noise multipliers that the steps of a site were really drawn with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, clip_norm: float) -> None:
+        self.rates: list[float] = []
+        self.noises: list[float] = []
+        sample, gaussian = mechanism.poisson_sample, mechanism.rounded_gaussian
+
+        def sampled(population: int, rate: float, csprng: Any) -> Any:
+            self.rates.append(rate)
+            return sample(population, rate, csprng)
+
+        def noised(values: int, deviation: float, csprng: Any) -> Any:
+            self.noises.append(deviation * step_of("default", clip_norm, size) / clip_norm)
+            return gaussian(values, deviation, csprng)
+
+        monkeypatch.setattr(mechanism, "poisson_sample", sampled)
+        monkeypatch.setattr(mechanism, "rounded_gaussian", noised)
+
+    def debited(self, order: int) -> float:
+        """In nats, of all that was drawn."""
+        pairs = zip(self.rates, self.noises, strict=True)
+        return math.fsum(float(rdp(rate, noise, (order,))[0]) for rate, noise in pairs)
+
+
+class Hostile:
+    """A site that a server asks for anything, with what has to be so after each request.
+
+    Attributes:
+        paid: slot → the digest of the request that has it for ever, and the bytes it was given.
+    """
+
+    def __init__(self, site: Site, vectors: list[Any], drawn: Drawn) -> None:
+        self.site, self.vectors, self.drawn = site, vectors, drawn
+        self.paid: dict[int, tuple[str, bytes]] = {}
+
+    @property
+    def job(self) -> Any:
+        assert self.site._job is not None
+        return self.site._job
+
+    def ask(self, asked: StepRequest, vector: int) -> None:
+        digest, head = asked.digest(self.vectors[vector]), self.site.ledger.head
+        known, may = self.paid.get(asked.slot), self.may(asked)
+        try:
+            answer = self.site.step(asked, self.vectors[vector])
+        except StepFailedError:
+            raise AssertionError("a request failed after it was paid") from None
+        except FedprivError as error:
+            assert self.site.ledger.head == head, "what is refused costs nothing"
+            if known is None:
+                assert not may, f"refused what it should have paid for: {error}"
+            elif known[0] == digest:
+                assert isinstance(error, SlotError) and "kept" in str(error)
+        else:
+            assert isinstance(answer, tuple)
+            payload = answer[1].values.tobytes()
+            if known is None:
+                assert may, "paid for what it should have refused"
+                self.paid[asked.slot] = digest, payload
+            else:
+                assert known == (digest, payload), "a slot has one request and one reply"
+                assert self.site.ledger.head == head, "a repeat costs nothing"
+        self.check()
+
+    def may(self, asked: StepRequest) -> bool:
+        """Whether a slot that nobody has may be sold for this request."""
+        chosen, groups, plan = asked.decision, self.job.proposal.groups, self.job.plan
+        if asked.slot >= plan.steps or (chosen is None) != (groups is None):
+            return False
+        if chosen is None or groups is None:
+            return True
+        if len(chosen.weights) != groups.count or (chosen.share is None) == groups.adaptive:
+            return False
+        if plan.filter is None or chosen.share is None:
+            return chosen.rate == 1
+        noise = plan.filter.noise_of(chosen.share, chosen.rate)
+        if noise * plan.noise_multiplier < MIN_NOISE:
+            return False
+        known = self.site.ledger._history.accounts.get("job-1")
+        used = Fraction(0) if known is None else known.debited
+        return used + Fraction(plan.filter.debit(noise, chosen.rate)) <= plan.filter.budget
+
+    def check(self) -> None:
+        """What holds whatever was asked."""
+        plan, ledger, drawn = self.job.plan, self.site.ledger, self.drawn
+        assert len(drawn.noises) == len(drawn.rates) == len(self.paid) <= plan.steps
+        assert all(noise >= MIN_NOISE for noise in drawn.noises)
+        assert all(rate <= plan.sample_rate for rate in drawn.rates)
+        assert ledger.epsilon_spent <= ledger.epsilon_committed * 1.001 <= TERMS.budget * 1.001
+        rows = [row.body for row in ledger.rows() if row.kind == "reserve"]
+        said = [
+            (plan.sample_rate * row.get("rate", 1.0), plan.noise_multiplier * row.get("noise", 1.0))
+            for row in rows
+        ]
+        assert [rate for rate, _ in said] == drawn.rates
+        assert [noise for _, noise in said] == pytest.approx(drawn.noises, rel=1e-12)
+        if plan.filter is not None and rows:
+            assert account(self.site).debited <= Fraction(plan.filter.budget)
+            assert drawn.debited(plan.order) <= plan.filter.budget
+            assert drawn.debited(plan.order) == pytest.approx(float(account(self.site).debited))
+
+
+norms = st.one_of(st.sampled_from([MIN_CLIP, 1.0, MAX_CLIP]), st.floats(MIN_CLIP, MAX_CLIP))
+shares = st.one_of(
+    st.none(),
+    st.sampled_from([MIN_SHARE, 1 / STEPS, 0.5, 1 - 1e-12, 1.0]),
+    st.floats(math.log(MIN_SHARE) + 1e-9, 0.0).map(math.exp),
+)
+rates = st.one_of(st.just(1.0), st.sampled_from([1e-12, 0.5]), st.floats(-20.0, 0.0).map(math.exp))
+
+
+@st.composite
+def decisions(draw: st.DrawFn, of: int | None = None) -> Decision:
+    """Of some number of groups, or of so many."""
+    size = of or draw(st.sampled_from([1, 2, 2, 2, 2, 3]))
+    weights = draw(st.lists(st.floats(1e-6, 1.0), min_size=size, max_size=size))
+    total = math.fsum(weights)
+    return Decision(
+        clip_norms=tuple(draw(st.lists(norms, min_size=size, max_size=size))),
+        weights=tuple(weight / total for weight in weights),
+        share=draw(shares),
+        rate=draw(rates),
+    )
+
+
+@st.composite
+def plausible(draw: st.DrawFn) -> Decision:
+    """Of the right number of groups, with a share that a job of a few steps may have."""
+    share = draw(st.floats(0.02, 0.9))
+    return draw(decisions(2)).model_copy(update={"share": share})
+
+
+requests = st.lists(
+    st.tuples(
+        st.integers(0, STEPS),
+        st.one_of(st.none(), decisions(), plausible(), st.just(decision())),
+        st.sampled_from([0, 0, 0, 1]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+JOBS: dict[str, tuple[GroupTerms | None, Rule]] = {
+    "no controller": (None, PlanRule()),
+    "fixed noise": (grouped(), PlanRule()),
+    "adaptive, plan": (grouped(adaptive=True), PlanRule()),
+    "adaptive, rdp": (grouped(adaptive=True), RdpRule(ORDER)),
+    "adaptive, sum": (grouped(adaptive=True), SUM),
+}
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_no_controller_spends_more_than_the_ledger_has_or_exceeds_a_limit_of_the_site(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    groups, rule = JOBS[kind]
+    site = setting.site(ruled(rule), min_noise=MIN_NOISE)
+    site.consider(setting.change(groups=groups))
+    site.ledger.close()
+    clip_norm, numbers = setting.proposal.privacy.clip_norm, count()
+
+    def nothing(self: Any, worker: Any, *_: Any) -> ClippedSum:
+        return ClippedSum(zeros(worker.vector.size, None), clip_norm)
+
+    monkeypatch.setattr(DpLora, "clipped_sum", nothing)
+
+    @settings(max_examples=examples(60))
+    @given(asked=requests)
+    def holds(asked: list[tuple[int, Decision | None, int]]) -> None:
+        with monkeypatch.context() as patch:
+            drawn = Drawn(patch, setting.vector.size, clip_norm)
+            path = tmp_path / f"{next(numbers)}.db"
+            with Ledger.create(path, ruled(rule)) as site.ledger:
+                hostile = Hostile(site, [setting.vector, setting.vector + 1], drawn)
+                for slot, chosen, vector in asked:
+                    hostile.ask(request(slot, decision=chosen), vector)
+                for slot, chosen, vector in asked[-2:]:  # once more
+                    hostile.ask(request(slot, decision=chosen), vector)
+
+    holds()
+    site.close()
+
+
+@pytest.mark.parametrize(
+    ("groups", "chosen", "error", "words"),
+    [
+        (None, decision(), ProtocolError, "disagree about a controller"),
+        (grouped(), None, ProtocolError, "disagree about a controller"),
+        (grouped(), decision(3), ProtocolError, "expected 2 groups, got 3"),
+        (grouped(), decision(share=0.1), ProtocolError, "adaptive noise"),
+        (grouped(), decision(rate=0.5), ProtocolError, "adaptive noise"),
+        (grouped(adaptive=True), None, ProtocolError, "disagree about a controller"),
+        (grouped(adaptive=True), decision(), ProtocolError, "adaptive noise"),
+        (grouped(adaptive=True), decision(1, share=0.1), ProtocolError, "expected 2 groups"),
+        (grouped(adaptive=True), decision(share=1.0), BudgetError, "allow.min_noise"),
+    ],
+    ids=[
+        "no controller", "no decision", "other groups", "a share", "a rate",
+        "no decision, adaptive", "no share", "other groups, adaptive", "too little noise",
+    ],
+)  # fmt: skip
+def test_a_decision_that_does_not_fit_the_job_is_refused_before_it_is_paid(
+    setting: Setting, groups: Any, chosen: Any, error: type[FedprivError], words: str
+) -> None:
+    site = setting.site(min_noise=3.0)
+    site.consider(setting.change(groups=groups))
+    with pytest.raises(error, match=words):
+        site.step(request(decision=chosen), setting.vector)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_groups_are_those_of_the_sites_own_model(setting: Setting) -> None:
+    site = setting.site()
+    with pytest.raises(ProtocolError, match="the model has 4 matrices, the job counts 5"):
+        site.consider(setting.change(groups=GroupTerms(by="matrices", count=5)))
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+def test_a_look_has_no_decision(setting: Setting) -> None:
+    looks = LooksSection(looks=1, slots=1)
+    site = setting.site(evaluation=True, held_out=10)
+    site.consider(setting.change(groups=grouped(), steps=5, evaluation=looks))
+    centres = Centres(loss=5.0, accuracy=0.5)
+    with pytest.raises(ProtocolError, match="disagree about a controller"):
+        site.step(request(4, centres=centres, decision=decision()), setting.vector)
+    site.step(request(4, centres=centres), setting.vector)
+    site.close()
+
+
+def test_with_fixed_noise_no_decision_changes_what_is_spent(
+    setting: Setting, tmp_path: Path
+) -> None:
+    """Nor what the ledger says of it, but for the requests' digests."""
+    site = setting.site()
+    site.consider(setting.change(groups=grouped(by="matrices", bits=0.3)))
+    site.ledger.close()
+    wild = Decision(clip_norms=(1e-6, 1e6, 1.0, 3.0), weights=(1e-9, 1 - 3e-9, 1e-9, 1e-9))
+    said = []
+    for number, chosen in enumerate((decision(4), wild, decision(4, norm=MAX_CLIP))):
+        with Ledger.create(tmp_path / f"{number}.db", TERMS) as site.ledger:
+            spent = []
+            for slot in range(STEPS):
+                site.step(request(slot, decision=chosen), setting.vector)
+                spent.append((site.ledger.epsilon_spent, site.ledger.epsilon_committed))
+            bodies = [{**row.body, "request": "", "reply": ""} for row in site.ledger.rows()]
+            said.append((spent, [{k: v for k, v in b.items() if k != "at"} for b in bodies]))
+    assert said[0] == said[1] == said[2]
+    site.close()
+
+
+@pytest.mark.parametrize("allowed", ["none", "fixed-noise", "adaptive"])
+def test_a_site_says_what_a_controller_may_move(setting: Setting, allowed: str) -> None:
+    kinds = ["none", "fixed-noise", "adaptive"]
+    site = setting.site(controller=allowed)
+    for kind in kinds:
+        groups = None if kind == "none" else grouped(adaptive=kind == "adaptive")
+        asked = setting.change(groups=groups)
+        if kinds.index(kind) <= kinds.index(allowed):
+            site.consider(asked)
+        else:
+            with pytest.raises(ProtocolError, match=f"'{kind}' is not allowed here.*'{allowed}'"):
+                site.consider(asked)
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+@pytest.mark.parametrize(
+    ("rule", "order"), [(PlanRule(), None), (RdpRule(ORDER), ORDER), (SUM, None)]
+)
+def test_an_offer_says_at_which_order_adaptive_noise_is_paid(
+    setting: Setting, rule: Rule, order: int | None
+) -> None:
+    """At the ledger's own where it has one, else at the best; and what it says is what is taken."""
+    site = setting.site(ruled(rule))
+    adaptive = setting.change(groups=grouped(adaptive=True))
+    offer = site.consider(adaptive)
+    delta = site.ledger.terms.plan_delta
+    noise, best = calibrate_filtered(5.0, delta, 0.5, STEPS, order)
+    assert (offer.order, offer.noise_multiplier) == (best, noise)
+    assert order is None or best == order
+    assert 4.9 < offer.epsilon <= 5.0 + 1e-9
+    site.step(request(decision=decision(share=0.25)), setting.vector)
+    assert site.ledger.epsilon_allocated == offer.epsilon
+    site.close()
+
+
+def test_an_offer_without_adaptive_noise_has_no_order(setting: Setting) -> None:
+    site = setting.site()
+    assert site.consider(setting.change(groups=grouped())).order is None
+    site.close()
+
+
+def test_an_envelope_takes_no_adaptive_job_and_one_of_fixed_noise(setting: Setting) -> None:
+    site = setting.site(ruled(EnvelopeRule(0.5, 2.0, 4)), min_noise=2.0)
+    with pytest.raises(BudgetError, match="envelope"):
+        site.consider(setting.change(groups=grouped(adaptive=True)))
+    site.consider(setting.change(groups=grouped()))
+    site.close()
+
+
+def test_a_share_is_of_what_this_site_may_spend(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server thinks the budget is: all shares fit, and cost no more than was said."""
+    drawn = Drawn(monkeypatch, setting.vector.size, setting.proposal.privacy.clip_norm)
+    site = setting.site(per_job=2.0)
+    offer = site.consider(setting.change(groups=grouped(adaptive=True)))
+    assert site._job is not None and site._job.plan.filter is not None
+    found = site._job.plan.filter
+    for slot, share in enumerate((0.4, 0.3, 0.2)):
+        site.step(request(slot, decision=decision(share=share)), setting.vector)
+        cost = float(rdp(drawn.rates[-1], drawn.noises[-1], (found.order,))[0])
+        assert cost == pytest.approx(share * found.budget, rel=1e-9)
+    site.step(request(3, decision=decision(share=0.1, rate=0.25)), setting.vector)
+    assert drawn.rates == [0.5, 0.5, 0.5, 0.125]
+    assert drawn.noises[3] < drawn.noises[2]
+    assert site.ledger.epsilon_spent <= offer.epsilon <= 2.0
+    assert account(site).debited <= Fraction(found.budget)
+    site.close()
+
+
+def test_shares_that_add_up_to_more_than_all_are_refused(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.change(groups=grouped(adaptive=True)))
+    site.step(request(2, decision=decision(share=0.6)), setting.vector)
+    head = site.ledger.head
+    for share in (0.6, 0.41, 0.4 + 1e-9):
+        with pytest.raises(BudgetError, match="Rényi budget"):
+            site.step(request(0, decision=decision(share=share)), setting.vector)
+    assert site.ledger.head == head
+    site.step(request(0, decision=decision(share=0.4)), setting.vector)
+    with pytest.raises(BudgetError, match="Rényi budget"):
+        site.step(request(1, decision=decision(share=1e-6)), setting.vector)
+    site.close()
+
+
+def test_an_even_share_is_a_slot_as_planned(setting: Setting) -> None:
+    site = setting.site()
+    site.consider(setting.change(groups=grouped(adaptive=True)))
+    site.step(request(decision=decision(share=1 / STEPS)), setting.vector)
+    [choice] = account(site).choices
+    assert choice.noise == pytest.approx(1.0, rel=1e-9)
+    site.close()
+
+
+@pytest.fixture
+def paid(setting: Setting) -> Iterator[tuple[Setting, Proposal, Decision]]:
+    yield setting, setting.change(groups=grouped(adaptive=True)), decision(share=0.3, rate=0.5)
+
+
+def test_a_slot_keeps_its_decision_when_the_site_starts_again(
+    paid: tuple[Setting, Proposal, Decision],
+) -> None:
+    setting, proposal, chosen = paid
+    site = setting.site()
+    site.consider(proposal)
+    _, first = site.step(request(decision=chosen), setting.vector)  # type: ignore[misc]
+    head = site.ledger.head
+    site.close()
+    site = setting.site()
+    site.consider(proposal)
+    _, again = site.step(request(decision=chosen), setting.vector)  # type: ignore[misc]
+    assert np.array_equal(first.values, again.values)
+    others = (
+        {"share": 0.2}, {"rate": 0.25}, {"clip_norms": (1.0, 2.0)}, {"weights": (0.4, 0.6)},
+    )  # fmt: skip
+    for change in others:
+        with pytest.raises(SlotError, match="reserved for another request"):
+            site.step(request(decision=chosen.model_copy(update=change)), setting.vector)
+    assert site.ledger.head == head
+    site.close()
+
+
+def test_a_slot_that_was_paid_and_not_released_is_computed_under_its_decision_only(
+    paid: tuple[Setting, Proposal, Decision], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, proposal, chosen = paid
+    site = setting.site()
+    site.consider(proposal)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "private_step", lambda *_: 1 / 0)
+        with pytest.raises(StepFailedError):
+            site.step(request(decision=chosen), setting.vector)
+    once, head = account(site).debited, site.ledger.head
+    with pytest.raises(SlotError, match="reserved for another request"):
+        site.step(request(decision=decision(share=0.3)), setting.vector)
+    assert site.ledger.head == head
+    site.step(request(decision=chosen), setting.vector)
+    assert account(site).debited == once > 0
+    site.close()
+
+
+def test_noise_that_can_not_be_drawn_is_refused_before_it_is_paid(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of very many parameters noise is drawn up to some size only; here of few."""
+    site = setting.site()
+    site.consider(setting.change(groups=grouped(adaptive=True)))
+    monkeypatch.setattr("fedpriv.privacy.mechanism.grid.MAX_DEVIATION", 2.0**32)
+    with pytest.raises(FedprivError, match="Expected noise_multiplier") as caught:
+        site.step(request(decision=decision(share=MIN_SHARE)), setting.vector)
+    assert not isinstance(caught.value, StepFailedError)
+    assert site.ledger.head.rows == 1
+    site.step(request(decision=decision(share=0.25)), setting.vector)
+    site.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"evaluation": LooksSection(looks=1, slots=1), "steps": 5}, "evaluation"),
+        (
+            {"shared": SharedNoise(max_colluding=1, sites=3, roster="sha256:" + "0" * 64,
+                                   noise_multiplier=3.0)},
+            "shared",
+        ),
+    ],
+    ids=["looks", "secure sum"],
+)  # fmt: skip
+def test_an_adaptive_job_has_no_looks_and_no_secure_sum(
+    setting: Setting, change: dict[str, Any], words: str
+) -> None:
+    asked = setting.change(groups=grouped(adaptive=True), **change)
+    with pytest.raises(ProtocolError, match=f"{words}: is not for a job with adaptive noise"):
+        Proposal.parse(asked.model_dump_json())
+    Proposal.parse(setting.change(groups=grouped(), **change).model_dump_json())
+
+
+def test_a_method_without_groups_has_no_controller(setting: Setting) -> None:
+    site = setting.site(methods=("dp-lora", "pe-sgd"))
+    asked = setting.change(
+        method="pe-sgd", public_records=4, groups=grouped(), settings={"ridge": 1e-3}
+    )
+    with pytest.raises(FedprivError):
+        site.consider(asked)
+    assert site.ledger.head.rows == 1
+    site.close()

@@ -1,0 +1,52 @@
+"""Which settings of `[controller]` go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fedpriv.config.controller import ControllerSection
+
+TABLES: dict[str, dict[str, Any]] = {
+    "fixed": {"clip_norms": {"a": 1.0}},
+    "normalise": {"shrink": 0.01},
+    "quantile": {"target": 0.7},
+    "geometry": {"decay": 0.5},
+    "schedule": {"end_clip": 0.5},
+    "sac": {"batch": 8},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("table", TABLES)
+def test_only_the_settings_of_the_one_that_is_chosen_may_be_there(name: str, table: str) -> None:
+    section = {"name": name, table: TABLES[table]}
+    if name == table:
+        chosen = getattr(ControllerSection.model_validate(section), name)
+        assert TABLES[name].items() <= chosen.model_dump().items()
+        return
+    with pytest.raises(ValidationError, match=f"{table}: belongs to name = '{table}'"):
+        ControllerSection.model_validate(section)
+
+
+@pytest.mark.parametrize("name", ["fixed", "normalise", "quantile", "geometry"])
+def test_who_decides_no_noise_is_not_adaptive(name: str) -> None:
+    with pytest.raises(ValidationError, match="adaptive: "):
+        ControllerSection.model_validate({"name": name, "adaptive": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("schedule", "end_noise"), ("schedule", "end_rate"), ("sac", "pace_range")]
+)
+def test_noise_and_rate_change_in_an_adaptive_job_only(name: str, key: str) -> None:
+    section: dict[str, Any] = {"name": name, name: {key: 1.5}}
+    with pytest.raises(ValidationError, match=f"{name}.{key}: is for adaptive"):
+        ControllerSection.model_validate(section)
+    assert ControllerSection.model_validate({**section, "adaptive": True})
+
+
+def test_without_more_it_is_fixed_by_adapters() -> None:
+    section = ControllerSection()
+    assert (section.name, section.groups, section.adaptive) == ("fixed", "adapters", False)
