@@ -88,7 +88,10 @@ class SubsampledGaussian:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             near = np.log1p(np.maximum(np.expm1(np.minimum(losses, 1.0)) / q, -1.0))
             far = losses + np.log1p((q - 1) * np.exp(-np.maximum(losses, 1.0))) - math.log(q)
-            output: Float = variance * np.where(losses < 1, near, far) + 0.5
+            # Losses so low come with q near 1 alone. 1 + expm1 would lose the digits of e^loss.
+            low = np.log(np.maximum(np.exp(losses) - (1 - q), 0.0)) - math.log(q)
+            found = np.where(losses < -1, low, np.where(losses < 1, near, far))
+            output: Float = variance * found + 0.5
         return output
 
     def span(self, reach: float) -> tuple[float, float]:
