@@ -25,13 +25,13 @@ def plant(name: str, marker: Path) -> None:
 def _before_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger.ledger import Ledger
 
-    _around(Ledger, "reserve_all", lambda _, j, slots, d: ROUND in slots and _die(marker), None)
+    _around(Ledger, "reserve_all", lambda *asked: ROUND in asked[2] and _die(marker), None)
 
 
 def _after_reserve(marker: Path) -> None:
     from fedpriv.privacy.ledger.ledger import Ledger
 
-    _around(Ledger, "reserve_all", None, lambda _, j, slots, d: ROUND in slots and _die(marker))
+    _around(Ledger, "reserve_all", None, lambda *asked: ROUND in asked[2] and _die(marker))
 
 
 def _after_release(marker: Path) -> None:
@@ -159,7 +159,7 @@ def _slow(marker: Path) -> None:
     """The site takes longer for one slot than the round lasts."""
     from fedpriv.privacy.ledger.ledger import Ledger
 
-    def sleep(_: object, job: str, slots: range, digest: str) -> None:
+    def sleep(_: object, job: str, slots: range, *others: object) -> None:
         if ROUND in slots and _strikes(marker):
             time.sleep(8)
 
