@@ -320,7 +320,7 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "truncated": _update(_truncated_bytes),
     "stale": _stale,
     "full-disk": _full_disk(
-        "fedpriv.privacy.ledger.ledger.Ledger", "reserve_all", lambda _, j, slots, d: ROUND in slots
+        "fedpriv.privacy.ledger.ledger.Ledger", "reserve_all", lambda *asked: ROUND in asked[2]
     ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),
