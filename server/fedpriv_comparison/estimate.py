@@ -21,6 +21,7 @@ from fedpriv_comparison.runner import threads_of
 from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
+FULL = 64  # records of which most batches are full, though each has records of one length only
 PASSES = 12  # over its own records, after which a site's own training mostly ends
 
 
@@ -80,9 +81,9 @@ def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:
     """
     drawn = random.Random(0).sample(items, len(items))
     work(drawn[:1])
-    count, taken = 1, 0.0
+    count, taken = 0, 0.0
     while taken < ENOUGH and count < len(items):
-        count = min(4 * count, len(items))
+        count = min(max(4 * count, FULL), len(items))
         started = time.monotonic()
         work(drawn[:count])
         taken = time.monotonic() - started
