@@ -17,19 +17,25 @@ from fedpriv.errors import naming
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.forecast.advice import Forecast, OfSite
-    from fedpriv.forecast.curve import Interval, LeftOut
+    from fedpriv.forecast.curve import Interval
     from fedpriv.forecast.federation import Federation
+    from fedpriv.forecast.validation import LeftOut
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
 
 def forecast(
-    file: Annotated[Path, typer.Argument(help="Federation file, with the declared sizes.")],
+    file: Annotated[Path, typer.Argument(help="Federation file.")],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, such as privacy.epsilon=2.")
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Declared units of sites for which the file has none.")
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            help="Declared units of the sites for which the file has none, as over the network:"
+            " 250, or NAME=250; may be repeated.",
+        ),
     ] = None,
     table: Annotated[
         Path | None,
@@ -58,7 +64,7 @@ def forecast(
 
     job = load_job(file, overrides or ())
     with naming(file):
-        federation = federation_of(job, size)
+        federation = federation_of(job, sizes or ())
     measured = read_table(table)
     with naming(table or SHIPPED):
         found = expected(job, federation, measured, kind)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 import numpy as np
 
@@ -19,16 +18,21 @@ from fedpriv.errors import ConfigError
 from fedpriv.forecast.curve import (
     Curve,
     Interval,
-    LeftOut,
     Setting,
     fit_curve,
-    leave_groups_out,
     runs_of,
 )
 from fedpriv.forecast.federation import Federation, changes
-from fedpriv.forecast.table import TWO_ALONE, WAYS, Kind, Point, Table
+from fedpriv.forecast.likeness import (
+    kind_for,
+    other_pace,
+    point_setting,
+    typical,
+    unlike_measured,
+)
+from fedpriv.forecast.table import TWO_ALONE, WAYS, Point, Table
+from fedpriv.forecast.validation import LeftOut, leave_groups_out
 
-FAR = 2.0  # rounds, rate or window other than measured by more than this factor
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
 
 
@@ -134,7 +138,7 @@ def forecast(
         ConfigError: the table has no runs of the kind or task, or too few for a curve.
         AccountingError: no noise makes a site's ε.
     """
-    name = _kind(job, federation, table, kind)
+    name = kind_for(job, federation, table, kind)
     points, described = table.of(name), table.kinds[name]
     curves = {way: curve for way in WAYS if (curve := fit_curve(runs_of(points, way)))}
     if not curves:
@@ -144,7 +148,7 @@ def forecast(
             key="points",
             fix="Measure more, or name another table with --table.",
         )
-    unlike = tuple(_unlike(job, described, points, chosen=kind is not None))
+    unlike = tuple(unlike_measured(job, federation, described, points, chosen=kind is not None))
     ways = tuple(_outlook(way, curve, federation, points, unlike) for way, curve in curves.items())
     best = max(ways, key=lambda one: one.over_alone.gain).way
     sigmas = federation.noise_multipliers
@@ -162,15 +166,10 @@ def forecast(
         best=best,
         near=_near(federation, points, best),
         of_sites=tuple(_of_sites(job, federation, curves[best], unlike)),
-        changes=tuple(_changed(federation, curves[best])),
+        changes=tuple(_changed(federation, curves[best], points)),
         warm_start_measured=curves[best].warm,
         left_out={way: leave_groups_out(runs_of(points, way)) for way in curves},
     )
-
-
-def typical(federation: Federation) -> Setting:
-    """Where a federation is on the curve: the mean over its sites is at their geometric mean."""
-    return Setting(federation.sites, federation.records, federation.noise, federation.warm_start)
 
 
 def verdict(over_alone: Interval, over_two: Interval | None = None) -> str:
@@ -186,71 +185,6 @@ def verdict(over_alone: Interval, over_two: Interval | None = None) -> str:
     if over_two.high < 0:
         return f"{PAYS} against one model of one's own, and not against two"
     return f"{PAYS} against one model of one's own; against two it {UNKNOWN}"
-
-
-def _kind(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
-    measured = [name for name in table.kinds if table.of(name)]
-    if wanted is not None:
-        if wanted in measured:
-            return wanted
-        known = ", ".join(measured)
-        raise ConfigError("is no kind in it", key="--kind", value=wanted, fix=f"Use {known}.")
-    fitting = [name for name in measured if table.kinds[name].task == job.model.task]
-    if not fitting:
-        raise ConfigError(
-            "none has the task of the federation file",
-            key="kinds",
-            value=job.model.task,
-            fix=f"Name the one that is nearest with --kind: {', '.join(measured)}.",
-        )
-    here = typical(federation)
-
-    def far(name: str) -> tuple[bool, float]:
-        settings = [_setting(point) for point in table.of(name)]
-        same = _same_model(job, table.kinds[name]) is True
-        return not same, min(here.distance(one) for one in settings)
-
-    return min(fitting, key=far)
-
-
-def _setting(point: Point) -> Setting:
-    return Setting(point.sites, point.records, point.noise, point.warm_start)
-
-
-def _same_model(job: JobConfig, kind: Kind) -> bool | None:
-    """None where the table does not say which model it was."""
-    if kind.model is None:
-        return None
-    return PurePath(job.model.name).name == PurePath(kind.model).name
-
-
-def _unlike(job: JobConfig, kind: Kind, points: Sequence[Point], chosen: bool) -> list[str]:
-    """What of a job no measured run had, in words.
-
-    Args:
-        chosen: somebody named the kind, and so answers for model and task.
-    """
-    found = []
-    if not chosen and _same_model(job, kind) is False:
-        found.append(f"model.name: {job.model.name}, and measured was {kind.model}")
-    for key, value, measured in (
-        ("job.method", job.job.method, "dp-lora"),
-        ("job.sync", job.job.sync, 1),
-        ("denoise.where", job.denoise.where, "off"),
-        ("controller", "one" if job.controller is not None else "none", "none"),
-        ("gate", "one" if job.gate is not None else "none", "none"),
-    ):
-        if value != measured:
-            found.append(f"{key}: {value}, and measured was {measured}")
-    for key, amount, amounts in (
-        ("job.rounds", job.steps, [point.rounds for point in points]),
-        ("privacy.sample_rate", job.privacy.sample_rate, [p.sample_rate for p in points]),
-        ("model.max_length", job.model.max_length, [kind.tokens]),
-    ):
-        if not min(amounts) / FAR <= amount <= max(amounts) * FAR:
-            measured_range = f"{min(amounts):g} to {max(amounts):g}"
-            found.append(f"{key}: {amount:g}, and measured were {measured_range}")
-    return found
 
 
 def _outlook(
@@ -282,7 +216,7 @@ def _of_sites(
     return found
 
 
-def _changed(federation: Federation, curve: Curve) -> list[Changed]:
+def _changed(federation: Federation, curve: Curve, points: Sequence[Point]) -> list[Changed]:
     """Leaves a warm start out where its coefficient is not known."""
     now, found = typical(federation), []
     for what, other in changes(federation):
@@ -295,7 +229,7 @@ def _changed(federation: Federation, curve: Curve) -> list[Changed]:
             noise=other.noise,
             gain=curve.predict(there),
             more=curve.difference(now, there),
-            outside=tuple(curve.outside(there)),
+            outside=(*other_pace(other, points), *curve.outside(there)),
         )
         found.append(changed)
     return found
@@ -305,11 +239,11 @@ def _near(federation: Federation, points: Sequence[Point], way: str) -> Near:
     """Of several with the same figures, all seeds together."""
     here = typical(federation)
     measured = [point for point in points if point.gains(way) is not None]
-    nearest = min(measured, key=lambda point: here.distance(_setting(point)))
+    nearest = min(measured, key=lambda point: here.distance(point_setting(point)))
     same = [
         point
         for point in measured
-        if _setting(point) == _setting(nearest) and point.epsilon == nearest.epsilon
+        if point_setting(point) == point_setting(nearest) and point.epsilon == nearest.epsilon
     ]
     gained = [gain > 0 for point in same for gain in point.gains(way) or ()]
     share = float(np.mean(gained))

@@ -164,7 +164,7 @@ class Curve:
             return ["a public warm start, of which too little was measured"]
         known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
         found = [
-            f"{name}: {value:.3g}, and measured were {min(values):.3g} to {max(values):.3g}"
+            f"{name}: {value:.3g}, and {measured_range(values)}"
             for name, value, values in (
                 ("sites", setting.sites, [one.sites for one in known]),
                 ("records at a site", setting.records, [one.records for one in known]),
@@ -185,6 +185,14 @@ class Curve:
     def _lever_is_long(self, setting: Setting) -> bool:
         longest = max(self.leverage(one.setting) for one in self.runs)
         return self.leverage(setting) > longest * (1 + 1e-9)
+
+
+def measured_range(values: Sequence[float]) -> str:
+    """From where to where values go, in words."""
+    least, most = min(values), max(values)
+    if least == most:
+        return f"measured was {least:.3g}"
+    return f"measured were {least:.3g} to {most:.3g}"
 
 
 def _widest_gap(known: Sequence[Setting]) -> float:
@@ -258,42 +266,3 @@ def _hidden(runs: Sequence[Runs]) -> float:
     """What the mean over a setting's seeds takes off the variance of a single run."""
     taken_off = float(np.mean([1 - 1 / len(one.gains) for one in runs]))
     return _pooled([one.means for one in runs]) * taken_off
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """How well curves predict groups that they have not seen.
-
-    Attributes:
-        runs: single runs that were predicted.
-        inside: share of them whose gain was in its 90% interval.
-        miss: root of the mean square of what predictions were off by.
-        without: the same if the mean of all other settings is the prediction.
-    """
-
-    runs: int
-    inside: float
-    miss: float
-    without: float
-
-
-def leave_groups_out(runs: Sequence[Runs]) -> LeftOut | None:
-    """Predict each group from all others; None if there are too few."""
-    known = [one for one in runs if not one.setting.warm_start]
-    inside, missed, without = [], [], []
-    for group in dict.fromkeys(one.setting.group for one in known):
-        others = [one for one in known if one.setting.group != group]
-        curve = fit_curve(others)
-        if curve is None:
-            return None
-        usual = float(np.mean([one.mean for one in others]))
-        for one in known:
-            if one.setting.group == group:
-                found = curve.predict(one.setting)
-                inside += [found.low <= gain <= found.high for gain in one.means]
-                missed += [gain - found.gain for gain in one.means]
-                without += [gain - usual for gain in one.means]
-    if not missed:
-        return None
-    rms = [math.sqrt(float(np.mean(np.square(errors)))) for errors in (missed, without)]
-    return LeftOut(len(missed), float(np.mean(inside)), *rms)

@@ -7,7 +7,8 @@ Privacy:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -89,18 +90,21 @@ class Federation:
         return noise_to_signal(math.sqrt(sum(weights)), self.sample_rate * weighed, self.rounds)
 
 
-def federation_of(job: JobConfig, size: int | None = None) -> Federation:
+def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
     """The public facts of a federation file.
 
     Args:
-        size: of sites of which the file says none.
+        sizes: of sites of which the file says none, as one over the network says none at all:
+            texts such as ``250``, for every such site, and ``surgery=250``.
 
     Raises:
-        ConfigError: a site has no size, or grants less than a secure sum asks of all.
+        ConfigError: a site has no size, or grants less than a secure sum asks of all; or a size
+            is none, or of no site.
     """
     privacy, made_up = job.privacy, job.synthetic
+    stated = _stated(sizes, job)
     return Federation(
-        sizes=tuple(_trained_on(site, size) for site in job.sites),
+        sizes=tuple(_trained_on(site, stated) for site in job.sites),
         epsilons=tuple(_granted(site, job) for site in job.sites),
         delta=privacy.delta,
         sample_rate=privacy.sample_rate,
@@ -112,13 +116,37 @@ def federation_of(job: JobConfig, size: int | None = None) -> Federation:
     )
 
 
-def _trained_on(site: SiteSection, size: int | None) -> int:
-    declared = site.size if site.size is not None else size
+def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
+    """By name of a site; the empty name is for every other."""
+    found = {}
+    names = {site.name for site in job.sites} | {""}
+    for text in sizes:
+        name, _, size = text.rpartition("=")
+        if name not in names or not re.fullmatch("[1-9][0-9]{0,9}", size):
+            raise ConfigError(
+                "expected a number of units, or NAME=UNITS with the name of a site",
+                key="--size",
+                value=text,
+                fix=f"Such as --size 250 or --size {job.sites[0].name}=250.",
+            )
+        found[name] = int(size)
+        if job.privacy.delta >= 1 / found[name]:
+            raise ConfigError(
+                f"is not below 1 / {found[name]}, the size of a site",
+                key="privacy.delta",
+                value=job.privacy.delta,
+                fix="Make it smaller.",
+            )
+    return found
+
+
+def _trained_on(site: SiteSection, stated: Mapping[str, int]) -> int:
+    declared = stated.get(site.name, stated.get("")) if site.size is None else site.size
     if declared is None:
         raise ConfigError(
-            "is missing, and what a site gains depends on how many units it has",
+            "is not known, and what a site gains depends on how many units it has",
             key=f"sites.{site.name}.size",
-            fix="Add it, or give --size for every site that says none.",
+            fix=f"Give it as --size {site.name}=250, or one for all sites as --size 250.",
         )
     if not isinstance(site.held_out, float):  # a file holds further records
         return declared
