@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.forecast.curve import Runs, fit_curve
+from fedpriv.forecast.curve import Runs, Terms, fit_curve, plain
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class LeftOut:
     without: float
 
 
-def leave_groups_out(runs: Sequence[Runs]) -> LeftOut | None:
+def leave_groups_out(runs: Sequence[Runs], terms: Terms = plain) -> LeftOut | None:
     """Predict each group from all others; None if there are too few."""
     known = [one for one in runs if not one.setting.warm_start]
     inside, missed, without = [], [], []
     for group in dict.fromkeys(one.setting.group for one in known):
         others = [one for one in known if one.setting.group != group]
-        curve = fit_curve(others)
+        curve = fit_curve(others, terms)
         if curve is None:
             return None
         usual = float(np.mean([one.mean for one in others]))
