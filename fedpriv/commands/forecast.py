@@ -83,7 +83,7 @@ def show(job: JobConfig, federation: Federation, found: Forecast, console: Conso
     for sentence in _sentences(found):
         console.print("\n" + sentence, markup=False)
     console.print(f"\nBy site, {found.best}", style="bold")
-    for line in _sites(found.of_sites):
+    for line in _sites(found.of_sites, found.unlike):
         console.print(line, soft_wrap=True, markup=False)
     console.print(f"\nWhat would change it, {found.best}", style="bold")
     console.print(_changes(found))
@@ -146,14 +146,15 @@ def _sentences(found: Forecast) -> list[str]:
     ]
 
 
-def _sites(sites: Sequence[OfSite]) -> Iterator[str]:
+def _sites(sites: Sequence[OfSite], unlike: Sequence[str]) -> Iterator[str]:
     ordered = sorted(sites, key=lambda site: site.size)
     shown = ordered
     if len(ordered) > ALL_SITES:
         shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
     names = max(len(site.name) for site in shown)
     for site in shown:
-        said = site.verdict or "no verdict: " + "; ".join(site.outside)
+        own = [words for words in site.outside if words not in unlike]
+        said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
         from fedpriv.forecast.advice import by_verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from made_up_runs import GRID, plain, read, runs
 
 from fedpriv.forecast.curve import Curve, Interval, Runs, Setting, fit_curve, runs_of
+from fedpriv.forecast.curve import plain as plain_terms
 from fedpriv.forecast.validation import leave_groups_out
 
 
@@ -56,6 +58,18 @@ def test_intervals_hold_for_groups_that_were_left_out() -> None:
     assert len(known) == 20 and known[0].runs == len(runs())
     assert 0.85 <= np.mean([one.inside for one in known]) <= 0.97
     assert np.mean([one.miss for one in known]) < np.mean([one.without for one in known])
+
+
+def test_another_curve_predicts_what_is_like_it() -> None:
+    """As `benchmarks/forecast.py` compares them."""
+    made = of(runs(lambda records, noise: math.log2(records) * math.log2(noise)))
+
+    def joint(s: Setting) -> list[float]:
+        return [*plain_terms(s), math.log2(s.records) * math.log2(s.noise)]
+
+    straight, bent = leave_groups_out(made), leave_groups_out(made, joint)
+    assert straight is not None and straight.miss > 1
+    assert bent is not None and bent.miss < 1e-6
 
 
 def test_more_scatter_makes_wider_intervals() -> None:
