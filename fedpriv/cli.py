@@ -18,6 +18,7 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.commands.doctor import doctor
+from fedpriv.commands.forecast import forecast
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
 from fedpriv.commands.roster import app as roster_app
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(roster_app, name="roster")
 app.command()(plan)
+app.command()(forecast)
 app.command()(doctor)
 
 

@@ -1,0 +1,280 @@
+"""The curve through measured runs, and how far off it may be.
+
+For one kind of records and one way to use a federation's adapter, with m records at a site and
+noise to signal s of the federation:
+
+    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s
+
+by least squares over settings, each the mean over its seeds and its scored sites. Gain is the loss
+of the baseline less that of the way. Runs with the same number of sites and of records share
+sites, models and luck, so they are a *group*, and the scatter around the curve is taken from what
+it misses a group by that is left out of it:
+
+    v = mean of (gain − predicted without the group)² / (1 + its leverage)
+
+    half of a 90% interval = t · √(v (1 + x (XᵀX)⁻¹ xᵀ) + w)
+
+with t Student's at 95% and as many degrees of freedom as there are groups less coefficients, and
+w the variance between seeds that the mean over seeds hides; for one site, also the variance
+between the sites of a run. Runs with a public warm start, where there are enough of them, have one
+coefficient more.
+
+Why so plain a curve: `benchmarks/forecast.py` compares it with others, by what they miss groups by
+that were left out. On six tables that it made up none of them missed by a tenth less, all but one
+have a coefficient more to be told from few groups, and 94% of the gains were in these intervals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from fedpriv.forecast.table import ALONE, Point
+
+LEVEL = 0.95  # of each end of an interval of 90%
+LEAST_FREEDOM = 2  # groups more than coefficients
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where on the curve.
+
+    Attributes:
+        records: of a site.
+        noise: to signal, of the federation.
+    """
+
+    sites: int
+    records: float
+    noise: float
+    warm_start: bool = False
+
+    @property
+    def group(self) -> tuple[int, float]:
+        """Which runs share sites with it."""
+        return self.sites, self.records
+
+    def distance(self, other: Setting) -> float:
+        """In doublings of records and of noise."""
+        records, noise = self.records / other.records, self.noise / other.noise
+        return math.hypot(math.log2(records), math.log2(noise))
+
+
+Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied by
+
+
+def plain(setting: Setting) -> list[float]:
+    """The terms of the curve above."""
+    return [1.0, math.log2(setting.records), math.log2(setting.noise)]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A setting's runs.
+
+    Attributes:
+        gains: for each seed, those of its sites.
+    """
+
+    setting: Setting
+    gains: tuple[tuple[float, ...], ...]
+
+    @property
+    def means(self) -> list[float]:
+        """Of each seed."""
+        return [float(np.mean(sites)) for sites in self.gains]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds and sites."""
+        return float(np.mean(self.means))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A gain, and between which two it is in 90% of cases."""
+
+    gain: float
+    low: float
+    high: float
+
+
+def runs_of(points: Sequence[Point], way: str, baseline: str = ALONE) -> list[Runs]:
+    """The runs in which both were measured, by setting."""
+    found: dict[tuple[Setting, Hashable], list[tuple[float, ...]]] = {}
+    for point in points:
+        gains = point.gains(way, baseline)
+        if gains is None:
+            continue
+        setting = Setting(point.sites, point.records, point.noise, point.warm_start)
+        terms = (point.epsilon, point.delta, point.trust, point.sample_rate, point.rounds)
+        found.setdefault((setting, terms), []).append(gains)
+    return [Runs(setting, tuple(gains)) for (setting, _), gains in found.items()]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A fitted curve; `fit_curve` makes one.
+
+    Attributes:
+        runs: that it goes through.
+        inverse: (XᵀX)⁻¹.
+        scatter: v, of settings around the curve.
+        between_seeds, between_sites: variances of gains within a setting, and within a run.
+        freedom: degrees of it.
+        warm: whether runs with a warm start have a coefficient.
+    """
+
+    runs: tuple[Runs, ...]
+    coefficients: Array
+    inverse: Array
+    scatter: float
+    between_seeds: float
+    between_sites: float
+    freedom: int
+    warm: bool
+    terms: Terms
+
+    def row(self, setting: Setting) -> Array:
+        """x, what the coefficients are multiplied by."""
+        return _row(setting, self.terms, self.warm)
+
+    def leverage(self, setting: Setting) -> float:
+        """x (XᵀX)⁻¹ xᵀ: how far from the middle of what was measured."""
+        row = self.row(setting)
+        return float(row @ self.inverse @ row)
+
+    def predict(self, setting: Setting, *, one_site: bool = False) -> Interval:
+        """The gain there, as the mean over sites or of one of them."""
+        gain = float(self.row(setting) @ self.coefficients)
+        variance = self.scatter * (1 + self.leverage(setting)) + self.between_seeds
+        variance += self.between_sites if one_site else 0.0
+        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(variance)
+        return Interval(gain, gain - half, gain + half)
+
+    def difference(self, setting: Setting, other: Setting) -> Interval:
+        """How much more the gain is at the other: of the curve alone, without its scatter."""
+        step = self.row(other) - self.row(setting)
+        more, variance = float(step @ self.coefficients), float(step @ self.inverse @ step)
+        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(self.scatter * max(0.0, variance))
+        return Interval(more, more - half, more + half)
+
+    def outside(self, setting: Setting) -> list[str]:
+        """In which figures a setting is outside what was measured, in words; none if in none."""
+        if setting.warm_start and not self.warm:
+            return ["a public warm start, of which too little was measured"]
+        known = [r.setting for r in self.runs if r.setting.warm_start == setting.warm_start]
+        found = [
+            f"{name}: {value:.3g}, and {measured_range(values)}"
+            for name, value, values in (
+                ("sites", setting.sites, [one.sites for one in known]),
+                ("records at a site", setting.records, [one.records for one in known]),
+                ("noise for each trained value", setting.noise, [one.noise for one in known]),
+            )
+            if not min(values) * (1 - 1e-9) <= value <= max(values) * (1 + 1e-9)
+        ]
+        if found:
+            return found
+        nearest = min(setting.distance(one) for one in known)
+        if nearest > max(1.0, _widest_gap(known)) or self._lever_is_long(setting):
+            return [
+                f"records and noise together: the nearest federation that was measured has them"
+                f" by a factor of {2**nearest:.2g} otherwise"
+            ]
+        return []
+
+    def _lever_is_long(self, setting: Setting) -> bool:
+        longest = max(self.leverage(one.setting) for one in self.runs)
+        return self.leverage(setting) > longest * (1 + 1e-9)
+
+
+def measured_range(values: Sequence[float]) -> str:
+    """From where to where values go, in words."""
+    least, most = min(values), max(values)
+    if least == most:
+        return f"measured was {least:.3g}"
+    return f"measured were {least:.3g} to {most:.3g}"
+
+
+def _widest_gap(known: Sequence[Setting]) -> float:
+    """The longest way from a measured setting to its nearest neighbour elsewhere."""
+    gaps = []
+    for one in known:
+        others = [one.distance(other) for other in known if other.distance(one) > 0]
+        gaps.extend([min(others)] if others else [])
+    return max(gaps, default=0.0)
+
+
+def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
+    return np.array([*terms(setting), *([float(setting.warm_start)] if warm else [])])
+
+
+def fit_curve(runs: Sequence[Runs], terms: Terms = plain) -> Curve | None:
+    """The curve through runs; None if there are too few for one with an uncertainty.
+
+    Runs with a warm start are left out if a coefficient for it can't be told.
+    """
+    if any(one.setting.warm_start for one in runs):
+        fitted = _fit(runs, terms, warm=True)
+        if fitted is not None:
+            return fitted
+    return _fit([one for one in runs if not one.setting.warm_start], terms, warm=False)
+
+
+def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
+    groups = [one.setting.group for one in runs]
+    x = np.array([_row(one.setting, terms, warm) for one in runs])
+    y = np.array([one.mean for one in runs])
+    freedom = len(set(groups)) - (x.shape[1] if runs else 0)
+    if freedom < LEAST_FREEDOM:
+        return None
+    squares = []
+    for group in set(groups):
+        kept = np.array([other != group for other in groups])
+        solved = _solve(x[kept], y[kept])
+        if solved is None:
+            return None
+        coefficients, inverse = solved
+        missed, lever = y[~kept] - x[~kept] @ coefficients, x[~kept] @ inverse
+        squares.extend(missed**2 / (1 + np.sum(lever * x[~kept], axis=1)))
+    solved = _solve(x, y)
+    if solved is None:
+        return None
+    return Curve(
+        runs=tuple(runs),
+        coefficients=solved[0],
+        inverse=solved[1],
+        scatter=float(np.mean(squares)),
+        between_seeds=_hidden(runs),
+        between_sites=_pooled([sites for one in runs for sites in one.gains]),
+        freedom=freedom,
+        warm=warm,
+        terms=terms,
+    )
+
+
+def _solve(x: Array, y: Array) -> tuple[Array, Array] | None:
+    """Coefficients and (XᵀX)⁻¹; None where the rows don't determine them."""
+    if np.linalg.matrix_rank(x) < x.shape[1]:
+        return None
+    inverse: Array = np.linalg.inv(x.T @ x).astype(np.float64)
+    return inverse @ (x.T @ y), inverse
+
+
+def _pooled(samples: Sequence[Sequence[float]]) -> float:
+    """The variance within samples, over all of them; 0 where each is a single value."""
+    freedom = sum(len(one) - 1 for one in samples)
+    squares = sum(float(np.var(one)) * len(one) for one in samples)
+    return squares / freedom if freedom else 0.0
+
+
+def _hidden(runs: Sequence[Runs]) -> float:
+    """What the mean over a setting's seeds takes off the variance of a single run."""
+    taken_off = float(np.mean([1 - 1 / len(one.gains) for one in runs]))
+    return _pooled([one.means for one in runs]) * taken_off

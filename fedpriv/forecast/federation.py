@@ -1,0 +1,199 @@
+"""The public facts of a federation, its noise, and what it would be with other ones.
+
+Privacy:
+    Of the federation file alone. A size is what a person declared, never counted from records.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.looks import held_out_units
+from fedpriv.config.trust import usual_max_colluding
+from fedpriv.errors import ConfigError
+from fedpriv.forecast.noise import noise_to_signal
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.accounting.shares import shares_of
+from fedpriv.privacy.usual import MAX_MEMBERS
+
+_noise = lru_cache(maxsize=256)(calibrate_noise)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What is public of a federation and decides about its noise.
+
+    Attributes:
+        sizes: units of each site to train on, as declared.
+        epsilons: of each site, the smaller of the job's ε and of its own cap.
+        rounds: private steps that train.
+        slots: all steps that the noise is paid for, spare ones and those of looks among them.
+        secure_sum: whether the sites share the noise.
+        stated_colluding: how many may collude then, where the file says it.
+        warm_start: whether public records are trained on first.
+    """
+
+    sizes: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    delta: float
+    sample_rate: float
+    rounds: int
+    slots: int
+    secure_sum: bool = False
+    stated_colluding: int | None = None
+    warm_start: bool = False
+
+    @property
+    def sites(self) -> int:
+        """How many there are."""
+        return len(self.sizes)
+
+    @property
+    def records(self) -> float:
+        """Of a typical site: the geometric mean."""
+        return math.exp(sum(map(math.log, self.sizes)) / self.sites)
+
+    @property
+    def max_colluding(self) -> int | None:
+        """Of a secure sum; None without one."""
+        if not self.secure_sum:
+            return None
+        stated = self.stated_colluding
+        return usual_max_colluding(self.sites) if stated is None else stated
+
+    @cached_property
+    def noise_multipliers(self) -> tuple[float, ...]:
+        """σ of each site's claim; of a secure sum it is that of the sum of a set's shares."""
+        return tuple(
+            _noise(epsilon, self.delta, self.sample_rate, self.slots) for epsilon in self.epsilons
+        )
+
+    @cached_property
+    def noise(self) -> float:
+        """Noise to signal of the whole job, as in `fedpriv.forecast.noise`.
+
+        Sites that add noise by themselves are weighed by a_i = 1 / σ_i², as the server does, and
+        the noise of Σ a_i S_i over Σ a_i q n_i is √(Σ a_i) / Σ a_i q n_i. Sites of a secure sum
+        add σ / √k each, k the shares that surely are honest.
+        """
+        sigmas = self.noise_multipliers
+        if self.max_colluding is not None:
+            of_sum = sigmas[0] * math.sqrt(self.sites / shares_of(self.sites, self.max_colluding))
+            return noise_to_signal(of_sum, self.sample_rate * sum(self.sizes), self.rounds)
+        weights = [1 / sigma**2 for sigma in sigmas]
+        weighed = sum(a * size for a, size in zip(weights, self.sizes, strict=True))
+        return noise_to_signal(math.sqrt(sum(weights)), self.sample_rate * weighed, self.rounds)
+
+
+def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
+    """The public facts of a federation file.
+
+    Args:
+        sizes: of sites of which the file says none, as one over the network says none at all:
+            texts such as ``250``, for every such site, and ``surgery=250``.
+
+    Raises:
+        ConfigError: a site has no size, or grants less than a secure sum asks of all; or a size
+            is none, or of no site.
+    """
+    privacy, made_up = job.privacy, job.synthetic
+    stated = _stated(sizes, job)
+    return Federation(
+        sizes=tuple(_trained_on(site, stated) for site in job.sites),
+        epsilons=tuple(_granted(site, job) for site in job.sites),
+        delta=privacy.delta,
+        sample_rate=privacy.sample_rate,
+        rounds=job.steps,
+        slots=job.slots,
+        secure_sum=privacy.trust == "secure-sum",
+        stated_colluding=privacy.max_colluding,
+        warm_start=made_up is not None and made_up.warm_start > 0,
+    )
+
+
+def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
+    """By name of a site; the empty name is for every other."""
+    found = {}
+    names = {site.name for site in job.sites} | {""}
+    for text in sizes:
+        name, _, size = text.rpartition("=")
+        if name not in names or not re.fullmatch("[1-9][0-9]{0,9}", size):
+            raise ConfigError(
+                "expected a number of units, or NAME=UNITS with the name of a site",
+                key="--size",
+                value=text,
+                fix=f"Such as --size 250 or --size {job.sites[0].name}=250.",
+            )
+        found[name] = int(size)
+        if job.privacy.delta >= 1 / found[name]:
+            raise ConfigError(
+                f"is not below 1 / {found[name]}, the size of a site",
+                key="privacy.delta",
+                value=job.privacy.delta,
+                fix="Make it smaller.",
+            )
+    return found
+
+
+def _trained_on(site: SiteSection, stated: Mapping[str, int]) -> int:
+    declared = stated.get(site.name, stated.get("")) if site.size is None else site.size
+    if declared is None:
+        raise ConfigError(
+            "is not known, and what a site gains depends on how many units it has",
+            key=f"sites.{site.name}.size",
+            fix=f"Give it as --size {site.name}=250, or one for all sites as --size 250.",
+        )
+    if not isinstance(site.held_out, float):  # a file holds further records
+        return declared
+    return max(1, declared - (held_out_units(site.held_out, declared, None) or 0))
+
+
+def _granted(site: SiteSection, job: JobConfig) -> float:
+    proposed, cap = job.privacy.epsilon, site.epsilon
+    if cap is not None and cap < proposed and job.privacy.trust == "secure-sum":
+        raise ConfigError(
+            f"is less than the job's {proposed:g}, and a secure sum has one noise for all sites,"
+            " so this one would refuse",
+            key=f"sites.{site.name}.epsilon",
+            value=cap,
+            fix="Make privacy.epsilon smaller, or leave the site out.",
+        )
+    return proposed if cap is None else min(cap, proposed)
+
+
+def changes(now: Federation) -> Iterator[tuple[str, Federation]]:
+    """What could be otherwise, each by itself, with the words for it."""
+    for times, words in ((2, "twice the sites"), (4, "four times the sites")):
+        if not now.secure_sum or times * now.sites <= MAX_MEMBERS:
+            yield words, replace(now, sizes=now.sizes * times, epsilons=now.epsilons * times)
+    yield "twice the records at each site", replace(now, sizes=tuple(2 * n for n in now.sizes))
+    yield "twice the ε", replace(now, epsilons=tuple(2 * epsilon for epsilon in now.epsilons))
+    yield from _other_trust(now)
+    if 2 * now.sample_rate <= 1:
+        yield "twice the sample rate", replace(now, sample_rate=2 * now.sample_rate)
+    yield "half the sample rate", replace(now, sample_rate=now.sample_rate / 2)
+    more = now.slots + now.rounds
+    yield "twice the rounds", replace(now, rounds=2 * now.rounds, slots=more)
+    if not now.warm_start:
+        yield "a public warm start", replace(now, warm_start=True)
+
+
+def _other_trust(now: Federation) -> Iterator[tuple[str, Federation]]:
+    if now.max_colluding is not None:
+        yield "each site adds all of its noise", replace(now, secure_sum=False)
+        twice = 2 * max(1, now.max_colluding)
+        if twice < now.sites:
+            words = f"{twice} sites may collude, for {now.max_colluding}"
+            yield words, replace(now, stated_colluding=twice)
+    elif 2 <= now.sites <= MAX_MEMBERS and len(set(now.epsilons)) == 1:
+        few = replace(now, secure_sum=True, stated_colluding=1)
+        yield "a secure sum, of which one site may collude", few
+        usual = usual_max_colluding(now.sites)
+        if usual > 1:
+            words = f"a secure sum, of which {usual} may collude"
+            yield words, replace(few, stated_colluding=usual)

@@ -1,0 +1,159 @@
+"""The table of measured runs that a forecast rests on: who gained what in which federation.
+
+It is written by `benchmarks/border.py`, of public records. `fedpriv` ships a copy of
+`docs/results/border.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedpriv.config.load import config_error
+from fedpriv.errors import ConfigError
+from fedpriv.forecast.noise import noise_to_signal
+from fedpriv.privacy.accounting.shares import shares_of
+
+SHIPPED = Path(__file__).parent.parent / "assets" / "border.json"
+ALONE = "alone"  # LoRA on a site's own records, without noise
+TWO_ALONE = "alone+alone"  # the mean of two such models
+WAYS = {  # what a site can do with a federation's adapter
+    "federated": "the federation's adapter as it is",
+    "federated+personal": "the adapter, trained further on own records",
+    "federated+fifth": "an own model, beside it the federation's with a fifth of the weight",
+    "federated+averaged": "the same, with the weight that own validation records choose",
+}
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Entry(BaseModel):
+    """A part of the table. What it holds besides is for other readers."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class Kind(Entry):
+    """A kind of records, with the model that was trained on them.
+
+    Attributes:
+        says: both, in words.
+        trained: how many values are trained.
+        tokens: of a window.
+        model: the base model's name, if the table says it.
+    """
+
+    says: str
+    task: Literal["causal-lm", "classification"]
+    trained: Count
+    tokens: Count
+    model: str | None = None
+
+
+class Point(Entry):
+    """One measured run of a federation, with one seed.
+
+    Attributes:
+        records: of each site.
+        warm_start: whether public text was trained on first.
+        own: of each row, the loss of each scored site's model on further records of that site.
+    """
+
+    kind: str
+    sites: Count
+    records: Count
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    trust: Literal["local", "secure-sum"]
+    max_colluding: int | None = None
+    sample_rate: Annotated[float, Field(gt=0, le=1)]
+    rounds: Count
+    noise_multiplier: Positive
+    seed: int
+    scored: Count
+    warm_start: bool = False
+    own: dict[str, tuple[float, ...]]
+
+    @property
+    def noise(self) -> float:
+        """Noise to signal of the whole run, as in `fedpriv.forecast.noise`."""
+        shares = 1
+        if self.trust == "secure-sum":
+            shares = shares_of(self.sites, self.max_colluding or 0)
+        return noise_to_signal(
+            self.noise_multiplier * math.sqrt(self.sites / shares),
+            self.sample_rate * self.sites * self.records,
+            self.rounds,
+        )
+
+    def gains(self, way: str, baseline: str = ALONE) -> tuple[float, ...] | None:
+        """How much lower the loss of each scored site is; None where either was not run."""
+        if way not in self.own or baseline not in self.own:
+            return None
+        return tuple(b - w for b, w in zip(self.own[baseline], self.own[way], strict=True))
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if ALONE not in self.own:
+            raise ValueError(f"own: has no row {ALONE!r}, which all others are compared with")
+        for row, losses in self.own.items():
+            if len(losses) != self.scored:
+                raise ValueError(f"own.{row}: {len(losses)} losses of {self.scored} scored sites")
+        if self.scored > self.sites:
+            raise ValueError(f"scored: {self.scored} is more than the {self.sites} sites")
+        if self.trust == "secure-sum" and not 0 <= (self.max_colluding or 0) < self.sites:
+            raise ValueError(f"max_colluding: {self.max_colluding} of {self.sites} sites")
+        return self
+
+
+class Table(Entry):
+    """Measured runs, of one or several kinds of records."""
+
+    format: Literal[1]
+    kinds: dict[str, Kind]
+    points: tuple[Point, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _of_kinds(self) -> Self:
+        for index, point in enumerate(self.points):
+            if point.kind not in self.kinds:
+                raise ValueError(f"points.{index}.kind: {point.kind!r} is none of `kinds`")
+        return self
+
+    def of(self, kind: str) -> list[Point]:
+        """The runs of a kind."""
+        return [point for point in self.points if point.kind == kind]
+
+
+def read_table(path: Path | None = None) -> Table:
+    """The table in a file, or the one that is shipped.
+
+    Raises:
+        ConfigError: there is none, or it is not such a table; names the file and the key.
+
+    Privacy:
+        Holds figures of public records alone.
+    """
+    file = SHIPPED if path is None else path
+    try:
+        found: Any = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if path is not None:
+            raise ConfigError("no such file", key="--table", value=str(path)) from None
+        raise ConfigError(
+            "is missing: this version is shipped without a table of measured runs",
+            key="--table",
+            fix="Name one, such as benchmarks/border.py writes.",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't be read: {error}", file=file) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"is not JSON: {error}", file=file) from None
+    try:
+        return Table.model_validate(found)
+    except ValidationError as error:
+        raise config_error(error, file, Table) from None

@@ -1,0 +1,111 @@
+"""`fedpriv forecast`, as a coordinator uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from federation_files import federation_file
+from forked_commands import command
+from made_up_runs import runs, write
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    return write(tmp_path / "border.json", runs(scatter=0.01))
+
+
+def shown(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return command("fedpriv", "forecast", *map(str, arguments))
+
+
+def test_a_forecast_says_what_it_read_and_what_is_expected(
+    tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    file = federation_file(tmp_path / "f.toml", (50, 60, 70, 80, 90, 100))
+    done = shown(file, "--table", measured)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    words = " ".join(done.stdout.split())
+    for sentence in (
+        "sites 6, with 50 to 100 units each to train on",
+        "trust each site adds all of its noise (local)",
+        "plan 30 steps at a sample rate of 0.2",
+        "measured notes: made-up notes (27 federations)",
+        "With federated",
+        "joining is expected to pay.",
+        "site-3 80 units",
+        "Of all 6 sites: 6 is expected to pay.",
+        "twice the sites",
+        "a secure sum, of which one site may collude",
+        "What a public warm start would change was not measured.",
+        "gains were in the brackets.",
+    ):
+        assert sentence in words, sentence
+
+
+def test_a_forecast_for_programs(tmp_path: Path, measured: Path) -> None:
+    file = federation_file(tmp_path / "f.toml", (None,) * 16)
+    done = shown("--json", file, "--table", measured, "--size", "64", "--set", "privacy.epsilon=8")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["kind"] == "notes" and found["sites"] == 16 and len(found["of_sites"]) == 16
+    best = next(one for one in found["ways"] if one["way"] == found["best"])
+    assert best["over_alone"]["low"] < best["over_alone"]["gain"] < best["over_alone"]["high"]
+    assert best["verdict"] == "is expected to pay" and best["outside"] == []
+    assert [one["what"] for one in found["changes"]][:2] == [
+        "twice the sites",
+        "four times the sites",
+    ]
+
+
+def test_outside_there_is_no_verdict(tmp_path: Path, measured: Path) -> None:
+    file = federation_file(tmp_path / "f.toml", (4000,) * 4)
+    words = " ".join(shown(file, "--table", measured).stdout.split())
+    assert "outside what was measured, so there is no verdict: records at a site: 4e+03" in words
+    assert "expected to pay" not in words and "expected not to pay" not in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["{file}", "--set", "privacy.epsilonn=3"], "privacy.epsilonn: unknown key (got 3)"),
+        (["{file}", "--kind", "tales"], "border.json: --kind: is no kind in it (got 'tales')"),
+        (["{file}", "--size", "site-1=few"], "f.toml: --size: expected a number of units"),
+        (["{folder}/none.toml"], "none.toml: no such file"),
+        (["{file}", "--table", "{folder}/none.json"], "--table: no such file"),
+        (["{file}", "--table", "{file}"], "f.toml: is not JSON"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_is_wrong_is_one_message(
+    arguments: list[str], words: str, tmp_path: Path, measured: Path
+) -> None:
+    file = federation_file(tmp_path / "f.toml")
+    filled = [one.format(file=file, folder=tmp_path) for one in arguments]
+    done = shown(*([] if "--table" in filled else ["--table", measured]), *filled)
+    assert done.returncode == 2
+    assert words in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forecast_loads_neither_torch_nor_transformers_nor_flower(
+    tmp_path: Path, measured: Path
+) -> None:
+    file = federation_file(tmp_path / "f.toml")
+    code = (
+        "import sys; sys.argv = ['fedpriv', 'forecast', sys.argv[1], '--table', sys.argv[2]]\n"
+        "from fedpriv.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = ('torch', 'transformers', 'peft', 'flwr', 'datasets', 'matplotlib')\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    program = [sys.executable, "-c", code, str(file), str(measured)]
+    child = subprocess.run(program, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.splitlines()[-1] == "[]"

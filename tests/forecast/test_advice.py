@@ -1,0 +1,172 @@
+"""What is said of a federation, and what is not said outside what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation_files import federation_file
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_runs import plain, read, runs, table
+
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError
+from fedpriv.forecast.advice import PAYS, PAYS_NOT, UNKNOWN, Forecast, forecast, verdict
+from fedpriv.forecast.curve import Interval
+from fedpriv.forecast.federation import federation_of
+from fedpriv.forecast.table import TWO_ALONE, Table
+
+
+def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:
+    job = load_job(file, overrides)
+    return forecast(job, federation_of(job), measured, kind)
+
+
+def usual(tmp_path: Path, **lines: Any) -> Path:
+    return federation_file(tmp_path / "federation.toml", **lines)
+
+
+def test_each_way_is_told_with_its_interval_and_a_verdict(tmp_path: Path) -> None:
+    made = runs(scatter=0.002)
+    for run in made:
+        random = [0.001 * (site % 2) for site in range(4)]
+        run["own"]["federated"] = [2.0 + site for site in random]  # as good as alone
+        run["own"]["federated+personal"] = [3.0 + site for site in random]
+        run["own"][TWO_ALONE] = [1.95] * 4
+    found = of(usual(tmp_path), read(made))
+    here = plain(64, found.noise)
+    by_way = {one.way: one for one in found.ways}
+    fifth = by_way["federated+fifth"]
+    assert fifth.over_alone.low < here < fifth.over_alone.high
+    assert fifth.over_alone.gain == pytest.approx(here, abs=0.01)
+    assert fifth.over_two is not None
+    assert fifth.over_two.gain == pytest.approx(fifth.over_alone.gain - 0.05)
+    assert fifth.verdict == f"{PAYS}, also against two models of one's own"
+    assert by_way["federated+personal"].verdict == PAYS_NOT
+    assert found.best in ("federated+fifth", "federated+averaged")
+    assert {site.verdict for site in found.of_sites} == {PAYS} and len(found.of_sites) == 16
+    assert (found.near.records, found.near.gained) == (64, 1.0)
+    assert set(found.left_out) == set(by_way) and found.settings == 27
+
+
+def test_smaller_sites_gain_more_where_the_curve_says_so(tmp_path: Path) -> None:
+    found = of(usual(tmp_path, sizes=(20,) * 8 + (200,) * 8), read(runs()))
+    small, large = found.of_sites[0], found.of_sites[-1]
+    assert small.gain.gain == pytest.approx(plain(20, found.noise))
+    assert large.gain.gain == pytest.approx(plain(200, found.noise))
+    assert large.gain.gain < small.gain.gain
+    mean = (small.gain.gain + large.gain.gain) / 2  # a typical site's is the mean of all
+    assert found.ways[0].over_alone.gain == pytest.approx(mean)
+
+
+def test_what_would_change_it_is_the_curve_at_other_noise(tmp_path: Path) -> None:
+    found = of(usual(tmp_path), read(runs()))
+    changes = {one.what: one for one in found.changes}
+    more = changes["twice the sites"]
+    assert more.gain.gain == pytest.approx(plain(64, found.noise / 2**0.5))
+    assert more.more.gain == pytest.approx(0.025)
+    assert changes["twice the ε"].noise < found.noise and not found.warm_start_measured
+    assert "a public warm start" not in changes
+    warm = runs(lambda m, s: plain(m, s) + 0.2, warm_start=True)
+    started = {c.what: c for c in of(usual(tmp_path), read(runs() + warm)).changes}
+    assert started["a public warm start"].more.gain == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("over_alone", "over_two", "words"),
+    [
+        ((0.1, 0.2), None, PAYS),
+        ((0.1, 0.2), (0.05, 0.1), f"{PAYS}, also against two models of one's own"),
+        ((0.1, 0.2), (-0.2, -0.1), f"{PAYS} against one model of one's own, and not against two"),
+        (
+            (0.1, 0.2),
+            (-0.1, 0.1),
+            f"{PAYS} against one model of one's own; against two it {UNKNOWN}",
+        ),
+        ((-0.1, 0.2), (0.1, 0.2), UNKNOWN),
+        ((-0.2, -0.1), None, PAYS_NOT),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(
+    over_alone: tuple[float, float], over_two: tuple[float, float] | None, words: str
+) -> None:
+    one = Interval(sum(over_alone) / 2, *over_alone)
+    two = None if over_two is None else Interval(sum(over_two) / 2, *over_two)
+    assert verdict(one, two) == words
+
+
+@pytest.mark.parametrize(
+    ("lines", "figure"),
+    [
+        ({"sizes": (64,) * 2}, "sites: 2"),
+        ({"sizes": (64,) * 100}, "sites: 100"),
+        ({"sizes": (2000,) * 16}, "records at a site: 2e+03"),
+        ({"privacy": "delta = 1e-9\nmax_records_per_unit = 1"}, None),
+        ({"job": "sync = 2", "rest": "[denoise]\nwhere = 'site'"}, "job.sync: 2"),
+        ({"rest": "[model]\nmax_length = 1024"}, "model.max_length: 1024"),
+        ({"rest": "[model]\nname = 'other'\n[lora]\nr = 4\nalpha = 4"}, "model.name: other"),
+    ],
+)
+def test_outside_is_named_and_has_no_verdict(
+    lines: dict[str, Any], figure: str | None, tmp_path: Path
+) -> None:
+    optimizer = "\n[optimizer]\nlr = 1e-2\n"
+    lines = {**lines, "rest": lines.get("rest", "") + optimizer}
+    lines["privacy"] = lines.get("privacy", "") + "\nclip_norm = 1"
+    found = of(usual(tmp_path, **lines), read(runs(), model="embedded"))
+    for one in found.ways:
+        assert (one.verdict is None) == (figure is not None), one.outside
+        assert figure is None or any(words.startswith(figure) for words in one.outside)
+    if figure is not None:
+        assert all(site.verdict is None and site.outside for site in found.of_sites)
+
+
+def test_who_names_a_kind_answers_for_the_model(tmp_path: Path) -> None:
+    other = read(runs(), model="other")
+    assert of(usual(tmp_path), other).unlike[0].startswith("model.name: embedded")
+    assert of(usual(tmp_path), other, "notes").unlike == ()
+
+
+def test_a_change_far_from_the_measured_pace_is_outside(tmp_path: Path) -> None:
+    found = of(usual(tmp_path), read(runs()), None, "job.rounds=45")
+    marked = {one.what: one.outside for one in found.changes}
+    assert found.unlike == ()
+    assert marked["twice the rounds"][0] == "job.rounds: 90, and measured was 30"
+
+
+def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
+    made = table(runs() + runs(kind="reports", groups=((4, 32), (8, 64))))
+    made["kinds"]["reports"] = made["kinds"]["notes"] | {"model": "embedded"}
+    several = Table.model_validate(made)
+    with pytest.raises(ConfigError, match="too few measured federations of kind 'reports'"):
+        of(usual(tmp_path), several)  # the nearest by model, whatever there is of it
+    assert of(usual(tmp_path), several, "notes").kind == "notes"
+    with pytest.raises(ConfigError, match="--kind: is no kind in it"):
+        of(usual(tmp_path), several, "tales")
+    with pytest.raises(ConfigError, match="kinds: none has the task"):
+        of(usual(tmp_path), read(runs(), task="classification"))
+
+
+MADE = read(runs(scatter=0.01), model="embedded")
+
+
+@given(
+    sites=st.integers(1, 80),
+    size=st.integers(1, 5000),
+    rounds=st.sampled_from([10, 30, 60]),  # each costs calibrations
+    rate=st.sampled_from([0.2, 0.5]),
+)
+@settings(deadline=None, max_examples=40)
+def test_there_is_a_verdict_only_inside(
+    sites: int, size: int, rounds: int, rate: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = federation_file(tmp_path_factory.mktemp("f") / "f.toml", (size,) * sites)
+    found = of(file, MADE, None, f"job.rounds={rounds}", f"privacy.sample_rate={rate}")
+    noises = [point.noise for point in MADE.points]
+    inside = 4 <= sites <= 64 and 16 <= size <= 256 and rounds in (30, 60) and rate == 0.2
+    inside &= min(noises) <= found.noise <= max(noises)
+    for one in found.ways:
+        assert (one.verdict is None) == bool(one.outside)
+        assert inside or one.verdict is None

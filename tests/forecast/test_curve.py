@@ -1,0 +1,147 @@
+"""The curve, its intervals, and where it ends."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from made_up_runs import GRID, plain, read, runs
+
+from fedpriv.forecast.curve import Curve, Interval, Runs, Setting, fit_curve, runs_of
+from fedpriv.forecast.curve import plain as plain_terms
+from fedpriv.forecast.validation import leave_groups_out
+
+
+def of(points: list[dict[str, Any]]) -> list[Runs]:
+    return runs_of(read(points).points, "federated")
+
+
+def fitted(points: list[dict[str, Any]]) -> Curve:
+    curve = fit_curve(of(points))
+    assert curve is not None
+    return curve
+
+
+def test_the_curve_behind_exact_runs_is_found() -> None:
+    curve = fitted(runs())
+    assert curve.coefficients == pytest.approx([0.1, -0.03, -0.05])
+    found = curve.predict(Setting(16, 100, 0.004))
+    assert found.low == pytest.approx(found.high) == pytest.approx(plain(100, 0.004))
+    assert curve.freedom == len(GRID) - 3
+
+
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """Of a federation and of a site, with runs of a group that share their luck."""
+    scatter, held, of_site = 0.05, [], []
+    for seed in range(300):
+        curve = fitted(runs(scatter=scatter, seed=seed))
+        random = np.random.default_rng([1, seed])
+        setting = Setting(16, 90.0, 0.004)
+        truth = plain(setting.records, setting.noise)
+        of_run = truth + scatter * random.normal(size=3).sum() + scatter / 2 * random.normal()
+        one = truth + scatter * random.normal(size=4).sum()
+        found, alone = curve.predict(setting), curve.predict(setting, one_site=True)
+        held.append(found.low <= of_run <= found.high)
+        of_site.append(alone.low <= one <= alone.high)
+        assert alone.low < found.low < found.gain < found.high < alone.high
+    assert 0.9 <= np.mean(held) <= 0.97
+    assert 0.9 <= np.mean(of_site) <= 0.97
+
+
+def test_intervals_hold_for_groups_that_were_left_out() -> None:
+    found = [leave_groups_out(of(runs(scatter=0.05, seed=seed))) for seed in range(20)]
+    known = [one for one in found if one is not None]
+    assert len(known) == 20 and known[0].runs == len(runs())
+    assert 0.9 <= np.mean([one.inside for one in known]) <= 0.97
+    assert np.mean([one.miss for one in known]) < np.mean([one.without for one in known])
+
+
+def test_another_curve_predicts_what_is_like_it() -> None:
+    """As `benchmarks/forecast.py` compares them."""
+    made = of(runs(lambda records, noise: math.log2(records) * math.log2(noise)))
+
+    def joint(s: Setting) -> list[float]:
+        return [*plain_terms(s), math.log2(s.records) * math.log2(s.noise)]
+
+    straight, bent = leave_groups_out(made), leave_groups_out(made, joint)
+    assert straight is not None and straight.miss > 1
+    assert bent is not None and bent.miss < 1e-6
+
+
+def test_more_scatter_makes_wider_intervals() -> None:
+    widths = []
+    for scatter in (0.0, 0.01, 0.1):
+        found = fitted(runs(scatter=scatter)).predict(Setting(16, 64, 0.004))
+        widths.append(found.high - found.low)
+    assert widths == sorted(widths) and widths[0] < widths[1] < widths[2]
+
+
+def test_a_difference_is_surer_than_a_gain() -> None:
+    curve = fitted(runs(scatter=0.05))
+    here, there = Setting(16, 64, 0.008), Setting(32, 64, 0.004)
+    more, gains = curve.difference(here, there), [curve.predict(s).gain for s in (here, there)]
+    assert more.gain == pytest.approx(gains[1] - gains[0])
+    assert 0 < more.high - more.low < curve.predict(here).high - curve.predict(here).low
+    assert curve.difference(here, here) == Interval(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        runs(groups=GRID[:4]),
+        runs(groups=[(n, 64) for n in (4, 6, 8, 12, 16, 24, 32)]),  # records are all the same
+    ],
+)
+def test_too_few_runs_make_no_curve(points: list[dict[str, Any]]) -> None:
+    assert fit_curve(of(points)) is None
+    assert fit_curve([]) is None
+    assert leave_groups_out(of(points)) is None
+
+
+ANY = st.floats(1e-6, 1e6)
+
+
+@given(sites=st.integers(1, 1000), records=ANY, noise=ANY)
+@settings(deadline=None)
+def test_no_setting_outside_is_without_a_word(sites: int, records: float, noise: float) -> None:
+    curve = CURVE
+    known = [one.setting for one in curve.runs]
+    ranges = [
+        (sites, [one.sites for one in known], "sites"),
+        (records, [one.records for one in known], "records"),
+        (noise, [one.noise for one in known], "noise"),
+    ]
+    figures = [name for value, of, name in ranges if not min(of) <= value <= max(of)]
+    assume(figures)
+    words = curve.outside(Setting(sites, records, noise))
+    assert all(any(one.startswith(name) for one in words) for name in figures)
+
+
+CURVE = fitted(runs(scatter=0.01))
+
+
+def test_what_was_measured_is_inside_and_a_corner_between_is_not() -> None:
+    for one in CURVE.runs:
+        assert CURVE.outside(one.setting) == []
+    known = [one.setting for one in CURVE.runs]
+    most, least = max(one.noise for one in known), min(one.noise for one in known)
+    for records, noise in ((256, most), (16, least)):  # each within its range, but not together
+        (words,) = CURVE.outside(Setting(16, records, noise))
+        assert words.startswith("records and noise together")
+
+
+def test_a_warm_start_needs_runs_of_its_own() -> None:
+    cold, warm = runs(), runs(lambda m, s: plain(m, s) + 0.2, warm_start=True)
+    setting = Setting(16, 64, 0.004, warm_start=True)
+    assert fitted(cold).outside(setting) == [
+        "a public warm start, of which too little was measured"
+    ]
+    both = fitted(cold + warm)
+    assert both.outside(setting) == []
+    assert both.predict(setting).gain == pytest.approx(plain(64, 0.004) + 0.2)
+    few = fitted(cold + [one for one in warm if (one["sites"], one["records"]) == (16, 64)])
+    assert few.outside(setting) and not few.warm  # one group can't be left out

@@ -1,0 +1,84 @@
+"""The table of measured runs: what it holds, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_runs import runs, table, write
+
+from fedpriv.errors import ConfigError
+from fedpriv.forecast import table as module
+from fedpriv.forecast.table import SHIPPED, read_table
+
+MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
+
+
+def test_a_table_is_read_and_gains_are_by_site(tmp_path: Path) -> None:
+    made = runs(lambda records, noise: 0.25, seeds=1)
+    made[0]["own"]["federated"] = [1.5, 2.5, 2.0, 1.0]
+    made[0]["all"] = {"alone": 3.0}  # for other readers
+    found = read_table(write(tmp_path / "border.json", made))
+    assert found.points[0].gains("federated") == (0.5, -0.5, 0.0, 1.0)
+    assert found.points[1].gains("federated+fifth") == pytest.approx((0.25,) * 4)
+    assert found.points[0].gains("federated", "alone+alone") is None
+    assert found.points[0].gains("lora+fifth") is None
+    assert len(found.of("notes")) == len(made) and found.of("sentences") == []
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> str:
+    broken = table(runs(seeds=1))
+    change(broken)
+    return json.dumps(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "dictionary"),
+        (changed(lambda t: t.pop("kinds")), "kinds: is missing"),
+        (changed(lambda t: t.update(format=2)), "format"),
+        (changed(lambda t: t.update(points=[])), "points: "),
+        (changed(lambda t: t["points"][3].update(kind="tales")), "points.3.kind: 'tales' is none"),
+        (changed(lambda t: t["points"][2].pop("records")), "points.2.records: is missing"),
+        (changed(lambda t: t["points"][2].update(records=0)), "points.2.records"),
+        (changed(lambda t: t["points"][2].update(noise_multiplier=-1)), "noise_multiplier"),
+        (changed(lambda t: t["points"][0]["own"].pop("alone")), "has no row 'alone'"),
+        (changed(lambda t: t["points"][0]["own"]["federated"].pop()), "3 losses of 4 scored"),
+        (changed(lambda t: t["points"][0]["own"].update(alone=[float("nan")] * 4)), "finite"),
+        (changed(lambda t: t["points"][0].update(sites=3)), "4 is more than the 3 sites"),
+        (
+            changed(lambda t: t["points"][0].update(trust="secure-sum", max_colluding=4)),
+            "4 of 4 sites",
+        ),
+    ],
+)
+def test_a_broken_table_is_refused_by_name(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "border.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"border\.json") as refused:
+        read_table(file)
+    assert words in str(refused.value)
+
+
+def test_a_table_that_is_absent_or_not_shipped_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="--table: no such file"):
+        read_table(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_table(tmp_path)
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="shipped without a table of measured runs"):
+        read_table()
+
+
+@pytest.mark.skipif(not (SHIPPED.exists() or MEASURED.exists()), reason="nothing was measured yet")
+def test_the_table_that_is_shipped_is_the_measured_one() -> None:
+    assert SHIPPED.read_bytes() == MEASURED.read_bytes()
+    read_table()
