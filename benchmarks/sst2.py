@@ -122,11 +122,16 @@ def shares(records: list[Row], sites: int, each: int, skewed: bool) -> list[list
     pools = {label: [row for row in records if row["label"] == label] for label in ("0", "1")}
     found = []
     for site in range(sites):
-        positive = 0.1 + 0.8 * site / max(1, sites - 1) if skewed else 0.5
+        positive = positive_share(site, sites) if skewed else 0.5
         wanted = {"1": round(positive * each), "0": each - round(positive * each)}
         drawn = [pools[label].pop() for label, count in wanted.items() for _ in range(count)]
         found.append(random.Random(site).sample(drawn, each))
     return found
+
+
+def positive_share(site: int, sites: int) -> float:
+    """Of a site's sentences, where they are skewed by class."""
+    return 0.1 + 0.8 * site / max(1, sites - 1)
 
 
 def write(path: Path, records: list[Row]) -> None:

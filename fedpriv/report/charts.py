@@ -87,8 +87,10 @@ def line_chart(
     from_zero: bool,
     description: str,
     ticks: Callable[[float], str] | None = None,
+    across: str = "round",
+    places: Callable[[float], str] = "{:,.0f}".format,
 ) -> str:
-    """An ``<svg>`` element of `lines` over rounds.
+    """An ``<svg>`` element of `lines` over rounds, or over something else.
 
     Args:
         name: tells this chart's element ids from those of other charts on the page.
@@ -96,6 +98,7 @@ def line_chart(
         from_zero: whether the vertical axis must show zero.
         description: what a screen reader says.
         ticks: text of a value on the vertical axis; None is a plain number.
+        across, places: what the horizontal axis shows, and the text of a value on it.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -112,6 +115,7 @@ def line_chart(
         axes.set_xlim(*_extent([x for line in lines for x, _ in line.points]))
         axes.set_ylim(*_limits([y for line in lines for _, y in line.points], from_zero))
         _dress(axes, plot, ticks)
+        _label_places(axes, across, places)
         _label_ends(axes, plot, [line for line in lines if line.label])
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -150,7 +154,6 @@ def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | No
     axes.xaxis.set_major_locator(
         MaxNLocator(max(3, plot[0] // 90), steps=[1, 2, 5, 10], integer=True)
     )
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(max(3, plot[1] // 45)))
     shown = ticks or _plain(axes.get_yticks().tolist())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
@@ -160,7 +163,13 @@ def _dress(axes: Axes, plot: tuple[int, int], ticks: Callable[[float], str] | No
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(ROLES["quiet"])
-    axes.set_xlabel("round", color=ROLES["quiet"], labelpad=3, loc="right")
+
+
+def _label_places(axes: Axes, across: str, places: Callable[[float], str]) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: places(value)))
+    axes.set_xlabel(across, color=ROLES["quiet"], labelpad=3, loc="right")
 
 
 def _label_ends(axes: Axes, plot: tuple[int, int], lines: Sequence[Line]) -> None:

@@ -176,9 +176,10 @@ def _path(trial: Trial, folder: Path) -> Path:
 
 
 def values_path(trial: Trial, folder: Path) -> Path:
-    """Where the trained values of a trial are kept, if its sites hold records out.
+    """Where the trained values of a trial are kept, if any of its sites holds records out.
 
-    (P,) of a federation; (sites, P) of sites that each trained from the base model by themselves.
+    (P,) of a federation; (sites, P) of sites that each trained by itself, one row for each that
+    holds records out, in the order of the federation file.
     """
     return _path(trial, folder).with_suffix(".npy")
 
@@ -190,7 +191,7 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     if trial.way:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
-    if any(site.held_out is None for site in config.sites):
+    if not _scored(config):
         return result
     with pool.borrow(recipe) as worker:
         home = {
@@ -263,9 +264,9 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
             home[name] = home_scores(model, own)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
-    if trial == trial.alone:
+    if trial.way not in TOGETHER:
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
-            np.save(stream, np.stack([made[site.name] for site in config.sites]))
+            np.save(stream, np.stack([made[name] for name in _scored(config)]))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
     return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home)
@@ -276,8 +277,12 @@ def _kept_alone(trial: Trial, folder: Path) -> dict[str, Vector]:
     path = values_path(trial, folder)
     if kept(trial, folder) is None or not path.exists():
         return {}
-    named = zip(trial.config.sites, np.load(path), strict=True)
-    return {site.name: values for site, values in named}
+    return dict(zip(_scored(trial.config), np.load(path), strict=True))
+
+
+def _scored(config: JobConfig) -> list[str]:
+    """The sites that hold records out, which alone are scored and go on by themselves."""
+    return [site.name for site in config.sites if site.held_out is not None]
 
 
 def _simulated(

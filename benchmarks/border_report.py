@@ -1,0 +1,138 @@
+"""The tables and charts of `benchmarks/border.py`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
+
+Entries = Sequence[dict[str, Any]]  # of one kind and point, by seed; see benchmarks/border.py
+WAYS = {  # row of a point → its column, a gain over the site alone
+    "alone+alone": "a second own",
+    "federated": "federated",
+    "federated+personal": "personal",
+    "federated+fifth": "fifth",
+    "federated+averaged": "averaged",
+    "lora+personal": "no noise: personal",
+    "lora+fifth": "no noise: fifth",
+}
+SHARES = {"pays": "alone", "beats a second": "alone+alone"}
+COLUMNS = ("sites", "records", "trust", "ε", "σ", "alone", *WAYS.values(), *SHARES)
+MEANING = (
+    "alone: loss on a site's own held-out records, mean over the scored sites, of a model that it"
+    " trained by itself without noise. Then by how much that falls with another model: a second of"
+    " its own beside it (equal weights); the federation's adapter; that trained further; that"
+    " beside the own one, with a fifth of the weight or with the weight that validation records"
+    " choose; and both of an adapter that was trained together without noise. Mean ± deviation over"
+    " the seeds. pays, beats a second: share of the sites and seeds at which 'fifth' has a lower"
+    " loss than alone, and than two own models."
+)
+SHOWN, EPSILON = "federated+fifth", 4.0  # in the chart
+
+
+def by_point(entries: Entries) -> list[Entries]:
+    """The entries of each point together, in the order of the first."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        found[tuple(entry[key] for key in ("sites", "records", "trust", "epsilon"))].append(entry)
+    return list(found.values())
+
+
+def gains(entry: dict[str, Any], way: str) -> list[float]:
+    """By how much each scored site's own loss is lower than alone."""
+    own = entry["own"]
+    return [alone - loss for alone, loss in zip(own["alone"], own[way], strict=True)]
+
+
+def cells(entries: Entries) -> list[str]:
+    """A row of the table, for a point."""
+    first = entries[0]
+    shares = []
+    for other in SHARES.values():
+        lower = [
+            mine < theirs
+            for entry in entries
+            for mine, theirs in zip(entry["own"][SHOWN], entry["own"][other], strict=True)
+        ]
+        shares.append(f"{statistics.fmean(lower):.0%}")
+    return [
+        str(first["sites"]),
+        f"{first['records']:,}",
+        first["trust"],
+        f"{first['epsilon']:g}",
+        f"{first['noise_multiplier']:.2f}",
+        _spread([statistics.fmean(entry["own"]["alone"]) for entry in entries], ".3f"),
+        *(
+            _spread([statistics.fmean(gains(entry, way)) for entry in entries], "+.3f")
+            for way in WAYS
+        ),
+        *shares,
+    ]
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    mean = f"{statistics.fmean(values):{form}}"
+    return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
+
+
+def table(title: str, entries: Entries) -> Table:
+    """For the terminal."""
+    made = Table(title=title, title_justify="left")
+    for name in COLUMNS:
+        made.add_column(name, justify="left" if name == "trust" else "right")
+    for point in by_point(entries):
+        made.add_row(*cells(point))
+    return made
+
+
+def markdown(title: str, entries: Entries) -> str:
+    """The same table for a document."""
+    lines = [f"### {title}", "", "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    lines += ["| " + " | ".join(cells(point)) + " |" for point in by_point(entries)]
+    return "\n".join(lines) + "\n"
+
+
+def chart(kind: str, entries: Entries) -> str:
+    """The gain over alone by records a site, a line for each number of sites and trust; an SVG.
+
+    Of `SHOWN` at one ε; nothing where nothing was measured at it.
+    """
+    lines: dict[tuple[int, str], dict[float, float]] = defaultdict(dict)
+    for point in by_point([entry for entry in entries if entry["epsilon"] == EPSILON]):
+        gain = statistics.fmean(statistics.fmean(gains(entry, SHOWN)) for entry in point)
+        first = point[0]
+        lines[first["sites"], first["trust"]][math.log2(first["records"])] = gain
+    if not lines:
+        return ""
+    drawn = [
+        Line(
+            f"{sites} sites, {trust}",
+            sorted(lines[sites, trust].items()),
+            f"series-{index % PALETTE}",
+        )
+        for index, (sites, trust) in enumerate(sorted(lines))
+    ]
+    places = [place for line in drawn for place, _ in line.points]
+    level = Line("alone", [(min(places), 0.0), (max(places), 0.0)], "quiet", 1.2, dashed=True)
+    svg = line_chart(
+        f"border-{kind}",
+        [level, *drawn],
+        width=880,
+        height=360,
+        from_zero=False,
+        across="records a site",
+        places=_power,
+        description="Gain over a site alone, by the records of a site",
+    )
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{css_colours()} background: #fff" '
+    return svg.replace("<svg ", opening, 1) + "\n"
+
+
+def _power(place: float) -> str:
+    return f"{2**place:,.0f}"

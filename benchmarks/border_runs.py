@@ -1,0 +1,187 @@
+"""What is trained for a point of `benchmarks/border.py`, and what its models are worth."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from border_design import COLLUDING, Kind, Point, Size
+
+from fedpriv.config.job import PrivacySection
+from fedpriv.errors import RunError
+from fedpriv.files import write_json
+from fedpriv.models.vector import Vector
+from fedpriv.personal.together import Model, together
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_comparison.at_home import OwnExamples, own_examples
+from fedpriv_comparison.comparison import Comparison
+from fedpriv_comparison.going_on import FIFTH, AsItIs, averaged
+from fedpriv_comparison.runner import Runner
+from fedpriv_comparison.trial import Trial, told, values_path
+from fedpriv_comparison.variants import parse_variants
+from fedpriv_server.evaluation import evaluation_records
+
+FORMAT = 1  # of the file that is kept for each point and seed
+Losses = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A point and a seed, with the file of its federation."""
+
+    kind: Kind
+    point: Point
+    seed: int
+    file: Path
+    size: Size
+
+    @property
+    def name(self) -> str:
+        """For the one who waits, and of its file."""
+        return f"{self.kind.name}-{self.point.name}-{self.seed}"
+
+    @property
+    def trials(self) -> dict[str, Trial]:
+        """The runs that it takes, by name.
+
+        What depends on neither ε nor trust is run with the settings of the common point, so once
+        for all points with as many sites and records. Runs of one seed have the same samples.
+        """
+        free = _asked(self.file, self.point.common, self.size)
+        base, again = (_trial(free, "base", seed).alone for seed in (self.seed, self.seed + 1))
+        lora = _trial(free, "lora", self.seed)
+        private = _trial(_asked(self.file, self.point, self.size), "dp-lora", self.seed)
+        return {
+            "alone": base,
+            "again": again,
+            "lora": lora,
+            "lora+personal": replace(lora, way="personal"),
+            "federated": private,
+            "federated+personal": replace(private, way="personal"),
+        }
+
+
+@cache
+def _asked(file: Path, point: Point, size: Size) -> Comparison:
+    variants = parse_variants(["base", "lora", "dp-lora"], [])
+    return Comparison.of(file, [*point.overrides, *size.overrides], variants, 1)
+
+
+def _trial(asked: Comparison, method: str, seed: int) -> Trial:
+    (variant,) = (variant for variant in asked.variants if variant.method == method)
+    return asked.trial(variant, (), seed)
+
+
+def train(entries: Sequence[Entry], runner: Runner) -> None:
+    """Run what these entries need and what has not been run yet."""
+    trials = [trial for entry in entries for trial in entry.trials.values()]
+    runner.results([trial.before for trial in trials])  # what a site goes on with, first
+    runner.results(trials)
+
+
+def measured(entry: Entry, out: Path) -> dict[str, Any]:
+    """The losses of all models of an entry whose runs are there; kept, not computed again.
+
+    Raises:
+        RunError: one of the runs failed.
+    """
+    trials, folder = entry.trials, out / "runs"
+    keys = {name: trial.key for name, trial in trials.items()}
+    path = out / "points" / f"{entry.name}.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if before.get("format") == FORMAT and before.get("keys") == keys:
+        found: dict[str, Any] = before["losses"]
+        return found
+    results = {name: told(trial, folder) for name, trial in trials.items()}
+    for name, result in results.items():
+        if result is None or result.error:
+            why = "not run" if result is None else result.error
+            raise RunError(f"{entry.name}: {name}: {why}")
+    values = {name: np.load(values_path(trial, folder)) for name, trial in trials.items()}
+    private = results["federated"]
+    assert private is not None
+    config = trials["federated"].config
+    with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
+        found = {
+            **_terms(entry, private.noise_multiplier, config.privacy),
+            "trained": worker.vector.size,
+            **_losses(entry, worker, values),
+        }
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, {"format": FORMAT, "keys": keys, "losses": found})
+    return found
+
+
+def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection) -> dict[str, Any]:
+    point, secure = entry.point, entry.point.trust == "secure-sum"
+    return {
+        "kind": entry.kind.name,
+        "sites": point.sites,
+        "records": point.records,
+        "epsilon": point.epsilon,
+        "delta": privacy.delta,
+        "trust": point.trust,
+        "max_colluding": COLLUDING if secure else None,
+        "sample_rate": privacy.sample_rate,
+        "rounds": entry.size.rounds,
+        "noise_multiplier": noise_multiplier,
+        "seed": entry.seed,
+    }
+
+
+def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
+    """On each scored site's own held-out records, and the mean over the sites on everyone's."""
+    config = entry.trials["federated"].config
+    with tempfile.TemporaryDirectory() as folder:
+        parts = evaluation_records(config, worker.base.tokenizer, Path(folder))
+        everyone = [example for part in parts for example in part]
+    own: dict[str, list[float]] = {}
+    of_all: dict[str, list[float]] = {}
+    sites = own_examples(config, worker)
+    for index, site in enumerate(sites.values()):
+        held_out = [*site.reported, *site.tuning]  # nothing is chosen by them
+        for name, model in models(worker, site, values, index).items():
+            own.setdefault(name, []).append(model(held_out).eval_loss)
+            if index == 0 or name not in ONE_FOR_ALL:
+                of_all.setdefault(name, []).append(model(everyone).eval_loss)
+    return {
+        "scored": len(sites),
+        "own": own,
+        "all": {name: statistics.fmean(found) for name, found in of_all.items()},
+    }
+
+
+ONE_FOR_ALL = ("base", "federated", "lora")  # every site has the same
+
+
+def models(
+    worker: Worker, own: OwnExamples, values: Mapping[str, Vector], site: int
+) -> dict[str, Model]:
+    """What a site may answer with.
+
+    Args:
+        values: by the names of `Entry.trials`; (P,) of a federation, (scored sites, P) otherwise.
+        site: its number among those that are scored.
+    """
+    alone, again = values["alone"][site], values["again"][site]
+    federated, lora = values["federated"], values["lora"]
+    return {
+        "base": AsItIs(worker, worker.initial),
+        "alone": AsItIs(worker, alone),
+        "alone+alone": together(worker, alone, again, 0.5),
+        "federated": AsItIs(worker, federated),
+        "federated+personal": AsItIs(worker, values["federated+personal"][site]),
+        "federated+fifth": together(worker, alone, federated, FIFTH),
+        "federated+averaged": averaged(worker, alone, federated, own.validation),
+        "lora": AsItIs(worker, lora),
+        "lora+personal": AsItIs(worker, values["lora+personal"][site]),
+        "lora+fifth": together(worker, alone, lora, FIFTH),
+    }
