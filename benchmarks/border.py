@@ -14,7 +14,7 @@ its noise (local) or a share (secure sum, one site may collude):
     sentences   a tenth of the first site's sentences are positive, and nine tenths of the last
                 one's; all-MiniLM-L6-v2, LoRA of rank 4 in the last layer
 
-At most eight sites of each, spread evenly, train alone and are scored, on further records that
+At most four sites of each, spread evenly, train alone and are scored, on further records that
 nobody trains on; the others only take part. At every point: the base model; alone, a site's own
 model without noise; two of them (alone+alone, with two seeds and equal weights), the baseline that
 costs a site nothing; the federation's (federated), that trained further (+personal), and beside the

@@ -24,7 +24,7 @@ from fedpriv.files import write_atomic
 Row = dict[str, str]
 Pools = dict[str, list[Row]]
 Trust = Literal["local", "secure-sum"]
-SCORED = 8  # sites that train alone and are scored; the others of a federation only take part
+SCORED = 4  # sites that train alone and are scored; the others of a federation only take part
 COLLUDING = 1  # of a secure sum
 LEAST_WORDS = 20  # of a note: shorter ones hold nothing to go on with
 LEAST_APART = 2  # records of a scored site that its own training stops by
@@ -99,19 +99,20 @@ class Size:
 QUICK = Size(rounds=2, held_out=32, most=8, everyone=12, overrides=("personal.epochs=2",))
 QUICK_POINTS = (Point(4, 16),)
 NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
-    Point(16, 64, seeds=3),
-    Point(16, 64, "local", seeds=3),
     Point(64, 16, seeds=3),
-    Point(4, 250, seeds=3, most_scored=2),
-    Point(4, 16),
+    Point(16, 64, seeds=3),
+    Point(16, 64, "local"),
     Point(64, 16, "local"),
-    Point(4, 250, "local", most_scored=2),
-    Point(16, 64, epsilon=1.0),
-    Point(16, 64, epsilon=8.0),
-    Point(16, 16, seeds=3),
+    Point(16, 16),
     Point(4, 64),
-    Point(16, 112, most_scored=4),
+    Point(16, 64, epsilon=1.0),
+    Point(4, 250, seeds=3, most_scored=2),
+    Point(16, 64, epsilon=8.0),
+    Point(64, 16, epsilon=1.0),
+    Point(4, 250, "local", most_scored=2),
     Point(64, 28),
+    Point(4, 16),
+    Point(16, 112, most_scored=2),
     Point(16, 64, "local", epsilon=8.0),
     Point(2, 64, "local"),
     Point(2, 1000, "local"),  # a third of the work of all others

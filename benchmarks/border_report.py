@@ -22,7 +22,11 @@ WAYS = {  # row of a point → its column, a gain over the site alone
     "lora+personal": "no noise: personal",
     "lora+fifth": "no noise: fifth",
 }
-SHARES = {"pays": "alone", "beats a second": "alone+alone"}
+SHARES = {  # column → of the first, the share of sites and seeds that beat the second
+    "personal pays": ("federated+personal", "alone"),
+    "beats a second": ("federated+personal", "alone+alone"),
+    "fifth pays": ("federated+fifth", "alone"),
+}
 COLUMNS = ("sites", "records", "trust", "ε", "σ", "alone", *WAYS.values(), *SHARES)
 MEANING = (
     "alone: loss on a site's own held-out records, mean over the scored sites, of a model that it"
@@ -30,8 +34,8 @@ MEANING = (
     " its own beside it (equal weights); the federation's adapter; that trained further; that"
     " beside the own one, with a fifth of the weight or with the weight that validation records"
     " choose; and both of an adapter that was trained together without noise. Mean ± deviation over"
-    " the seeds. pays, beats a second: share of the sites and seeds at which 'fifth' has a lower"
-    " loss than alone, and than two own models."
+    " the seeds. personal pays, fifth pays: share of the sites and seeds at which it has a lower loss"
+    " than alone; beats a second: at which 'personal' has a lower one than two own models."
 )
 SHOWN, EPSILON = "federated+fifth", 4.0  # in the chart
 
@@ -44,23 +48,24 @@ def by_point(entries: Entries) -> list[Entries]:
     return list(found.values())
 
 
-def gains(entry: dict[str, Any], way: str) -> list[float]:
-    """By how much each scored site's own loss is lower than alone."""
+def gains(entry: dict[str, Any], way: str, other: str = "alone") -> list[float]:
+    """By how much each scored site's own loss is lower than with another model.
+
+    None at all where one of the two was not measured.
+    """
     own = entry["own"]
-    return [alone - loss for alone, loss in zip(own["alone"], own[way], strict=True)]
+    if way not in own or other not in own:
+        return []
+    return [theirs - mine for theirs, mine in zip(own[other], own[way], strict=True)]
 
 
 def cells(entries: Entries) -> list[str]:
     """A row of the table, for a point."""
     first = entries[0]
     shares = []
-    for other in SHARES.values():
-        lower = [
-            mine < theirs
-            for entry in entries
-            for mine, theirs in zip(entry["own"][SHOWN], entry["own"][other], strict=True)
-        ]
-        shares.append(f"{statistics.fmean(lower):.0%}")
+    for way, other in SHARES.values():
+        lower = [gain > 0 for entry in entries for gain in gains(entry, way, other)]
+        shares.append(f"{statistics.fmean(lower):.0%}" if lower else "")
     return [
         str(first["sites"]),
         f"{first['records']:,}",
@@ -69,7 +74,7 @@ def cells(entries: Entries) -> list[str]:
         f"{first['noise_multiplier']:.2f}",
         _spread([statistics.fmean(entry["own"]["alone"]) for entry in entries], ".3f"),
         *(
-            _spread([statistics.fmean(gains(entry, way)) for entry in entries], "+.3f")
+            _spread([statistics.fmean(g) for entry in entries if (g := gains(entry, way))], "+.3f")
             for way in WAYS
         ),
         *shares,
@@ -77,6 +82,8 @@ def cells(entries: Entries) -> list[str]:
 
 
 def _spread(values: Sequence[float], form: str) -> str:
+    if not values:
+        return ""
     mean = f"{statistics.fmean(values):{form}}"
     return f"{mean} ± {statistics.stdev(values):.3f}" if len(values) > 1 else mean
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from border_design import COLLUDING, Kind, Point, Size
+from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
 
 from fedpriv.config.job import PrivacySection
 from fedpriv.errors import RunError
@@ -57,16 +57,27 @@ class Entry:
         """
         free = _asked(self.file, self.point.common, self.size)
         base, again = (_trial(free, "base", seed).alone for seed in (self.seed, self.seed + 1))
-        lora = _trial(free, "lora", self.seed)
         private = _trial(_asked(self.file, self.point, self.size), "dp-lora", self.seed)
-        return {
+        needed = {
             "alone": base,
-            "again": again,
-            "lora": lora,
-            "lora+personal": replace(lora, way="personal"),
             "federated": private,
             "federated+personal": replace(private, way="personal"),
         }
+        if not self.in_full:
+            return needed
+        lora = _trial(free, "lora", self.seed)
+        more = {"again": again, "lora": lora, "lora+personal": replace(lora, way="personal")}
+        return {**needed, **more}
+
+    @property
+    def in_full(self) -> bool:
+        """Whether a second own model and adapters without noise are measured, too.
+
+        So it is with the first seed, wherever another point with as many sites and records decides.
+        """
+        size = (self.point.sites, self.point.records)
+        decide = {(point.sites, point.records) for point in self.kind.points if point.seeds > 1}
+        return self.seed == 1 and (size in decide or self.point in QUICK_POINTS)
 
 
 @cache
@@ -171,17 +182,19 @@ def models(
         values: by the names of `Entry.trials`; (P,) of a federation, (scored sites, P) otherwise.
         site: its number among those that are scored.
     """
-    alone, again = values["alone"][site], values["again"][site]
-    federated, lora = values["federated"], values["lora"]
-    return {
+    alone, federated = values["alone"][site], values["federated"]
+    found = {
         "base": AsItIs(worker, worker.initial),
         "alone": AsItIs(worker, alone),
-        "alone+alone": together(worker, alone, again, 0.5),
         "federated": AsItIs(worker, federated),
         "federated+personal": AsItIs(worker, values["federated+personal"][site]),
         "federated+fifth": together(worker, alone, federated, FIFTH),
         "federated+averaged": averaged(worker, alone, federated, own.validation),
-        "lora": AsItIs(worker, lora),
-        "lora+personal": AsItIs(worker, values["lora+personal"][site]),
-        "lora+fifth": together(worker, alone, lora, FIFTH),
     }
+    if "lora" in values:
+        lora = values["lora"]
+        found["alone+alone"] = together(worker, alone, values["again"][site], 0.5)
+        found["lora"] = AsItIs(worker, lora)
+        found["lora+personal"] = AsItIs(worker, values["lora+personal"][site])
+        found["lora+fifth"] = together(worker, alone, lora, FIFTH)
+    return found

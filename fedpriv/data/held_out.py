@@ -23,8 +23,7 @@ HELD_OUT, VALIDATION = "held-out", "validation"  # what a share may be kept apar
 def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -> bool:
     """Whether a record's unit is of the share that is kept apart for a purpose.
 
-    Drawn by a hash of the unit's id, or of the record's texts where each record is a unit: so all
-    records of a patient fall on one side, copies of a text too, and no unit moves another.
+    All records of a patient fall on one side, copies of a text too, and no unit moves another.
     An empty record trains.
 
     Args:
@@ -37,13 +36,19 @@ def is_apart(record: Mapping[str, Any], unit: str, share: float, purpose: str) -
         A per-unit map by public settings (law 2), so that adding or removing a unit changes one
         side by that unit alone. The answer is private as the record is.
     """
-    if not share:
-        return False
+    return drawn_for(record, unit, purpose) < share
+
+
+def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
+    """A number from 0 to 1 for a record's unit, the same every time; 1 for an empty record.
+
+    A hash of the unit's id, or of the record's texts where each record is a unit.
+    """
     owner = _owner(record, unit)
     if not owner:
-        return False
+        return 1.0
     drawn = hashlib.sha256(purpose.encode() + b"\0" + owner).digest()[:8]
-    return int.from_bytes(drawn) < share * 2**64
+    return int.from_bytes(drawn) / 2**64
 
 
 def _owner(record: Mapping[str, Any], unit: str) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.data.encode import Example, encode_record
-from fedpriv.data.held_out import VALIDATION, OwnRecords, is_apart
+from fedpriv.data.held_out import VALIDATION, OwnRecords, drawn_for
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
@@ -15,6 +15,8 @@ from fedpriv.errors import DataError
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+LEAST = 2  # units of a side
 
 
 def to_train_on(
@@ -69,7 +71,8 @@ def own_examples(
 
     Args:
         records: rows of `read_labelled`.
-        apart: share of the units to keep apart for a purpose.
+        apart: share of the units to keep apart for a purpose, and of a small site's so many that
+            each side has at least `LEAST` units, or half of all.
 
     Returns:
         The examples of the others, and those of the units that were kept apart.
@@ -82,10 +85,27 @@ def own_examples(
     """
     parts: tuple[list[Example], list[Example]] = [], []
     held: Counter[object] = Counter()
+    records = list(records)
+    limit = _limit([drawn_for(record, spec.unit, purpose) for record in records], apart)
     for row, record in enumerate(records, 1):
         owner = row if spec.unit == "record" else record[UNIT]
         examples = encode_record(record, spec, tokenizer, row=row, source="")
         examples = examples[: spec.max_records_per_unit - held[owner]]
         held[owner] += len(examples)
-        parts[is_apart(record, spec.unit, apart, purpose)].extend(examples)
+        parts[drawn_for(record, spec.unit, purpose) < limit].extend(examples)
     return parts
+
+
+def _limit(drawn: Sequence[float], share: float) -> float:
+    """Below which numbers units are kept apart: the share, but where that leaves too few of either.
+
+    Other records decide it, then. For a site's own use that is no matter (law 16).
+
+    Args:
+        drawn: of each record; records of one unit have the same one, and those without any 1.
+    """
+    units = sorted(number for number in set(drawn) if number < 1)
+    least = min(LEAST, len(units) // 2)
+    if not share or not least:
+        return share
+    return min(max(share, units[least]), units[-least])

@@ -97,7 +97,7 @@ def test_each_record_is_at_one_place_and_only_scored_sites_hold_some_out(tmp_pat
         rows = read(tmp_path / f"site-{index}.jsonl")
         apart = [is_apart({"text": row}, "record", 0.2, VALIDATION) for row in rows]
         assert len(rows) == 16 and 2 <= sum(apart) <= 14
-        assert len(read(tmp_path / f"own-{index}.jsonl")) == 3
+        assert len(read(tmp_path / f"own-{index}.jsonl")) == 6
 
 
 def test_large_specialties_fill_sites_and_small_ones_are_joined(tmp_path: Path) -> None:
@@ -126,12 +126,14 @@ def entry(federation: Make) -> Entry:
         said = said.replace(f'name = "{name}"\n', f'name = "{name}"\nheld_out = 0.4\n')
     file.write_text(said)
     size = Size(rounds=2, overrides=("personal.epochs=2", "personal.rates=[3e-2]"))
-    return Entry(KINDS["notes"], Point(3, 24), 1, file, size)
+    kind = replace(KINDS["notes"], points=(Point(3, 24, seeds=3),))
+    return Entry(kind, Point(3, 24), 1, file, size)
 
 
 def test_what_depends_on_no_terms_is_trained_once(entry: Entry, tmp_path: Path) -> None:
     """And what was measured is kept, for as long as its runs are the same."""
     local = replace(entry, point=replace(entry.point, trust="local", epsilon=2.0))
+    assert entry.in_full and local.in_full and not replace(entry, seed=2).in_full
     train([entry, local], Runner(tmp_path / "runs"))
     runs = [path.name.rpartition("-")[0] for path in (tmp_path / "runs").glob("*.json")]
     assert Counter(runs) == {
@@ -169,7 +171,11 @@ def test_two_own_models_have_equal_weights(monkeypatch: pytest.MonkeyPatch) -> N
     values |= {"federated": np.array([9.0]), "lora": np.array([8.0])}
     worker, own = type("", (), {"initial": np.array([0.0])})(), type("", (), {"validation": []})()
     border_runs.models(worker, own, values, 1)  # type: ignore[arg-type]
-    assert told == [(2.0, 4.0, 0.5), (2.0, 9.0, 0.2), (2.0, 8.0, 0.2)]
+    assert told == [(2.0, 9.0, 0.2), (2.0, 4.0, 0.5), (2.0, 8.0, 0.2)]
+    told.clear()
+    few = {name: values[name] for name in ("alone", "federated", "federated+personal")}
+    found = border_runs.models(worker, own, few, 1)  # type: ignore[arg-type]
+    assert told == [(2.0, 9.0, 0.2)] and "lora" not in found
 
 
 def row(records: int, seed: int = 1, **ways: float) -> dict[str, Any]:
@@ -190,9 +196,11 @@ def test_the_table_says_what_joining_is_worth() -> None:
     assert [one["seed"] for one in first] == [1, 2] and second == [rows[1]]
     assert cells(first) == [
         *("16", "64", "local", "4", "1.25", "3.500 ± 0.000", "+0.150 ± 0.071", "+0.000 ± 0.000"),
-        *("+0.000 ± 0.000", "+0.200 ± 0.141", *["+0.000 ± 0.000"] * 3, "100%", "50%"),
+        *("+0.000 ± 0.000", "+0.200 ± 0.141", *["+0.000 ± 0.000"] * 3, "0%", "0%", "100%"),
     ]
-    assert cells(second)[-2:] == ["0%", "0%"]
+    assert cells(second)[-3:] == ["0%", "0%", "0%"]
+    del rows[1]["own"]["alone+alone"]
+    assert (cells(second)[6], cells(second)[-2]) == ("", "")
     said = markdown("Notes", rows).splitlines()
     assert said[4].split("|")[1:3] == [" 16 ", " 64 "] and len(said) == 6
     console = Console(width=250, record=True, file=io.StringIO())
@@ -243,7 +251,7 @@ def test_points_take_turns_and_further_seeds_come_last(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "argv", ["border.py", "DATA", "--seeds", "2"])
     found = border.entries(border.parsed(), Size())
     names = [entry.name for entry in found]
-    first = [f"{kind}-16x64-{trust}-4-1" for trust in ("secure", "local") for kind in KINDS]
+    first = [f"{kind.name}-{kind.points[place].name}-1" for place in (0, 1) for kind in kinds]
     assert names[:4] == first
     seeds = [entry.seed for entry in found]
     assert seeds == sorted(seeds) and max(seeds) == 2

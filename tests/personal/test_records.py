@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedpriv.data.held_out import VALIDATION, is_apart
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
-from fedpriv.personal.records import own_examples
+from fedpriv.personal.records import LEAST, own_examples
 
 SHARE = 0.4
 people = st.lists(st.integers(0, 5).map(str), max_size=24)
@@ -46,7 +46,6 @@ def test_all_of_a_person_is_on_one_side_and_the_first_records_count(
 ) -> None:
     training, validation = made(units, most)
     assert not {text[0] for text in training} & {text[0] for text in validation}
-    assert all(is_apart({UNIT: t[0]}, "patient", SHARE, VALIDATION) for t in validation)
     held = Counter(text[0] for text in (*training, *validation))
     assert held == {owner: min(count, most) for owner, count in Counter(units).items()}
     for owner in held:
@@ -56,11 +55,21 @@ def test_all_of_a_person_is_on_one_side_and_the_first_records_count(
         ]
 
 
-@given(people, st.integers(1, 4))
-def test_a_person_more_moves_no_other(units: list[str], most: int) -> None:
-    before, after = made(units, most), made([*units, "9", "9"], most)
-    for one, other in zip(before, after, strict=True):
-        assert one == [text for text in other if text[0] != "9"]
+@given(people)
+def test_each_person_is_drawn_alone_but_where_too_few_would_be_on_a_side(units: list[str]) -> None:
+    sides = made(units, 1)
+    training, validation = ({text[0] for text in side} for side in sides)
+    drawn = {o for o in units if is_apart({UNIT: o}, "patient", SHARE, VALIDATION)}
+    least = min(LEAST, len(set(units)) // 2)
+    if least <= len(drawn) <= len(set(units)) - least:
+        assert validation == drawn
+    else:
+        assert min(len(training), len(validation)) == least
+        assert validation <= drawn or drawn <= validation
+
+
+def test_one_person_alone_is_left_to_the_draw() -> None:
+    assert sum(map(len, made(["3"], 1))) == 1
 
 
 @given(st.lists(st.just("1"), max_size=12))
