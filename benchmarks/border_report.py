@@ -34,8 +34,8 @@ MEANING = (
     " its own beside it (equal weights); the federation's adapter; that trained further; that"
     " beside the own one, with a fifth of the weight or with the weight that validation records"
     " choose; and both of an adapter that was trained together without noise. Mean ± deviation over"
-    " the seeds. personal pays, fifth pays: share of the sites and seeds at which it has a lower loss"
-    " than alone; beats a second: at which 'personal' has a lower one than two own models."
+    " the seeds. personal pays, fifth pays: share of the sites and seeds at which it has a lower"
+    " loss than alone; beats a second: at which 'personal' has a lower one than two own models."
 )
 SHOWN, EPSILON = "federated+fifth", 4.0  # in the chart
 
