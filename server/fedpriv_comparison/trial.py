@@ -188,15 +188,16 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     config, recipe = trial.config, ModelRecipe.of(trial.config)
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
+        # Before hours of training: what is wrong with records fails at once.
+        at_home = {} if trial.way else own_examples(config, worker)
     if trial.way:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
-    if not _scored(config):
+    if not at_home:
         return result
     with pool.borrow(recipe) as worker:
         home = {
-            name: home_scores(AsItIs(worker, values[name]), own)
-            for name, own in own_examples(config, worker).items()
+            name: home_scores(AsItIs(worker, values[name]), own) for name, own in at_home.items()
         }
     if trial.place == "federated":
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
