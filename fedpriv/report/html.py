@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget
+from fedpriv.report.agreement import assumptions, shared
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import amount, duration, give_or_take, score, small, upper, when
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
@@ -25,7 +26,6 @@ from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MENTIONED = 6  # sites that are listed by name where they agree
 RULES = {
     "plan": "One plan of private steps, fixed before the first release, for the whole life of"
     " the ledger. Steps that were skipped, failed or never reached stay charged.",
@@ -124,13 +124,13 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "filters": [r for r in reports if r.filter is not None],
         "two_claims": [r for r in reports if r.budget_alone is not None],
         "not_private": [r.site for r in reports if not r.private],
-        "stamped": not run.private or any(not r.private for r in reports),
+        "stamped": not directory.is_private,
         "simulated": [r.site for r in reports if r.simulated],
         "tampered": [site.report.site for site in sites if site.signature == "changed"],
         "weak_delta": [r.site for r in reports if r.delta >= 1 / r.declared_size],
         "trainable": _trainable(run.model.trainable),
-        "shared": lambda field: _shared(reports, field),
-        "assumptions": _assumptions(reports),
+        "shared": lambda field: shared(reports, field),
+        "assumptions": assumptions(reports),
         "rules": RULES,
         "charts": charts(directory),
         "css_colours": css_colours,
@@ -248,23 +248,3 @@ def _trainable(trainable: Any) -> str:
     if isinstance(trainable, (list, dict)):
         return f"{len(trainable):,} trainable tensors"
     return ""
-
-
-def _shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
-    """The values of `field`, each with the sites it is true of; no sites if true of all."""
-    groups: dict[Any, list[str]] = {}
-    for report in reports:
-        groups.setdefault(getattr(report, field), []).append(report.site)
-    if len(groups) == 1:
-        return [(value, "") for value in groups]
-    most = max(groups, key=lambda value: len(groups[value]))
-    others = "all others" if len(groups[most]) > MENTIONED else ", ".join(groups[most])
-    return [(v, others if v == most else ", ".join(sites)) for v, sites in groups.items()]
-
-
-def _assumptions(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
-    groups: dict[str, list[str]] = {}
-    for report in reports:
-        for assumption in report.assumptions:
-            groups.setdefault(assumption, []).append(report.site)
-    return [(a, "" if len(s) == len(reports) else ", ".join(s)) for a, s in groups.items()]
