@@ -170,7 +170,9 @@ def _contents(
             fix="Leave it out, or add --merge.",
         )
     if wanted.base is not None and not re.fullmatch(HUB_NAME, wanted.base):
-        raise ConfigError("is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME.")
+        raise ConfigError(
+            "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."
+        )
     named = model.name != "embedded" and not Path(model.name).exists()
     return Contents(
         private=directory.is_private,
