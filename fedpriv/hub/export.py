@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.base_model import EMBEDDED
-from fedpriv.config.job import HUB_NAME, ComputeSection, ModelSection
+from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
@@ -44,7 +44,6 @@ class Used(Part):
     """What of a federation file is needed to load a run's model again."""
 
     model: ModelSection
-    compute: ComputeSection
 
 
 class Settings(Part):
@@ -102,8 +101,8 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         budget.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out}: is there already. Give another --out.")
-    settings = Settings.model_validate_json((run / "run.json").read_bytes()).config
-    contents = _contents(directory, settings.model, facts, wanted, run)
+    settings = Settings.model_validate_json((run / "run.json").read_bytes()).config.model
+    contents = _contents(directory, settings, facts, wanted, run)
     base, model = _load(run, settings, facts)
     if not wanted.merge:
         _check_whole(base, model)
@@ -112,7 +111,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         if wanted.merge:
             _write_merged(made, base, model, wanted.dtype)
         else:
-            _write_adapter(made, run / "adapter", contents, settings.model)
+            _write_adapter(made, run / "adapter", contents)
         base.tokenizer.save_pretrained(made)
         _write_budgets(made, directory)
         (made / CARD).write_text(card(directory, contents), encoding="utf-8")
@@ -185,8 +184,8 @@ def _contents(
     )
 
 
-def _load(run: Path, settings: Used, facts: AdapterFacts) -> tuple[Base, PeftModel]:
-    """The run's model with its adapter, on the CPU.
+def _load(run: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Base, PeftModel]:
+    """The run's model with its adapter, in float32 on the CPU, however it was trained.
 
     Raises:
         ModelError: the base can't be loaded, or is another one than that of the run.
@@ -195,16 +194,14 @@ def _load(run: Path, settings: Used, facts: AdapterFacts) -> tuple[Base, PeftMod
     from fedpriv.models.base import load_base
     from fedpriv.models.lora import attach_lora
 
-    proposal, dtype = facts.proposal, settings.compute.dtype
-    base = load_base(
-        settings.model, dtype="float32" if dtype == "mixed" else dtype, seed=proposal.seed
-    )
+    proposal = facts.proposal
+    base = load_base(settings, seed=proposal.seed)
     if base.digest != proposal.base_digest:
         raise ModelError(
-            f"model.name: {settings.model.name!r} is {base.digest} here, and the run was made with"
+            f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
             f" {proposal.base_digest}. Put that one back."
         )
-    model = attach_lora(base, proposal.lora, settings.model.task, seed=proposal.seed)
+    model = attach_lora(base, proposal.lora, settings.task, seed=proposal.seed)
     read_into(model, run / "adapter", facts)
     return base, model
 
@@ -227,11 +224,11 @@ def _check_whole(base: Base, model: PeftModel) -> None:
         )
 
 
-def _write_adapter(folder: Path, trained: Path, contents: Contents, model: ModelSection) -> None:
+def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
     """The run's own files, but for where its base is."""
     shutil.copyfile(trained / WEIGHTS, folder / WEIGHTS)
     config = json.loads((trained / CONFIG).read_text(encoding="utf-8"))
-    here = Path(model.name).name  # no path of this machine is anybody's business
+    here = Path(contents.model.name).name  # no path of this machine is anybody's business
     config["base_model_name_or_path"] = "base" if contents.base_here else contents.base or here
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     if contents.base_here:
@@ -250,7 +247,7 @@ def _write_merged(folder: Path, base: Base, model: PeftModel, dtype: Dtype | Non
 
     stored = find_base(base.source).settings
     kind = dtype or str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
-    merged: Any = model.float().merge_and_unload()
+    merged: Any = model.merge_and_unload()
     merged.to(getattr(torch, kind))
     if not all(torch.isfinite(value).all() for value in merged.state_dict().values()):
         raise ModelError(f"A merged weight is too large for {kind}. Give --dtype float32.")

@@ -12,7 +12,9 @@ _AUTO = {
 
 def lines_of_use(contents: Contents) -> list[str]:
     """Python that leaves `model` and `tokenizer`, without fedpriv wherever that is possible."""
-    model, here = contents.model, 'folder = "."  # where this card is, or its name at a hub'
+    model, here = contents.model, 'folder = "."  # where this card is'
+    if not contents.base_here:  # within a repository of a hub no class looks for a second model
+        here += ", or its name at a hub"
     auto, tokenizer = _AUTO[model.task], "tokenizer = AutoTokenizer.from_pretrained(folder)"
     if contents.merged:
         return [
@@ -22,14 +24,14 @@ def lines_of_use(contents: Contents) -> list[str]:
             tokenizer,
             f"model = {auto}.from_pretrained(folder).eval()",
         ]
-    source, where = ("folder", ', subfolder="base"') if contents.base_here else ("name", "")
+    source = 'f"{folder}/base"' if contents.base_here else "name"
     lines = [
         "from peft import PeftModel",
         f"from transformers import {auto}, AutoTokenizer",
         "",
         here,
         tokenizer,
-        f"base = {auto}.from_pretrained({source}{where}{_head(contents)})",
+        f"base = {auto}.from_pretrained({source}{_head(contents)})",
         "model = PeftModel.from_pretrained(base, folder).eval()",
     ]
     if model.pooling == "mean":  # no class of transformers
@@ -37,7 +39,7 @@ def lines_of_use(contents: Contents) -> list[str]:
             "from transformers import AutoTokenizer",
             "from fedpriv.models.pooled import MeanPooledClassifier",
         ]
-        lines[-2] = f"base, _ = MeanPooledClassifier.from_encoder({source}{where}{_head(contents)})"
+        lines[-2] = f"base, _ = MeanPooledClassifier.from_encoder({source}{_head(contents)})"
     if not contents.base_here:
         lines.insert(-3, f"name = {contents.base or 'the base model, by its digest above'!r}")
     return lines
