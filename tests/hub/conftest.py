@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hub_runs import MakeRun, report
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.protocol import Proposal
@@ -17,34 +16,6 @@ from fedpriv.report import BudgetReport, budget
 from fedpriv.training.adapter import write_adapter
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker
-
-MakeRun = Callable[..., tuple[Path, Worker]]
-KEY = Ed25519PrivateKey.generate()
-
-
-def report(site: str, **changes: Any) -> BudgetReport:
-    """A report of that site, as it signs one."""
-    fields: dict[str, Any] = {
-        "site": site,
-        "dataset_id": f"{sum(site.encode()):032x}",
-        "unit": "record",
-        "max_records_per_unit": 1,
-        "delta": 1e-5,
-        "declared_size": 250,
-        "accountant": "PRV, upper bound",
-        "assumptions": ("The ledger was not rolled back.",),
-        "private": True,
-        "simulated": False,
-        "guarantee": "the one plan of this ledger in full",
-        "epsilon_spent": 2.0004,
-        "epsilon_allocated": 3.0004,
-        "epsilon_committed": 3.0004,
-        "budget": 4.0,
-        "ledger_head": "0" * 64,
-        "ledger_rows": 9,
-        "job": "job-1",
-    }
-    return budget.sign(BudgetReport(**fields | changes), KEY)
 
 
 @pytest.fixture

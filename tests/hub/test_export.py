@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hub.conftest import MakeRun, report
+from hub_runs import MakeRun, report
 from safetensors import safe_open
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, ModelError, RunError
