@@ -69,7 +69,6 @@ def _header(directory: RunDirectory, contents: Contents) -> str:
         for field, (kind, name) in _METRICS.items()
         if finite(getattr(last, field, None))
     ]
-    relation = {"base_model_relation": "finetune" if contents.merged else "adapter"}
     data = ModelCardData(
         base_model=contents.base,
         library_name="transformers" if contents.merged else "peft",
@@ -78,8 +77,9 @@ def _header(directory: RunDirectory, contents: Contents) -> str:
         tags=[*_TAGS] if contents.private else [*_TAGS, "not-private"],
         model_name=directory.run.job.name,
         eval_results=results or None,
-        **({} if contents.base is None else relation),
     )
+    if contents.base is not None:
+        data["base_model_relation"] = "finetune" if contents.merged else "adapter"
     return f"---\n{data.to_yaml()}\n---\n"
 
 
