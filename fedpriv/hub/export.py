@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
+
 from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
@@ -83,11 +85,16 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
     Privacy:
         Of released values and signed reports alone.
     """
-    refuse_own(run)
+    for folder in (run, run / "adapter"):
+        refuse_own(folder)
+    if (run / FACTS).exists():
+        raise RunError(
+            f"{run}: is an adapter by itself, without the reports of what it cost. Give the"
+            " directory of its run, such as runs/NAME."
+        )
     directory = read_run(run)
     if directory.run.status == "running":
         raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
-    refuse_own(run / "adapter")
     facts = read_facts(run / "adapter")
     if facts.job != directory.run.job_id:
         raise ConfigError(
@@ -101,7 +108,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         budget.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out}: is there already. Give another --out.")
-    settings = Settings.model_validate_json((run / "run.json").read_bytes()).config.model
+    settings = _model_of(run / "run.json")
     contents = _contents(directory, settings, facts, wanted, run)
     base, model = _load(run, settings, facts)
     if not wanted.merge:
@@ -119,11 +126,10 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
 
 
 def refuse_own(folder: Path) -> None:
-    """Refuse a folder that is an adapter by itself: most of all one that may never leave.
+    """Refuse a folder that holds an adapter which may never leave its site (law 16).
 
     Raises:
-        ConfigError: it is one that a site trained on its own records without privacy.
-        RunError: it is a federation's, but says nothing of what it cost.
+        ConfigError: it was trained on a site's own records without privacy.
     """
     if not (folder / FACTS).exists():
         return
@@ -137,11 +143,18 @@ def refuse_own(folder: Path) -> None:
             value=facts.kind,
             fix="What may be handed on is the adapter of the run itself.",
         )
-    if folder.name != "adapter":
-        raise RunError(
-            f"{folder}: is an adapter by itself, without the reports of what it cost. Give the"
-            " directory of its run, such as runs/NAME."
-        )
+
+
+def _model_of(path: Path) -> ModelSection:
+    """The model of the federation file that run.json holds.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    try:
+        return Settings.model_validate_json(path.read_bytes()).config.model
+    except ValidationError as error:
+        raise budget.malformed(error, path) from None
 
 
 def _contents(

@@ -64,6 +64,16 @@ def test_what_nobody_stated_is_not_made_up(make_run: MakeRun, tmp_path: Path) ->
     assert "It was not evaluated." in words(tmp_path / "a")
 
 
+def test_the_data_behind_the_embedded_model_are_named_as_their_licence_asks(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, _ = make_run(name="embedded")
+    for merge in (False, True):
+        export(run, tmp_path / f"out-{merge}", Wanted(merge=merge))
+        assert "MedQuAD" in words(tmp_path / f"out-{merge}")
+        assert "CC BY 4.0" in words(tmp_path / f"out-{merge}")
+
+
 def test_every_site_is_listed_with_its_claim_rounded_up(make_run: MakeRun, tmp_path: Path) -> None:
     run, _ = make_run(reports=(report("north"), report("south", unit="patient_nbr", delta=2e-6)))
     export(run, tmp_path / "a", Wanted())

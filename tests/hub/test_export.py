@@ -200,6 +200,14 @@ def test_an_adapter_of_another_job_and_changed_weights_are_refused(
         export(run, tmp_path / "out", Wanted())
 
 
+def test_a_record_of_the_run_without_its_settings_is_named(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, _ = make_run(config={})
+    with pytest.raises(ConfigError, match=r"run\.json: config\.model: is missing"):
+        export(run, tmp_path / "out", Wanted())
+
+
 def test_another_base_than_that_of_the_run_is_refused(
     make_run: MakeRun, tmp_path: Path, model_folder: Any
 ) -> None:

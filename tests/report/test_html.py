@@ -214,7 +214,6 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     for part in (
         "With trust is ε as above: what protects their records as long as no more",
         "Alone is ε if every other site in the sum does",
-        "7.500 allocated",
         "at most 1 of them work with the server",
         "the noise of such a sum is common to its sites, and covers one of them",
     ):
