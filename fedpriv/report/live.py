@@ -27,6 +27,8 @@ class LiveReport:
     """
 
     def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        import matplotlib.figure  # noqa: F401  # once; it is no part of what a page costs
+
         self._run_dir, self._clock = run_dir, clock
         self._next = -math.inf
         self._failed = False
