@@ -24,6 +24,7 @@ from fedpriv.commands.plan import plan
 from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
+from fedpriv.hub.command import adapter
 from fedpriv.logs import discreet
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -38,6 +39,7 @@ app.add_typer(roster_app, name="roster")
 app.command()(plan)
 app.command()(forecast)
 app.command()(doctor)
+app.command()(adapter)
 
 
 def _version(wanted: bool) -> None:

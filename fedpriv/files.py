@@ -74,9 +74,9 @@ def _name(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """An empty folder to write files into, that takes the place of `path` when the block ends.
+    """An empty folder to write into, that takes the place of `path` when the block ends.
 
-    It and the files in it are its owner's alone (0700, 0600), and on disk before the name points
+    It and all that is in it are its owner's alone (0700, 0600), and on disk before the name points
     at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside
     for a moment; if the machine fails in it, the next writer puts it back.
     """
@@ -89,7 +89,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
-        for item in temporary.iterdir():
+        for item in temporary.rglob("*"):
+            if item.is_dir():
+                item.chmod(0o700)
+                sync_folder(item)
+                continue
             with item.open("rb") as stream:
                 os.fchmod(stream.fileno(), 0o600)
                 os.fsync(stream.fileno())

@@ -90,6 +90,16 @@ def test_a_folder_takes_the_place_of_another_as_a_whole(tmp_path: Path) -> None:
     assert stat.S_IMODE((path / "a").stat().st_mode) == 0o600
 
 
+def test_folders_within_it_are_its_owners_too(tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "folder") as made:
+        (made / "inner" / "deep").mkdir(parents=True, mode=0o755)
+        (made / "inner" / "deep" / "a").write_text("new")
+    inner = tmp_path / "folder" / "inner"
+    assert (inner / "deep" / "a").read_text() == "new"
+    for path, mode in ((inner, 0o700), (inner / "deep", 0o700), (inner / "deep" / "a", 0o600)):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("there", [True, False])
 def test_after_an_error_the_old_folder_is_there_and_nothing_else(

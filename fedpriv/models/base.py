@@ -23,12 +23,14 @@ class Base:
     Attributes:
         source: the folder or hub name it came from.
         digest: of all that it is, see `fedpriv.models.digest.base_digest`.
+        drawn: names of parameters that its files don't hold, such as those of a new head.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: str
     digest: str
+    drawn: frozenset[str] = frozenset()
 
 
 def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) -> Base:
@@ -102,7 +104,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
             key="model.max_length",
             value=settings.max_length,
         )
-    return Base(model, tokenizer, source, base_digest(stored, tokenizer))
+    return Base(model, tokenizer, source, base_digest(stored, tokenizer), frozenset(new))
 
 
 def digest_of(name: str) -> str:

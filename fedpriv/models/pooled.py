@@ -20,6 +20,7 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     config_class = PretrainedConfig
     base_model_prefix = "encoder"
+    _supports_sdpa = True  # it attends to nothing itself
 
     def __init__(self, encoder: PreTrainedModel, labels: int) -> None:
         super().__init__(encoder.config)

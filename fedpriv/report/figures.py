@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 
@@ -16,6 +16,11 @@ def upper(value: float) -> str:
         return "0"
     digits = max(3, 1 - exact.adjusted())
     return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING)}"
+
+
+def lower(value: float) -> str:
+    """What is left, to three decimals, rounded down."""
+    return f"{Decimal(repr(value)).quantize(Decimal('0.001'), ROUND_FLOOR)}"
 
 
 def small(value: float) -> str:
@@ -66,6 +71,18 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
+    """Whole numbers in order, those in a row as a range: 1–4, 7."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [f"{a}" if a == b else f"{a}–{b}" for a, b in found[:at_most]]
+    return ", ".join([*shown, "…"] if len(found) > at_most else shown)
 
 
 def when(moment: datetime) -> str:

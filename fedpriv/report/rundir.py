@@ -159,6 +159,11 @@ class RunDirectory:
         return sorted(asked | {report.site for report in self.reports})
 
     @property
+    def is_private(self) -> bool:
+        """Whether what is made of it need not be stamped NOT PRIVATE."""
+        return self.run.private and all(report.private for report in self.reports)
+
+    @property
     def last_evaluation(self) -> Round | None:
         return next((row for row in reversed(self.rounds) if row.eval_loss is not None), None)
 

@@ -15,6 +15,8 @@ from fedpriv.models.vector import TrainableVector, Vector, check_vector
 from fedpriv.protocol import Body, Proposal
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+
     from fedpriv.training.worker import Worker
 
 FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
@@ -126,6 +128,18 @@ def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
     Raises:
         ConfigError: it is of another shape than the worker's.
     """
+    return read_into(worker.model, folder, facts)
+
+
+def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
+    """The trained values (P,) of an adapter, which the model has from now on.
+
+    Args:
+        model: as the facts' proposal has it.
+
+    Raises:
+        ConfigError: it is of another shape than the model's.
+    """
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -133,15 +147,16 @@ def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
     path = folder / WEIGHTS
     try:
         stored = load_file(path)
-        own = get_peft_model_state_dict(worker.model, save_embedding_layers=False)
+        own = get_peft_model_state_dict(model, save_embedding_layers=False)
         shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
         if {name: tuple(tensor.shape) for name, tensor in stored.items()} != shapes:
             raise ProtocolError("its tensors are not those of the job's model")
-        set_peft_model_state_dict(worker.model, stored)
-        if TrainableVector(worker.model).digest != facts.proposal.vector_digest:
+        set_peft_model_state_dict(model, stored)
+        vector = TrainableVector(model)
+        if vector.digest != facts.proposal.vector_digest:
             raise ProtocolError("what it keeps as it was drawn is not the job's")
-        values = worker.vector.read()
-        check_vector(values, worker.vector.size)
+        values = vector.read()
+        check_vector(values, vector.size)
     except (OSError, SafetensorError, FedprivError) as error:
         raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
     return values

@@ -27,6 +27,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.protocol import Centres
+from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.adapter import write_facts
@@ -221,6 +222,8 @@ class Job:
             run.ready(model=self.model_facts, baseline=self.baseline.as_dict())
         else:
             run.ready()
+        live = LiveReport(run.path)
+        live.update()
         try:
             self._look(grid)  # that was asked last, if nobody knows what became of it
             for number in range(self._done + 1, self.config.job.rounds + 1):
@@ -231,6 +234,7 @@ class Job:
                 self.rounds.append(metrics)
                 self._look(grid)
                 listener(self.rounds[-1])
+                live.update()
         except BaseException:
             with suppress(OSError, FedprivError):  # on a full disk, say; what ended the job is told
                 self.save()

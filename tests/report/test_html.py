@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import BudgetEvent, BudgetReport, budget, write_report
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
-from fedpriv.report.figures import small, upper
+from fedpriv.report.figures import lower, ranges, small, upper
 
 HOSTILE = '<script src="http://evil.example/x.js"></script>&$x_1$--><img onerror=alert(1)>'
 MakeRun = Callable[..., Path]
@@ -189,7 +190,8 @@ def test_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
         assert sum(row[column] for row in rows) in page.values
     total = budget.totals(reports)
     assert f"Σε = {upper(total['epsilon'])} and Σδ = 3e-5" in page.words
-    assert "5 1 × timeout" in page.words
+    assert "site-01 5 of 6 timeout: 3" in page.words
+    assert "site-02 6 of 6 none" in page.words
 
 
 def test_sites_that_differ_are_named_and_the_many_are_not(make_run: MakeRun) -> None:
@@ -212,13 +214,14 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     for part in (
         "With trust is ε as above: what protects their records as long as no more",
         "Alone is ε if every other site in the sum does",
-        "7.500 allocated",
         "at most 1 of them work with the server",
         "the noise of such a sum is common to its sites, and covers one of them",
     ):
         assert part in page.words
-    rows = page.words.split("Budget alone ")[1].split("ε by round")[0]
+    rows = page.words.split("Budget alone ")[1].split("Budgets for life")[0]
     assert rows.startswith("site-01 1 ") and "site-00" not in rows
+    life = page.words.split("Budgets for life")[1].split("In the bars")[0]
+    assert "site-01 with trust" in life and "site-01 alone 4.250 7.500 21.500 14.000" in life
     unused = ALONE | {"max_colluding": None, "trust_model": budget.trust_model(None)}
     budget.write(budget.read(path).model_copy(update=unused), path)
     assert "no secure sum yet" in Page(write_report(run)).words
@@ -255,7 +258,7 @@ def test_what_denoising_found_is_shown_beside_what_chance_would(make_run: MakeRu
     path.write_text(path.read_text().replace('"bytes_down": 3000,', found))
     words = Page(write_report(run)).words
     assert "in 18.8% of the gradients' matrices; in noise alone it would be 2.5%." in words
-    assert "the gate took denoised × 0.5 in 6 of 6 rounds" in words
+    assert "denoised × 0.5 6 of 6 1–6" in words
     assert "24 records of the synthetic set were made anew" in words
     assert "0.50 of the entropy" in words
 
@@ -326,7 +329,9 @@ def test_a_job_without_a_round_so_far_has_a_page(make_run: MakeRun, status: str)
     assert "No round has been completed yet" in words
     assert "before; not evaluated since" in words
     (run / "metrics.jsonl").unlink()
-    assert Page(write_report(run)).words == words
+    again = Page(write_report(run)).words
+    as_of = r"As of \d\d:\d\d:\d\d UTC"
+    assert re.sub(as_of, "", again) == re.sub(as_of, "", words)
 
 
 def test_a_job_before_its_first_site_has_a_page(make_run: MakeRun) -> None:
@@ -345,6 +350,54 @@ def test_a_line_that_is_still_being_written_is_left_out(make_run: MakeRun) -> No
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:-40])
     assert "Running: 5 of 6 rounds" in Page(write_report(run)).words
+
+
+def test_a_browser_reads_the_page_again_for_as_long_as_the_job_runs(make_run: MakeRun) -> None:
+    run = make_run(status="running", finished=None)
+    page = Page(write_report(run))
+    refresh = [a["content"] for tag, a in page.tags if a.get("http-equiv") == "refresh"]
+    assert refresh == ["20"]
+    assert f"again every {refresh[0]} seconds" in page.words
+    bar = next(a for tag, a in page.tags if tag == "progress")
+    assert (bar["value"], bar["max"]) == ("6", "6")
+    for status in ("interrupted", "finished"):
+        info = json.loads((run / "run.json").read_text()) | {"status": status}
+        (run / "run.json").write_text(json.dumps(info))
+        page = Page(write_report(run))
+        assert not any("http-equiv" in attributes for _, attributes in page.tags)
+        assert "progress" not in {tag for tag, _ in page.tags}
+
+
+def test_before_reports_are_signed_the_word_of_the_sites_is_shown_as_such(
+    make_run: MakeRun,
+) -> None:
+    run = make_run(status="running", finished=None)
+    assert "as it said last" not in Page(write_report(run)).words
+    shutil.rmtree(run / "sites")
+    page = Page(write_report(run))
+    assert "No budget report from site-00, site-01: nothing is claimed here for them." in page.words
+    assert "Sites sign their reports when the job has ended." in page.words
+    assert "as it said last site-00 6 of 6 none 1.000" in page.words
+    assert 8 / 7 in page.values
+
+
+def test_tables_have_captions_and_every_cell_its_headings(make_run: MakeRun) -> None:
+    run = make_run(sites=3, status="running", finished=None)
+    path = run / "metrics.jsonl"
+    gate = '"bytes_down": 3000, "gate": {"taken": "raw", "records": 9},'
+    path.write_text(path.read_text().replace('"bytes_down": 3000,', gate))
+    page = Page(write_report(run))
+    tags = [tag for tag, _ in page.tags]
+    assert tags.count("table") == 4
+    assert tags.count("caption") == tags.count("table")
+    for tag, attributes in page.tags:
+        assert tag != "th" or attributes["scope"] in ("col", "row")
+        assert (
+            tag != "label"
+            or {"id": attributes["for"]}.items()
+            <= next(found for name, found in page.tags if name == "progress").items()
+        )
+    assert tags.count("main") == tags.count("h1") == 1
 
 
 def test_a_model_that_diverged_has_a_page(make_run: MakeRun) -> None:
@@ -408,6 +461,21 @@ def test_shown_bounds_are_never_below_the_bound_and_are_close(value: float) -> N
     exact = Decimal(repr(value))
     for shown in (Decimal(upper(value)), Decimal(small(value))):
         assert exact <= shown <= exact * Decimal("1.101") + Decimal("0.001")
+
+
+@given(st.floats(0, 1e6))
+def test_what_is_left_is_never_shown_as_more(value: float) -> None:
+    shown = Decimal(lower(value))
+    assert shown <= Decimal(repr(value)) < shown + Decimal("0.001")
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_ranges_name_every_number_and_no_other(numbers: set[int]) -> None:
+    named: set[int] = set()
+    for part in filter(None, ranges(numbers, at_most=60).split(", ")):
+        first, _, last = part.partition("–")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == numbers
 
 
 @given(st.lists(st.floats(0, 200), max_size=13))

@@ -125,6 +125,22 @@ def test_a_finished_run_leaves_everything(finished: Finished) -> None:
         assert own.stat().st_mode & 0o777 == 0o700
 
 
+def test_the_page_is_there_while_it_runs_and_stands_still_afterwards(
+    federation: Make, tmp_path: Path
+) -> None:
+    pages = []
+
+    def look(metrics: dict[str, Any]) -> None:
+        pages.append((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
+
+    outcome = run(federation(rounds=2), tmp_path / "run", progress=Progress(round_done=look))
+    assert len(pages) == 2
+    for page in pages:
+        assert '<meta http-equiv="refresh"' in page and "Running: 0 of 2 rounds" in page
+    after = outcome.report.read_text(encoding="utf-8")
+    assert "http-equiv" not in after and "Finished after 2 of 2 rounds" in after
+
+
 def test_the_adapter_loads_in_peft_and_is_the_last_model(finished: Finished) -> None:
     import torch
     from peft import PeftModel

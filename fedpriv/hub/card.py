@@ -1,0 +1,137 @@
+"""README.md of an exported model: the header that model hubs read, use, privacy, evaluation."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fedpriv.hub.contents import Contents
+from fedpriv.hub.use import lines_of_use
+from fedpriv.report import budget
+from fedpriv.report.agreement import assumptions, shared
+from fedpriv.report.figures import score, small, upper
+from fedpriv.report.rundir import RunDirectory, finite
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TAGS = ("fedpriv", "federated-learning", "differential-privacy", "lora")
+_PIPELINES = {"causal-lm": "text-generation", "classification": "text-classification"}
+_METRICS = {  # field of a round: type at a hub, name
+    "eval_loss": ("loss", "Loss"),
+    "eval_accuracy": ("accuracy", "Accuracy"),
+    "eval_auc": ("roc_auc", "AUC"),
+    "eval_hardest": ("loss", "Loss on the hardest records"),
+}
+
+
+def card(directory: RunDirectory, contents: Contents) -> str:
+    """The card of what `contents` describes, in Markdown.
+
+    Privacy:
+        Made of what the run directory holds for others: signed reports, and scores on records that
+        are public or the coordinator's own.
+    """
+    reports = directory.reports
+    reporting = {report.site for report in reports}
+    text = _templates().get_template("card.md.j2")
+    return _header(directory, contents) + text.render(
+        run=directory.run,
+        rounds=len(directory.rounds),
+        contents=contents,
+        base=_base(contents),
+        use="\n".join(lines_of_use(contents)),
+        reports=reports,
+        silent=[name for name in directory.site_names if name not in reporting],
+        simulated=any(report.simulated for report in reports),
+        two_claims=[report for report in reports if report.budget_alone is not None],
+        shared=lambda field: shared(reports, field),
+        assumptions=assumptions(reports),
+        totals=budget.totals(reports),
+        scores=_scores(directory),
+        evaluated=directory.last_evaluation,
+    )
+
+
+def _header(directory: RunDirectory, contents: Contents) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    last, task = directory.last_evaluation, _PIPELINES[contents.model.task]
+    results = [
+        EvalResult(
+            task_type=task,
+            dataset_type="held-out",
+            dataset_name="Held-out records, public or the coordinator's own",
+            metric_type=kind,
+            metric_name=name,
+            metric_value=getattr(last, field),
+        )
+        for field, (kind, name) in _METRICS.items()
+        if finite(getattr(last, field, None))
+    ]
+    data = ModelCardData(
+        base_model=contents.base,
+        library_name="transformers" if contents.merged else "peft",
+        license=contents.license,
+        pipeline_tag=task,
+        tags=[*_TAGS] if contents.private else [*_TAGS, "not-private"],
+        model_name=directory.run.job.name,
+        eval_results=results or None,
+    )
+    if contents.base is not None:
+        data["base_model_relation"] = "finetune" if contents.merged else "adapter"
+    return f"---\n{data.to_yaml()}\n---\n"
+
+
+def _base(contents: Contents) -> str:
+    """The base model, as part of a sentence in Markdown."""
+    if contents.base is not None:
+        return _code(contents.base)
+    if contents.model.name == "embedded":
+        beside = ", which is in the folder `base`" if contents.base_here else ""
+        return f"the small model that comes with fedpriv{beside}"
+    return "a base model that is known by its digest"
+
+
+def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | None]]:
+    """(name, before, after) of what was measured."""
+    before, after = directory.run.baseline, directory.last_evaluation
+    rows = [
+        (name, getattr(before, field, None), getattr(after, field, None))
+        for field, (_, name) in _METRICS.items()
+    ]
+    return [row for row in rows if row[1] is not None or row[2] is not None]
+
+
+class _Markdown(str):
+    """What is Markdown already."""
+
+
+def _plain(value: object) -> str:
+    """A value on one line that is text and nothing more: much of it was written by others."""
+    if isinstance(value, _Markdown):
+        return value
+    return re.sub(r"([\\`*_\[\]<>|#$&~])", r"\\\1", " ".join(str(value).split()))
+
+
+def _code(value: object) -> _Markdown:
+    """A value as code, within which nothing can be escaped, on one line and in one cell."""
+    return _Markdown("`" + " ".join(str(value).replace("`", "'").replace("|", "/").split()) + "`")
+
+
+def _templates() -> Environment:
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedpriv.hub", "."),
+        autoescape=False,  # it escapes for HTML; for Markdown `finalize` does, every value
+        finalize=_plain,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters.update(
+        upper=upper, small=small, score=score, code=_code, listed=", ".join, as_it_is=_Markdown
+    )
+    return made

@@ -1,0 +1,275 @@
+"""Write what a run made as a folder that others load: the adapter, or the model with it merged.
+
+What goes in is public: the adapter was made of what the sites released and paid for, and their
+budget reports are signed to be handed on. What a site trained for itself is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from fedpriv.base_model import EMBEDDED
+from fedpriv.config.job import HUB_NAME, ModelSection
+from fedpriv.errors import ConfigError, ModelError, RunError
+from fedpriv.files import replacing_folder
+from fedpriv.hub.card import card
+from fedpriv.hub.contents import Contents
+from fedpriv.report import budget
+from fedpriv.report.rundir import Part, RunDirectory, read_run
+from fedpriv.training.adapter import (
+    CARD,
+    FACTS,
+    OWN_KINDS,
+    WEIGHTS,
+    AdapterFacts,
+    read_facts,
+    read_into,
+)
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from fedpriv.models.base import Base
+
+CONFIG = "adapter_config.json"
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+class Used(Part):
+    """What of a federation file is needed to load a run's model again."""
+
+    model: ModelSection
+
+
+class Settings(Part):
+    """The federation file within run.json."""
+
+    config: Used
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to write.
+
+    Attributes:
+        merge: the model with the adapter merged into it, instead of the adapter.
+        dtype: of a merged model's weights; None is that in which the base is stored.
+        base: the name of the base model at a hub, where the run had it from a folder.
+        license: what the card states.
+    """
+
+    merge: bool = False
+    dtype: Dtype | None = None
+    base: str | None = None
+    license: str | None = None
+
+
+def export(run: Path, out: Path, wanted: Wanted) -> Contents:
+    """Write `out`, which is there as a whole or not at all, from the run directory `run`.
+
+    Raises:
+        ConfigError: it is an adapter that a site trained for itself (law 16); or what is wanted
+            can't be made of this model.
+        RunError: `run` is no run directory, is at work, or `out` is in use.
+        LedgerCorruptError: a budget report is not signed, or was changed.
+        ModelError: the base model is not what the run was made with, or an adapter alone would
+            not load to the same model.
+
+    Privacy:
+        Of released values and signed reports alone.
+    """
+    for folder in (run, run / "adapter"):
+        refuse_own(folder)
+    if (run / FACTS).exists():
+        raise RunError(
+            f"{run}: is an adapter by itself, without the reports of what it cost. Give the"
+            " directory of its run, such as runs/NAME."
+        )
+    directory = read_run(run)
+    if directory.run.status == "running":
+        raise RunError(f"{run}: the job is at work. Wait until it has ended, or stop it.")
+    facts = read_facts(run / "adapter")
+    if facts.job != directory.run.job_id:
+        raise ConfigError(
+            f"is of another job than the run, {directory.run.job_id!r}",
+            file=run / "adapter" / FACTS,
+            key="proposal.job_id",
+            value=facts.job,
+            fix="Copy the whole run directory again.",
+        )
+    for report in directory.reports:
+        budget.verify(report)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out}: is there already. Give another --out.")
+    settings = _model_of(run / "run.json")
+    contents = _contents(directory, settings, facts, wanted, run)
+    base, model = _load(run, settings, facts)
+    if not wanted.merge:
+        _check_whole(base, model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_folder(out) as made:
+        if wanted.merge:
+            _write_merged(made, base, model, wanted.dtype)
+        else:
+            _write_adapter(made, run / "adapter", contents)
+        base.tokenizer.save_pretrained(made)
+        _write_budgets(made, directory)
+        (made / CARD).write_text(card(directory, contents), encoding="utf-8")
+    return contents
+
+
+def refuse_own(folder: Path) -> None:
+    """Refuse a folder that holds an adapter which may never leave its site (law 16).
+
+    Raises:
+        ConfigError: it was trained on a site's own records without privacy.
+    """
+    if not (folder / FACTS).exists():
+        return
+    facts = read_facts(folder)
+    if facts.kind in OWN_KINDS:
+        raise ConfigError(
+            "was trained on a site's own records without privacy, and never leaves that site:"
+            " records can be read out of it",
+            file=folder / FACTS,
+            key="kind",
+            value=facts.kind,
+            fix="What may be handed on is the adapter of the run itself.",
+        )
+
+
+def _model_of(path: Path) -> ModelSection:
+    """The model of the federation file that run.json holds.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    try:
+        return Settings.model_validate_json(path.read_bytes()).config.model
+    except ValidationError as error:
+        raise budget.malformed(error, path) from None
+
+
+def _contents(
+    directory: RunDirectory, model: ModelSection, facts: AdapterFacts, wanted: Wanted, run: Path
+) -> Contents:
+    """What the folder will hold; refuses what can't be made.
+
+    Raises:
+        ConfigError: no class of transformers could load it, or an option is wrong.
+    """
+    if wanted.merge and model.pooling == "mean":
+        raise ConfigError(
+            "is a mean over tokens and a linear layer, which no class of transformers loads, so a"
+            " merged model would load as something else",
+            file=run / "run.json",
+            key="config.model.pooling",
+            value=model.pooling,
+            fix="Leave --merge out: the adapter's card says how fedpriv loads it.",
+        )
+    if wanted.dtype is not None and not wanted.merge:
+        raise ConfigError(
+            "is for a merged model; an adapter is handed on as it was trained",
+            key="--dtype",
+            value=wanted.dtype,
+            fix="Leave it out, or add --merge.",
+        )
+    if wanted.base is not None and not re.fullmatch(HUB_NAME, wanted.base):
+        raise ConfigError(
+            "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."
+        )
+    named = model.name != "embedded" and not Path(model.name).exists()
+    return Contents(
+        private=directory.is_private,
+        merged=wanted.merge,
+        base=wanted.base or (model.name if named else None),
+        base_here=model.name == "embedded" and not wanted.merge,
+        model=model,
+        license=wanted.license,
+        weights_digest=facts.weights_digest,
+    )
+
+
+def _load(run: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Base, PeftModel]:
+    """The run's model with its adapter, in float32 on the CPU, however it was trained.
+
+    Raises:
+        ModelError: the base can't be loaded, or is another one than that of the run.
+        ConfigError: the adapter is not of this model.
+    """
+    from fedpriv.models.base import load_base
+    from fedpriv.models.lora import attach_lora
+
+    proposal = facts.proposal
+    base = load_base(settings, seed=proposal.seed)
+    if base.digest != proposal.base_digest:
+        raise ModelError(
+            f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
+            f" {proposal.base_digest}. Put that one back."
+        )
+    model = attach_lora(base, proposal.lora, settings.task, seed=proposal.seed)
+    read_into(model, run / "adapter", facts)
+    return base, model
+
+
+def _check_whole(base: Base, model: PeftModel) -> None:
+    """Refuse an adapter beside which whoever loads it would draw other values than the run had.
+
+    Raises:
+        ModelError: names what is in no file.
+    """
+    from peft import get_peft_model_state_dict
+
+    held = get_peft_model_state_dict(model, save_embedding_layers=False)
+    lost = sorted(name for name in base.drawn if f"base_model.model.{name}" not in held)
+    if lost:
+        raise ModelError(
+            f"model.name: {', '.join(lost)} was in no file of {base.source!r}, so the run drew it"
+            " from its public seed, and others would draw something else. Give --merge, which"
+            " writes all of the model."
+        )
+
+
+def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
+    """The run's own files, but for where its base is."""
+    shutil.copyfile(trained / WEIGHTS, folder / WEIGHTS)
+    config = json.loads((trained / CONFIG).read_text(encoding="utf-8"))
+    here = Path(contents.model.name).name  # no path of this machine is anybody's business
+    config["base_model_name_or_path"] = "base" if contents.base_here else contents.base or here
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    if contents.base_here:
+        shutil.copytree(EMBEDDED, folder / "base")
+
+
+def _write_merged(folder: Path, base: Base, model: PeftModel, dtype: Dtype | None) -> None:
+    """W + α/r · BA, added up in float32 and then stored in `dtype`.
+
+    Raises:
+        ModelError: the weights are too large for that.
+    """
+    import torch
+
+    from fedpriv.models.digest import find_base
+
+    stored = find_base(base.source).settings
+    kind = dtype or str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
+    merged: Any = model.merge_and_unload()
+    merged.to(getattr(torch, kind))
+    if not all(torch.isfinite(value).all() for value in merged.state_dict().values()):
+        raise ModelError(f"A merged weight is too large for {kind}. Give --dtype float32.")
+    merged.config.use_cache = True  # training needs none; who generates does
+    merged.save_pretrained(folder)
+
+
+def _write_budgets(folder: Path, directory: RunDirectory) -> None:
+    for report in directory.reports:
+        path = folder / "budgets" / f"{report.site}.json"
+        path.parent.mkdir(exist_ok=True)
+        budget.write(report, path)

@@ -1,0 +1,112 @@
+"""What the server chose between rounds, from released and public values alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from fedpriv.report.charts import thin
+from fedpriv.report.figures import ranges
+from fedpriv.report.rundir import Round
+
+SHOWN = 8  # rounds of a controller
+
+
+@dataclass(frozen=True)
+class Move:
+    """One that the gate took: in how many rounds, and in which."""
+
+    name: str
+    count: int
+    rounds: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a controller decided for a round.
+
+    Attributes:
+        least, middle, most: of the groups' clip norms, each divided by what it was at first.
+        share: of the job's budget; None where every round has the same.
+        rate: by which the sample rate is multiplied.
+    """
+
+    round: int
+    least: float
+    middle: float
+    most: float
+    share: float | None
+    rate: float
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Of a whole job; empty or None where there was nothing to choose.
+
+    Attributes:
+        groups: of parameters, that a controller divides the noise among.
+        decisions: of some of the rounds, the first and the last among them.
+        denoised: share of matrices in which a signal was found, and would have been by chance.
+        evolved: new synthetic records, the mean entropy of the selections, their share of the time.
+    """
+
+    moves: tuple[Move, ...]
+    groups: int
+    decisions: tuple[Decision, ...]
+    denoised: tuple[float, float] | None
+    evolved: tuple[int, float, float] | None
+
+    def __bool__(self) -> bool:
+        return any((self.moves, self.decisions, self.denoised, self.evolved))
+
+
+def choices(rounds: Sequence[Round]) -> Choices:
+    """What was chosen in these rounds."""
+    groups, decisions = _controlled(rounds)
+    return Choices(_moves(rounds), groups, decisions, _denoised(rounds), _evolved(rounds))
+
+
+def _moves(rounds: Sequence[Round]) -> tuple[Move, ...]:
+    """The gate's moves, the most frequent first."""
+    taken: dict[str, list[int]] = {}
+    for row in rounds:
+        if row.gate is not None:
+            unseen = "" if row.gate.records else ", unseen"
+            taken.setdefault(row.gate.taken + unseen, []).append(row.round)
+    moves = (Move(name, len(found), ranges(found)) for name, found in taken.items())
+    return tuple(sorted(moves, key=lambda move: -move.count))
+
+
+def _controlled(rounds: Sequence[Round]) -> tuple[int, tuple[Decision, ...]]:
+    found = [(row.round, row.controller) for row in rounds if row.controller is not None]
+    if not found:
+        return 0, ()
+    first = found[0][1].clip_norms
+    decisions = []
+    for number, decided in thin(found, SHOWN):
+        moved = [now / before for before, now in zip(first, decided.clip_norms, strict=True)]
+        decisions.append(
+            Decision(number, min(moved), median(moved), max(moved), decided.share, decided.rate)
+        )
+    return len(first), tuple(decisions)
+
+
+def _denoised(rounds: Sequence[Round]) -> tuple[float, float] | None:
+    found = [row.denoised for row in rounds if row.denoised is not None]
+    matrices = sum(row.matrices for row in found)
+    if not matrices:
+        return None
+    on, chance = sum(row.on for row in found), math.fsum(row.by_chance for row in found)
+    return on / matrices, chance / matrices
+
+
+def _evolved(rounds: Sequence[Round]) -> tuple[int, float, float] | None:
+    found = [row.synthetic for row in rounds if row.synthetic is not None]
+    if not found:
+        return None
+    seconds = math.fsum(row.seconds for row in rounds)
+    entropy = math.fsum(one.entropy for one in found) / len(found)
+    spent = math.fsum(one.seconds for one in found)
+    return sum(one.made for one in found), entropy, min(1.0, spent / seconds) if seconds else 0.0

@@ -1,0 +1,76 @@
+"""Which sites took part in which rounds, as the server saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from fedpriv.report.figures import ranges
+from fedpriv.report.rundir import Round, RunDirectory, SiteRound
+
+NOT_ASKED = "not asked"  # of a round in which a site does not appear
+PIECES = 120  # of a strip; more can't be told apart
+
+
+@dataclass(frozen=True)
+class Participation:
+    """One site.
+
+    Attributes:
+        took_part: rounds.
+        missed: what happened instead, and in which rounds, in words.
+        pieces: of a strip over all rounds: how many rounds, and ok, missed or away.
+        last: the figures that came with its last reply; the site's word, and not signed.
+    """
+
+    site: str
+    took_part: int
+    missed: tuple[tuple[str, str], ...]
+    pieces: tuple[tuple[int, str], ...]
+    last: SiteRound | None
+
+
+def participation(directory: RunDirectory) -> list[Participation]:
+    """Of every site that was asked in a round."""
+    rounds = directory.rounds
+    asked = sorted({name for row in rounds for name in row.sites})
+    return [_of(name, rounds) for name in asked]
+
+
+def _of(name: str, rounds: Sequence[Round]) -> Participation:
+    found = [row.sites.get(name) for row in rounds]
+    statuses = [NOT_ASKED if one is None else one.status for one in found]
+    missed = {
+        status: ranges(
+            row.round for row, one in zip(rounds, statuses, strict=True) if one == status
+        )
+        for status in dict.fromkeys(statuses)
+        if status != "ok"
+    }
+    said = [one for one in found if one is not None and one.epsilon_spent is not None]
+    return Participation(
+        site=name,
+        took_part=statuses.count("ok"),
+        missed=tuple(missed.items()),
+        pieces=tuple(_pieces(statuses)),
+        last=said[-1] if said else None,
+    )
+
+
+def _pieces(statuses: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Rounds in a row that look alike; where they are too many, of each stretch the worst."""
+    kinds = [{"ok": "ok", NOT_ASKED: "away"}.get(status, "missed") for status in statuses]
+    runs = [(len(list(same)), kind) for kind, same in groupby(kinds)]
+    if len(runs) > PIECES:
+        ends = [len(kinds) * (i + 1) // PIECES for i in range(PIECES)]
+        worst = [
+            (end - start, max(kinds[start:end], key=("ok", "away", "missed").index))
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
+        runs = [
+            (sum(length for length, _ in same), kind)
+            for kind, group in groupby(worst, key=lambda piece: piece[1])
+            if (same := list(group))
+        ]
+    yield from runs

@@ -1,0 +1,39 @@
+"""How far a job is that goes on, for its page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fedpriv.report.rundir import Round, Run
+
+REFRESH = 20  # seconds after which a browser reads the page again
+RECENT = 10  # rounds that tell how long the next ones take
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Of a job that runs.
+
+    Attributes:
+        left: seconds, as the last rounds went; None before there is one.
+        written: when this was found.
+    """
+
+    done: int
+    of: int
+    left: float | None
+    written: datetime
+    refresh: int = REFRESH
+
+
+def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:
+    """How far a job is; None if it does not run."""
+    if run.status != "running":
+        return None
+    recent, done = rounds[-RECENT:], len(rounds)
+    each = math.fsum(row.seconds for row in recent) / len(recent) if recent else None
+    left = None if each is None else max(0, run.job.rounds - done) * each
+    return Progress(done, run.job.rounds, left, datetime.now(UTC))
