@@ -198,7 +198,7 @@ def _site_view(report: BudgetReport, rounds: Sequence[Round]) -> SiteView:
         spent_share=min(1.0, report.epsilon_spent / scale),
         allocated_share=report.epsilon_allocated / scale,
         signature=_signature(report),
-        fingerprint=_fingerprint(report),
+        fingerprint=fingerprint(report),
     )
 
 
@@ -212,7 +212,7 @@ def _signature(report: BudgetReport) -> str:
     return "valid"
 
 
-def _fingerprint(report: BudgetReport) -> str:
+def fingerprint(report: BudgetReport) -> str:
     """The first 16 bytes of SHA-256 of the public key, in groups a person can read aloud."""
     if report.signature is None:
         return ""

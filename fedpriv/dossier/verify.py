@@ -1,0 +1,195 @@
+"""Check a dossier on a machine that never saw the run, without a network.
+
+What is checked, in this order: the bytes and who signed them; that the derived files are those that
+the others give; each site's report, with the rows of its ledger; that no ledger is there twice; the
+adapter; an earlier dossier. The first thing that is not so ends it, with an error that says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedpriv.dossier.answers import answers_of
+from fedpriv.dossier.collect import adapter_digests, prices
+from fedpriv.dossier.earlier import check_continues
+from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, contents_of
+from fedpriv.dossier.findings import Finding, holds, left_open, word
+from fedpriv.dossier.package import Package, read
+from fedpriv.dossier.page import page_of
+from fedpriv.dossier.second import second_accountant
+from fedpriv.dossier.site import Said, check_site
+from fedpriv.dossier.sums import Term
+from fedpriv.errors import AlteredError, ConfigError, DossierError, ForkedError, OtherAdapterError
+from fedpriv.report import budget
+from fedpriv.report.figures import small, upper
+from fedpriv.software import software
+
+
+@dataclass(frozen=True)
+class Given:
+    """What whoever checks a dossier knows from elsewhere.
+
+    Attributes:
+        signer: public key of the coordinator, in hex.
+        sites: public key of each site's reports, in hex, by name.
+        adapter: folder of the adapter that the dossier is said to be about.
+        earlier: another dossier, of which ledgers go on in this one.
+        second: another accountant; by default dp-accounting, where it is installed.
+    """
+
+    signer: str | None = None
+    sites: Mapping[str, str] = field(default_factory=dict)
+    adapter: Path | None = None
+    earlier: Path | None = None
+    second: Callable[[Term], float] | None = field(default_factory=second_accountant)
+
+
+def verify_file(path: Path, given: Given) -> Iterator[Finding]:
+    """Check the dossier in a file, finding by finding.
+
+    Raises:
+        DossierError: what it shows is not so; its class says of which kind that is.
+        ConfigError: a file in it is malformed, or a key is given for a site that is not in it.
+        LedgerError: rows of a ledger don't add up.
+    """
+    return verify_package(read(path, given.signer), path, given)
+
+
+def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
+    """The same of a dossier whose bytes were read."""
+    yield holds(f"every byte is what key {package.signer} signed")
+    if given.signer is None:
+        yield word(
+            f"that {package.signer} is the coordinator's key: give --signer KEY with one that the"
+            " coordinator told you"
+        )
+    else:
+        yield holds("that is the key that was given for the coordinator")
+    contents = contents_of(package.files, path)
+    yield from _check_derived(package, contents, path)
+    _check_facts(contents, path)
+    yield from _check_sites(contents, path, given)
+    yield from _people_in_several(contents)
+    yield from _check_adapter(contents, path, given.adapter)
+    if given.earlier is not None:
+        before = contents_of(read(given.earlier).files, given.earlier)
+        yield from check_continues(contents, before, path, given.earlier)
+    yield from _words(contents)
+
+
+def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator[Finding]:
+    """The page and the answers are what the other files give."""
+    made = {ANSWERS: answers_of(contents), PAGE: page_of(contents)}
+    odd = [name for name, data in made.items() if package.files[name] != data]
+    if not odd:
+        yield holds(f"{PAGE} and {ANSWERS} are what the other files give")
+    elif contents.facts.written_by == software()["fedpriv"]:
+        raise AlteredError(
+            f"{path}: {odd[0]} is not what the other files give: it shows something else than they"
+            " do. Don't rely on it."
+        )
+    else:
+        yield word(
+            f"that {' and '.join(odd)} say the same as the other files: another fedpriv wrote them,"
+            f" {contents.facts.written_by.version}"
+        )
+
+
+def _check_facts(contents: Contents, path: Path) -> None:
+    facts = contents.facts
+    for what, stated, proposed in (
+        ("job", facts.job, facts.proposal.job_id),
+        ("base model", facts.base, facts.proposal.base_digest),
+    ):
+        if stated != proposed:
+            raise DossierError(
+                f"{path}: its {what} is {stated}, and that of its proposal {proposed}."
+            )
+    if facts.evaluation.prices != tuple(prices(facts.proposal, contents.reports)):
+        raise DossierError(f"{path}: looks at held-out records cost another ε than it states.")
+
+
+def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
+    facts, ledgers = contents.facts, dict[str, str]()
+    for name in given.sites.keys() - contents.reports.keys():
+        raise ConfigError(
+            "is of no site that has a report in the dossier",
+            key="--site",
+            value=name,
+            fix=f"There are reports of {', '.join(contents.reports) or 'nobody'}.",
+        )
+    if given.second is None:
+        yield left_open(
+            "that dp-accounting comes to the same: it is not installed (pip install"
+            " 'fedpriv[verify]'), so the second check was not made"
+        )
+    for site in facts.sites:
+        report = contents.reports.get(site.name)
+        if report is None:
+            if site.rounds or site.looks:
+                yield left_open(
+                    f"what it paid for {site.rounds} rounds: it sent no report, and nothing is"
+                    " claimed for its people",
+                    site.name,
+                )
+            continue
+        twin = ledgers.setdefault(report.dataset_id, site.name)
+        if twin != site.name:
+            raise ForkedError(
+                f"{path}: {twin} and {site.name} report of one ledger, {report.dataset_id}: it is"
+                " used in two copies, and neither knows what the other one paid."
+            )
+        said = Said(
+            path, facts, site, report, contents.rows.get(site.name), given.sites.get(site.name)
+        )
+        yield from check_site(said, given.second)
+
+
+def _people_in_several(contents: Contents) -> Iterator[Finding]:
+    reports = list(contents.reports.values())
+    if len(reports) > 1:
+        total = budget.totals(reports)
+        yield holds(
+            f"for a person with a unit in each of {len(reports)} sites, Σε ="
+            f" {upper(total['epsilon'])} and Σδ = {small(total['delta'])}"
+        )
+
+
+def _check_adapter(contents: Contents, path: Path, folder: Path | None) -> Iterator[Finding]:
+    stated = contents.facts.adapter
+    if folder is None:
+        yield left_open("which adapter it is about: give --adapter DIR with the one that you have")
+        return
+    try:
+        found = adapter_digests(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"can't be read: {error.strerror}",
+            file=error.filename or folder,
+            fix="Name the folder of an adapter.",
+        ) from None
+    for name, digest in stated.items():
+        if found.get(name) != digest:
+            raise OtherAdapterError(
+                f"{folder / name}: is not the file that {path} is about. It has"
+                f" {found.get(name, 'no such file')}, and the dossier {digest}. Of this adapter the"
+                " dossier says nothing."
+            )
+    yield holds(f"{folder} is the adapter that it is about, by the digests of {', '.join(stated)}")
+    others = sorted(found.keys() - stated.keys())
+    if others:
+        yield word(f"what else is in {folder}: {', '.join(others)}")
+
+
+def _words(contents: Contents) -> Iterator[Finding]:
+    """What rests on the coordinator's word, whatever a file shows."""
+    facts = contents.facts
+    yield word("that the adapter is made of what the sites released, and of public records alone")
+    yield word("the scores, on records that nobody else has seen")
+    yield word("which code ran: digests say what the coordinator had; each site runs its own")
+    if contents.audit is not None:
+        yield word("that the audit was made with this code and these settings")
+    if facts.status != "finished":
+        yield word(f"that the job ended after {facts.rounds} rounds: it was interrupted")
