@@ -34,7 +34,7 @@ def software() -> dict[str, Installed]:
 
     What those need in turn is not in it. The digest of another package is of its RECORD, the list
     that was made when its wheel was built and that installers keep, so it says which wheel was
-    installed, not whether somebody edited its files since; of fedpriv it is of the files themselves.
+    installed, not whether somebody edited its files since; of fedpriv it is of its own files.
     """
     ours = {name: _digests(name) for name in OURS}
     found = {"fedpriv": Installed(version=__version__, digest=sha256(canonical_json(ours)))}

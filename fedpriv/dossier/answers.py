@@ -27,7 +27,7 @@ LOCAL = (
 )
 TRUSTING = (
     "The noise is that of all sites of a sum together. This holds if at most {least} of them work"
-    " with the coordinator, or leave out their part of the noise; which of them, the site can't see."
+    " with the coordinator, or leave out their part of the noise."
 )
 ALONE = (
     "The same whatever every other site does: only the site's own part of the noise counts, so ε is"
@@ -133,7 +133,11 @@ def _assumptions(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[s
     listed = list(reports)
     named: dict[str, list[str]] = {}
     for report in listed:
-        for text in (*report.assumptions, f"Timing: {report.timing}", f"Numerics: {report.numerics}"):
+        for text in (
+            *report.assumptions,
+            f"Timing: {report.timing}",
+            f"Numerics: {report.numerics}",
+        ):
             named.setdefault(text, []).append(report.site)
     for text, sites in named.items():
         yield text, () if len(sites) == len(listed) else tuple(sites)

@@ -104,8 +104,8 @@ def _satre(contents: Contents) -> Iterator[Clause]:
         computed="The controls that a ledger shows: a budget fixed before the first step, a sample"
         " rate, a clip norm and a noise multiplier for each step, refusal of what would overrun the"
         f" budget, and the ε they come to. {_audited(contents)}",
-        word="That the site's process computed as its rows say; that the adapter is made of what was"
-        " released. The policy itself is not in this file.",
+        word="That the site's process computed as its rows say; that the adapter is made of what"
+        " was released. The policy itself is not in this file.",
         shown_in=(REPORTS, *ledgers, *_audit_file(contents)),
     )
     yield Clause(
@@ -153,7 +153,7 @@ def _gdpr(contents: Contents) -> Iterator[Clause]:
         clause="Article 5(2)",
         asks="Whoever is responsible can demonstrate that the principles are kept.",
         computed="What this file shows of one measure, anybody can check again.",
-        word="Most principles are not about what a computation shows: lawfulness, purpose, storage.",
+        word="Most principles are beyond any computation: lawfulness, purpose, storage.",
         shown_in=(MANIFEST, ANSWERS),
     )
     yield Clause(

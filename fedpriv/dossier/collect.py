@@ -21,19 +21,18 @@ from fedpriv.dossier.facts import (
     Facts,
     Looked,
     Participant,
-    Price,
     Scores,
     contents_of,
     ledger_file,
     report_file,
 )
 from fedpriv.dossier.page import page_of
+from fedpriv.dossier.prices import prices
 from fedpriv.errors import ConfigError, LedgerError, RunError
 from fedpriv.files import canonical_json
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal
-from fedpriv.report.budget import BudgetReport, malformed
+from fedpriv.report.budget import malformed
 from fedpriv.report.ledger_export import FORMAT, export_ledger, exported_rows, is_export
 from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
 from fedpriv.software import software
@@ -154,9 +153,7 @@ def _digest(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _exports(
-    run: Path, directory: RunDirectory, given: Mapping[str, Path]
-) -> dict[str, bytes]:
+def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> dict[str, bytes]:
     """The rows of each ledger that is at hand, as ``fedpriv ledger export`` gives them."""
     reports = {report.site: report for report in directory.reports}
     for name in given.keys() - reports.keys():
@@ -225,9 +222,7 @@ def _facts(
     )
 
 
-def _participants(
-    directory: RunDirectory, exports: Mapping[str, bytes]
-) -> tuple[Participant, ...]:
+def _participants(directory: RunDirectory, exports: Mapping[str, bytes]) -> tuple[Participant, ...]:
     reported = {report.site for report in directory.reports}
     looks = [row.held_out for row in directory.rounds if row.held_out is not None]
     return tuple(
@@ -272,24 +267,3 @@ def _scores(number: int, found: Evaluation) -> Scores:
         auc=shown(found.eval_auc),
         hardest=shown(found.eval_hardest),
     )
-
-
-def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Price]:
-    """What the looks of a job cost each site, at the δ of its ledger.
-
-    A plan with looks is not adaptive, so all of a site's steps have the same noise.
-    """
-    if proposal.evaluation is None:
-        return []
-    found = []
-    for name, report in sorted(reports.items()):
-        kinds = {(event.sample_rate, event.noise_multiplier) for event in report.events}
-        if len(kinds) != 1:
-            continue
-        [(rate, noise)] = kinds
-        whole, part = (
-            epsilon_upper([Event(rate, noise, steps)], report.delta)
-            for steps in (proposal.steps, proposal.training_steps)
-        )
-        found.append(Price(site=name, epsilon=whole, without=part))
-    return found

@@ -13,7 +13,9 @@ from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report.budget import BudgetReport
 
 
-def check_continues(now: Contents, before: Contents, path: Path, earlier: Path) -> Iterator[Finding]:
+def check_continues(
+    now: Contents, before: Contents, path: Path, earlier: Path
+) -> Iterator[Finding]:
     """Compare the heads of ledgers that are in both dossiers.
 
     A ledger that goes on from an older copy, or by turns in two copies, has another row where the
@@ -55,8 +57,8 @@ def _compare(
         raise ForkedError(
             f"{path}: the ledger of site {name!r} does not continue what {earlier} shows of it:"
             f" there its row {seen.rows} has the hash {seen.hash}, and here it ends at row"
-            f" {report.ledger_rows}, or has another hash. It was set back or used in two copies, and"
-            " what the other one paid is not in its figures. Rely on neither."
+            f" {report.ledger_rows}, or has another hash. It was set back or used in two copies,"
+            " and what the other one paid is not in its figures. Rely on neither."
         )
     if seen.rows not in hashes:
         return left_open(

@@ -1,11 +1,11 @@
 """What a dossier holds, as data: ``dossier.json``, and the files of the sites beside it.
 
-    dossier.html              all of it as a page, made of the other files
-    dossier.json              `Facts`: model, adapter, proposal, code, who took part, scores
-    answers.json              claims in plain words, and the table of clauses, made of the others
-    audit.json                what attacks achieved, where the run was audited
-    sites/NAME/budget.json    what the site signed
-    sites/NAME/ledger.json    the public rows of its ledger, where they are at hand
+dossier.html              all of it as a page, made of the other files
+dossier.json              `Facts`: model, adapter, proposal, code, who took part, scores
+answers.json              claims in plain words, and the table of clauses, made of the others
+audit.json                what attacks achieved, where the run was audited
+sites/NAME/budget.json    what the site signed
+sites/NAME/ledger.json    the public rows of its ledger, where they are at hand
 """
 
 from __future__ import annotations

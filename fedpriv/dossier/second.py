@@ -32,9 +32,8 @@ def _numerical(term: Numerical) -> float:
     """The larger of add and remove, on a grid as fine as our own ε suggests.
 
     Source:
-        Koskela, Jälkö and Honkela 2020, "Computing Tight Differential Privacy Guarantees Using FFT";
         Doroshenko et al. 2022, "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
-        Distributions".
+        Distributions", which the library follows.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 

@@ -12,16 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpriv.dossier.answers import answers_of
-from fedpriv.dossier.collect import adapter_digests, prices
+from fedpriv.dossier.collect import adapter_digests
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, contents_of
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
+from fedpriv.dossier.prices import prices, same_prices
+from fedpriv.dossier.said import Said
 from fedpriv.dossier.second import second_accountant
-from fedpriv.dossier.site import Said, check_site
+from fedpriv.dossier.site import check_site
 from fedpriv.dossier.sums import Term
-from fedpriv.errors import AlteredError, ConfigError, DossierError, ForkedError, OtherAdapterError
+from fedpriv.errors import (
+    AlteredError,
+    ConfigError,
+    DossierError,
+    ForkedError,
+    OtherAdapterError,
+    UnderstatedError,
+)
 from fedpriv.report import budget
 from fedpriv.report.figures import small, upper
 from fedpriv.software import software
@@ -107,8 +116,9 @@ def _check_facts(contents: Contents, path: Path) -> None:
             raise DossierError(
                 f"{path}: its {what} is {stated}, and that of its proposal {proposed}."
             )
-    if facts.evaluation.prices != tuple(prices(facts.proposal, contents.reports)):
-        raise DossierError(f"{path}: looks at held-out records cost another ε than it states.")
+    computed = prices(facts.proposal, contents.reports)
+    if not same_prices(facts.evaluation.prices, computed):
+        raise UnderstatedError(f"{path}: looks at held-out records cost another ε than it states.")
 
 
 def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
