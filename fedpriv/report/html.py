@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ def write_report(run_dir: Path) -> Path:
     return path
 
 
+@cache
 def templates(*packages: str) -> Environment:
     """The templates of the report, and before them those of packages whose pages look like it."""
     import jinja2
