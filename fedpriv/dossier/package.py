@@ -143,7 +143,7 @@ def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
             entries = [(info.filename, archive.read(info)) for info in found]
         whole = _archive(entries)
     except _DAMAGED as error:
-        raise AlteredError(f"{path}: can't be read as a dossier ({error}). {_FIX}") from None
+        raise AlteredError(f"{path}: was altered, or is no dossier ({error}). {_FIX}") from None
     if whole != content:
         raise AlteredError(
             f"{path}: holds bytes that are part of no file, or a file twice: it was changed after"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +170,24 @@ class Made:
         return list(verify_file(self.out, Given(**{"second": None, **given})))
 
 
-def make_run(
+_MADE: dict[
+    tuple[object, ...], Made
+] = {}  # what was made once is copied: ledgers are slow to write
+
+
+def make_run(folder: Path, **options: Any) -> Made:
+    """A run as `new_run` makes it, in a folder."""
+    asked = options.get("asked")
+    kept = {key: value for key, value in options.items() if key != "asked"}
+    key = (*sorted(kept.items()), None if asked is None else asked.digest())
+    if key not in _MADE:
+        _MADE[key] = new_run(Path(tempfile.mkdtemp(prefix="made-runs-")), **options)
+        atexit.register(shutil.rmtree, _MADE[key].folder, ignore_errors=True)
+    shutil.copytree(_MADE[key].folder, folder, dirs_exist_ok=True)
+    return replace(_MADE[key], folder=folder)
+
+
+def new_run(
     folder: Path,
     *,
     rule: Rule = PlanRule(),

@@ -13,7 +13,6 @@ import pytest
 from made_runs import (
     ADAPTIVE,
     COORDINATOR,
-    HASH,
     JOB,
     LOOKS,
     SHARED,
@@ -116,7 +115,7 @@ def test_an_epsilon_that_its_site_understates_is_caught(
     made = make_run(tmp_path, asked=proposal(shared=SHARED), slots=6)
     prefix = figure.rpartition("_")[0]
     lower = getattr(made.report("south"), figure) * 0.9
-    smaller = {name: lower for name in (f"{prefix}_spent", figure)}
+    smaller = dict.fromkeys((f"{prefix}_spent", figure), lower)
     made.sign("south", **smaller)
     if not rows:
         without_rows(made)
@@ -403,7 +402,9 @@ def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> N
         assert caught.value.exit_code == 4
     another = make_run(tmp_path / "another", names=("east",))
     another.export()
-    assert any("none of these ledgers" in text for text in texts(third, "open", earlier=another.out))
+    assert any(
+        "none of these ledgers" in text for text in texts(third, "open", earlier=another.out)
+    )
 
 
 def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
