@@ -13,24 +13,27 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
 from fedpriv.dossier.package import MAX_FILES
 from fedpriv.errors import DossierError, LedgerError
 from fedpriv.privacy.ledger.chain import Row
-from fedpriv.protocol import JobId, Proposal
+from fedpriv.protocol import MAX_EPSILON, JobId, Proposal
 from fedpriv.report.budget import BudgetReport, malformed
 from fedpriv.report.ledger_export import exported_rows
 from fedpriv.report.rundir import Look
 from fedpriv.software import Installed
 
 Kind = TypeVar("Kind", bound=Section)
+Moment = Annotated[
+    AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC))
+]
 FACTS, ANSWERS, AUDIT, PAGE = "dossier.json", "answers.json", "audit.json", "dossier.html"
 
 
@@ -81,8 +84,8 @@ class Price(Section):
     """What looks cost a site: ε of the job's plan with them, and of its training steps alone."""
 
     site: Name
-    epsilon: float = Field(ge=0)
-    without: float = Field(ge=0)
+    epsilon: float = Field(ge=0, le=MAX_EPSILON)
+    without: float = Field(ge=0, le=MAX_EPSILON)
 
 
 class Evaluated(Section):
@@ -118,8 +121,8 @@ class Facts(Section):
     engine: str = Field(max_length=64)
     status: Literal["interrupted", "finished"]
     rounds: int = Field(ge=0)
-    started: datetime
-    finished: datetime | None
+    started: Moment
+    finished: Moment | None
     settings: Digest
     base: Digest
     model: str = Field(max_length=4096)
@@ -168,7 +171,7 @@ def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
     for site in facts.sites:
         if site.report:
             expected.append(report_file(site.name))
-            reports[site.name] = _parse(BudgetReport, files, expected[-1], path)
+            reports[site.name] = _report(files, expected[-1], path)
         if site.ledger:
             expected.append(ledger_file(site.name))
             rows[site.name] = _rows(files, expected[-1], path)
@@ -185,6 +188,15 @@ def _parse(kind: type[Kind], files: Mapping[str, bytes], name: str, path: Path) 
         return kind.model_validate_json(files[name], strict=True)
     except ValidationError as error:
         raise malformed(error, f"{path}, {name}") from None
+
+
+def _report(files: Mapping[str, bytes], name: str, path: Path) -> BudgetReport:
+    report = _parse(BudgetReport, files, name, path)
+    stated = [value for key, value in report if key.startswith(("epsilon", "budget"))]
+    stated += [] if report.filter is None else [report.filter.budget, report.filter.debited]
+    if not all(value is None or value <= MAX_EPSILON for value in stated):
+        raise DossierError(f"{path}: {name} states an ε that nobody has.")
+    return report
 
 
 def _rows(files: Mapping[str, bytes], name: str, path: Path) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.dossier.facts import Price
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import MAX_EPSILON, Proposal
 from fedpriv.report.budget import BudgetReport
 
 DIGITS = 1e-6  # share of ε by which the same steps may differ from machine to machine
@@ -30,7 +30,8 @@ def prices(proposal: Proposal, reports: Mapping[str, BudgetReport]) -> list[Pric
             epsilon_upper([Event(rate, noise, steps)], report.delta)
             for steps in (proposal.steps, proposal.training_steps)
         )
-        found.append(Price(site=name, epsilon=whole, without=part))
+        if whole <= MAX_EPSILON:
+            found.append(Price(site=name, epsilon=whole, without=part))
     return found
 
 

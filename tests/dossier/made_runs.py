@@ -6,7 +6,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.config.looks import LooksSection
+from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.export import export_run
+from fedpriv.dossier.facts import ANSWERS, PAGE, contents_of
 from fedpriv.dossier.findings import Finding
+from fedpriv.dossier.page import page_of
 from fedpriv.dossier.verify import Given, verify_file
-from fedpriv.files import sha256, write_json
+from fedpriv.files import canonical_json, sha256, write_json
+from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
@@ -170,9 +174,8 @@ class Made:
         return list(verify_file(self.out, Given(**{"second": None, **given})))
 
 
-_MADE: dict[
-    tuple[object, ...], Made
-] = {}  # what was made once is copied: ledgers are slow to write
+_MADE: dict[tuple[object, ...], Made] = {}  # is copied, as ledgers are slow to write
+ONE_PLAN = PlanRule()
 
 
 def make_run(folder: Path, **options: Any) -> Made:
@@ -190,7 +193,7 @@ def make_run(folder: Path, **options: Any) -> Made:
 def new_run(
     folder: Path,
     *,
-    rule: Rule = PlanRule(),
+    rule: Rule = ONE_PLAN,
     asked: Proposal | None = None,
     order: int | None = None,
     slots: int | None = None,
@@ -273,3 +276,19 @@ def write_run(made: Made, engine: str = "inline") -> None:
 
 ADAPTIVE = GroupTerms(by="model", count=1, adaptive=True)
 LOOKS = LooksSection(looks=2, slots=1)
+
+
+def with_page(files: Mapping[str, bytes], path: Path) -> dict[str, bytes]:
+    """Files of a dossier, with the answers and the page that belong to them."""
+    contents = contents_of(files, path)
+    return {**files, ANSWERS: answers_of(contents), PAGE: page_of(contents)}
+
+
+def chained(rows: list[dict[str, Any]]) -> bytes:
+    """Rows with the hashes that they would have: a ledger that somebody forged as a whole."""
+    previous, listed = GENESIS, []
+    for row in rows:
+        previous = row_hash(previous, row["kind"], canonical_json(row["body"]))
+        listed.append({**row, "hash": previous})
+    head = {"rows": len(listed), "hash": previous}
+    return canonical_json({"format": "fedpriv-ledger-2", "head": head, "rows": listed})

@@ -165,5 +165,5 @@ def test_a_signature_of_other_files_is_refused() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DossierError, match="no.zip: can't be read"):
+    with pytest.raises(DossierError, match=r"no\.zip: can't be read"):
         read(tmp_path / "no.zip")

@@ -18,11 +18,13 @@ from made_runs import (
     SHARED,
     SITE_KEYS,
     Made,
+    chained,
     make_run,
     plan_of,
     proposal,
     public,
     use,
+    with_page,
     write_run,
 )
 
@@ -43,7 +45,6 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.files import canonical_json, sha256
-from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget
@@ -187,14 +188,8 @@ def test_looks_are_counted_and_priced(tmp_path: Path) -> None:
 
 def signed_anew(made: Made, facts: dict[str, Any], **files: bytes) -> None:
     """Verify a dossier in which a coordinator changed facts, with the page that belongs to them."""
-    from fedpriv.dossier.answers import answers_of
-    from fedpriv.dossier.facts import contents_of
-    from fedpriv.dossier.page import page_of
-
     changed = {**read(made.out).files, FACTS: json.dumps(facts).encode(), **files}
-    contents = contents_of(changed, made.out)
-    changed[ANSWERS], changed[PAGE] = answers_of(contents), page_of(contents)
-    made.out.write_bytes(pack(changed, COORDINATOR))
+    made.out.write_bytes(pack(with_page(changed, made.out), COORDINATOR))
     made.verify()
 
 
@@ -254,16 +249,6 @@ def test_rows_that_were_edited_or_left_out_are_refused(tmp_path: Path) -> None:
     del document["rows"][5]
     with pytest.raises(LedgerCorruptError, match="one before it is missing"):
         signed_anew(made, facts, **{name: canonical_json(document)})
-
-
-def chained(rows: list[dict[str, Any]]) -> bytes:
-    """Rows with the hashes that they would have: a ledger that somebody forged as a whole."""
-    previous, listed = GENESIS, []
-    for row in rows:
-        previous = row_hash(previous, row["kind"], canonical_json(row["body"]))
-        listed.append({**row, "hash": previous})
-    head = {"rows": len(listed), "hash": previous}
-    return canonical_json({"format": "fedpriv-ledger-2", "head": head, "rows": listed})
 
 
 def test_a_ledger_that_its_site_did_not_sign_is_refused(tmp_path: Path) -> None:
