@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedpriv.config.job import Digest
+from fedpriv.dossier.adapter import WEIGHTS, adapter_digests, file_digest
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.facts import (
     ANSWERS,
@@ -37,7 +37,6 @@ from fedpriv.report.ledger_export import FORMAT, export_ledger, exported_rows, i
 from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
 from fedpriv.software import software
 
-CARD = "README.md"  # of an adapter: for people, and everybody may write another
 MAX_AUDIT = 16 << 20  # bytes
 
 
@@ -108,10 +107,10 @@ def _adapter_facts(folder: Path) -> _AdapterFacts:
     Raises:
         ConfigError: there is none, or its weights are not those that it was written with.
     """
-    path, weights = folder / "fedpriv.json", folder / "adapter_model.safetensors"
+    path, weights = folder / "fedpriv.json", folder / WEIGHTS
     try:
         facts = _AdapterFacts.model_validate_json(path.read_bytes())
-        digest = _digest(weights)
+        digest = file_digest(weights)
     except OSError as error:
         raise ConfigError(
             f"can't be read: {error.strerror}",
@@ -136,21 +135,6 @@ def _adapter_facts(folder: Path) -> _AdapterFacts:
             fix="Copy the run directory again, whole.",
         )
     return facts
-
-
-def adapter_digests(folder: Path) -> dict[str, str]:
-    """The digest of each file of an adapter but for its card, by name.
-
-    Raises:
-        OSError: one can't be read.
-    """
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    return {path.name: _digest(path) for path in files if path.name != CARD}
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def _exports(run: Path, directory: RunDirectory, given: Mapping[str, Path]) -> dict[str, bytes]:

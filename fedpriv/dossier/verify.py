@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedpriv.dossier.adapter import check_adapter
 from fedpriv.dossier.answers import answers_of
-from fedpriv.dossier.collect import adapter_digests
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, contents_of
 from fedpriv.dossier.findings import Finding, holds, left_open, word
@@ -28,7 +28,6 @@ from fedpriv.errors import (
     ConfigError,
     DossierError,
     ForkedError,
-    OtherAdapterError,
     UnderstatedError,
 )
 from fedpriv.report import budget
@@ -81,7 +80,7 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     _check_facts(contents, path)
     yield from _check_sites(contents, path, given)
     yield from _people_in_several(contents)
-    yield from _check_adapter(contents, path, given.adapter)
+    yield from check_adapter(contents.facts, path, given.adapter)
     if given.earlier is not None:
         before = contents_of(read(given.earlier).files, given.earlier)
         yield from check_continues(contents, before, path, given.earlier)
@@ -132,8 +131,8 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
         )
     if given.second is None:
         yield left_open(
-            "that dp-accounting comes to the same: it is not installed (pip install"
-            " 'fedpriv[verify]'), so the second check was not made"
+            "that dp-accounting comes to the same: it is not installed (the extra `verify`), so the"
+            " second check was not made"
         )
     for site in facts.sites:
         report = contents.reports.get(site.name)
@@ -167,36 +166,11 @@ def _people_in_several(contents: Contents) -> Iterator[Finding]:
         )
 
 
-def _check_adapter(contents: Contents, path: Path, folder: Path | None) -> Iterator[Finding]:
-    stated = contents.facts.adapter
-    if folder is None:
-        yield left_open("which adapter it is about: give --adapter DIR with the one that you have")
-        return
-    try:
-        found = adapter_digests(folder)
-    except OSError as error:
-        raise ConfigError(
-            f"can't be read: {error.strerror}",
-            file=error.filename or folder,
-            fix="Name the folder of an adapter.",
-        ) from None
-    for name, digest in stated.items():
-        if found.get(name) != digest:
-            raise OtherAdapterError(
-                f"{folder / name}: is not the file that {path} is about. It has"
-                f" {found.get(name, 'no such file')}, and the dossier {digest}. Of this adapter the"
-                " dossier says nothing."
-            )
-    yield holds(f"{folder} is the adapter that it is about, by the digests of {', '.join(stated)}")
-    others = sorted(found.keys() - stated.keys())
-    if others:
-        yield word(f"what else is in {folder}: {', '.join(others)}")
-
-
 def _words(contents: Contents) -> Iterator[Finding]:
     """What rests on the coordinator's word, whatever a file shows."""
     facts = contents.facts
     yield word("that the adapter is made of what the sites released, and of public records alone")
+    yield word(f"that it is used with the base model {facts.base}, of which it is no part")
     yield word("the scores, on records that nobody else has seen")
     yield word("which code ran: digests say what the coordinator had; each site runs its own")
     if contents.audit is not None:

@@ -164,6 +164,13 @@ def test_a_signature_of_other_files_is_refused() -> None:
     assert "does not match its signature" in refused(archive_of(found))
 
 
+def test_a_file_with_other_content_is_refused_whatever_its_checksum() -> None:
+    found = [(info, data.replace(b"1", b"2")) for info, data in entries()]
+    assert "does not match its signature" in refused(archive_of(found))
+    kept = entries()[:2]
+    assert "dossier.json was changed" in refused(archive_of([*kept, *found[2:]]))
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DossierError, match=r"no\.zip: can't be read"):
         read(tmp_path / "no.zip")

@@ -349,7 +349,7 @@ def test_another_adapter_is_refused(tmp_path: Path) -> None:
     (own / "extra.bin").write_bytes(b"")
     assert any("extra.bin" in text for text in texts(made, "word", adapter=own))
     (own / "adapter_model.safetensors").write_bytes(b"weights of another adapter")
-    with pytest.raises(OtherAdapterError, match=r"adapter_model.safetensors: is not the file"):
+    with pytest.raises(OtherAdapterError, match=r"adapter_model\.safetensors: is not the file"):
         made.verify(adapter=own)
     (own / "adapter_model.safetensors").unlink()
     with pytest.raises(OtherAdapterError, match="no such file"):
@@ -494,3 +494,16 @@ def test_the_private_folder_is_not_read(tmp_path: Path) -> None:
     assert not any(b"a secret" in data for data in files_of(made.run).values())
     assert JOB in files_of(made.run)[FACTS].decode()
     assert sha256(files_of(made.run)[PAGE]) == sha256(files_of(made.run)[PAGE])
+
+
+def test_where_an_adapter_has_its_base_is_no_part_of_it(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    config = made.run / "adapter" / "adapter_config.json"
+    config.write_text('{"r": 4, "base_model_name_or_path": "base"}')
+    made.export()
+    config.write_text('{\n "base_model_name_or_path": "/models/base", "r": 4}\n')
+    made.verify(adapter=made.run / "adapter")
+    for other in ('{"r": 8}', "[]", "{"):
+        config.write_text(other)
+        with pytest.raises(OtherAdapterError, match=r"adapter_config\.json"):
+            made.verify(adapter=made.run / "adapter")
