@@ -123,7 +123,7 @@ def _show(findings: Iterable[Finding]) -> None:
     """Print each as it comes, those of a site under its name."""
     from rich.markup import escape
 
-    console, at = Console(), ""
+    console, at = Console(), None
     for finding in findings:
         if finding.site != at:
             at = finding.site

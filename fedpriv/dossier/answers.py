@@ -19,7 +19,7 @@ from fedpriv.report.budget import BudgetReport
 NEIGHBOURS = (
     "Whatever {outsiders} conclude from all that the site sends under its ledger, they would have"
     " concluded almost as readily had one {unit} never been there: no conclusion becomes more than"
-    " e^ε times as likely, nor less, apart from a slack of δ."
+    " exp(ε) times as likely, nor less, apart from a slack of δ."
 )
 LOCAL = (
     "The site adds all of its noise itself, so this needs no trust in the coordinator or in any"

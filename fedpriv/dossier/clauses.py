@@ -74,7 +74,7 @@ def _satre(contents: Contents) -> Iterator[Clause]:
         text=SATRE,
         clause="3.3.03, recommended",
         asks="Which outputs a project will have is settled at its beginning.",
-        computed=_bound(contents).strip() or "Nothing, as no rows of ledgers are here.",
+        computed=_bound(contents).strip(),
         word="That nobody meant to take out more than the proposal says.",
         shown_in=(FACTS, *ledgers),
     )
@@ -101,7 +101,7 @@ def _satre(contents: Contents) -> Iterator[Clause]:
         clause="3.3.07, mandatory",
         asks="There is a policy for outputs that nobody can check by hand. Model weights are named:"
         " whether they may leave, and which technical controls come before that.",
-        computed="The controls that a ledger shows: a budget fixed before the first step, a sample"
+        computed="The controls that are on record: a budget fixed before the first step, a sample"
         " rate, a clip norm and a noise multiplier for each step, refusal of what would overrun the"
         f" budget, and the ε they come to. {_audited(contents)}",
         word="That the site's process computed as its rows say; that the adapter is made of what"
@@ -161,8 +161,8 @@ def _gdpr(contents: Contents) -> Iterator[Clause]:
         clause="Article 25(1)",
         asks="Technical and organisational measures that carry out the principles are in place when"
         " the means are chosen and while data are processed.",
-        computed="The budget and the noise were fixed before the first step and held through the"
-        " last: the order and the hashes of the ledger's rows."
+        computed="The budget was fixed before the first step, and every step paid for before it was"
+        " released: the order and the hashes of the ledger's rows."
         if contents.rows
         else "The events of each report cost no more than it states.",
         word="Whether the measure suits the risk is a judgement that is not made here.",
@@ -172,8 +172,8 @@ def _gdpr(contents: Contents) -> Iterator[Clause]:
         text=GDPR,
         clause="Article 32(1)(d)",
         asks="The effectiveness of measures is tested, assessed and evaluated regularly.",
-        computed=_audited(contents),
-        word="That it is done regularly."
+        computed="" if contents.audit is None else _audited(contents),
+        word="This run was not audited. That measures are tested in another way, and regularly."
         if contents.audit is None
         else "That the audit ran with this code and these settings, and is repeated regularly.",
         shown_in=(FACTS, *_audit_file(contents)),
@@ -256,7 +256,7 @@ def _bound(contents: Contents) -> str:
     if not contents.rows:
         return ""
     of = "each site" if len(contents.rows) == len(contents.reports) else ", ".join(contents.rows)
-    return f" The ledger of {of} committed to it, by its digest, before the first step."
+    return f" The ledger of {of} committed to the proposal, by its digest, before the first step."
 
 
 def _basis(contents: Contents) -> str:

@@ -31,7 +31,7 @@ def _context(contents: Contents) -> dict[str, Any]:
         "claims": made.claims,
         "clauses": made.clauses,
         "totals": budget.totals(reports.values()),
-        "scores": _scores(scores[0], scores[-1]) if scores else [],
+        "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],
         "last": scores[-1] if scores else None,
         "audit": None if contents.audit is None else _audit(contents.audit),
         "rules": RULES,
@@ -40,10 +40,12 @@ def _context(contents: Contents) -> dict[str, Any]:
     }
 
 
-def _scores(before: Scores, after: Scores) -> list[tuple[str, float | None, float | None]]:
+def _scores(
+    before: Scores, after: Scores, task: str
+) -> list[tuple[str, float | None, float | None]]:
     names = {
         "loss": "Held-out loss",
-        "accuracy": "Accuracy",
+        "accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
         "auc": "AUC",
         "hardest": "Loss on the hardest records",
     }
