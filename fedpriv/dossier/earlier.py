@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
 from fedpriv.dossier.findings import Finding, holds, left_open
+from fedpriv.dossier.said import check_signed
 from fedpriv.errors import ForkedError
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
 from fedpriv.privacy.ledger.ledger import read_history
@@ -26,6 +27,7 @@ def check_continues(
 
     Raises:
         ForkedError: a ledger does not continue what the earlier dossier shows of it.
+        AlteredError: a report in the earlier one was changed after it was signed.
     """
     seen = {report.dataset_id: report for report in before.reports.values()}
     common = 0
@@ -34,6 +36,7 @@ def check_continues(
         if older is None:
             continue
         common += 1
+        check_signed(older, earlier)
         yield _compare(name, report, now.rows.get(name), older, path, earlier)
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")

@@ -12,6 +12,7 @@ from fedpriv.dossier.facts import PAGE
 from fedpriv.dossier.findings import Finding
 from fedpriv.dossier.package import pack, unpack
 from fedpriv.dossier.verify import Given, verify_package
+from fedpriv.errors import ConfigError
 from fedpriv.files import write_atomic
 
 
@@ -33,9 +34,14 @@ def export_run(
     Raises:
         FedprivError: as `files_of`; or the run's own reports and ledgers contradict each other.
     """
+    page = out.with_suffix(".html")
+    if page == out:
+        raise ConfigError(
+            "is where its page goes", key="--out", value=str(out), fix="Name it *.zip, say."
+        )
     content = pack(files_of(run, ledgers), key)
     package = unpack(content, out)
     found = list(verify_package(package, out, Given(adapter=run / "adapter", second=None)))
     write_atomic(out, content)
-    write_atomic(out.with_suffix(".html"), package.files[PAGE])
+    write_atomic(page, package.files[PAGE])
     return found

@@ -169,6 +169,8 @@ def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
     if len(set(names)) < len(names):
         raise DossierError(f"{path}: {FACTS} names a site twice.")
     for site in facts.sites:
+        if site.ledger and not site.report:
+            raise DossierError(f"{path}: has rows of site {site.name}, and no report on them.")
         if site.report:
             expected.append(report_file(site.name))
             reports[site.name] = _report(files, expected[-1], path)

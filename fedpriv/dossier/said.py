@@ -9,8 +9,9 @@ from pathlib import Path
 from fedpriv.dossier.facts import Facts, Participant
 from fedpriv.dossier.findings import Finding, holds, left_open
 from fedpriv.dossier.sums import Figure, Term
-from fedpriv.errors import UnderstatedError
+from fedpriv.errors import AlteredError, LedgerCorruptError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
+from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import upper
 
@@ -43,6 +44,18 @@ class Said:
     def whose(self) -> str:
         """Beginning of a message."""
         return f"{self.path}: the budget report of site {self.name!r}"
+
+
+def check_signed(report: BudgetReport, path: Path) -> None:
+    """Check that a report in a dossier is as somebody signed it.
+
+    Raises:
+        AlteredError: it is not.
+    """
+    try:
+        budget.verify(report)
+    except LedgerCorruptError as error:
+        raise AlteredError(f"{path}: {error}") from None
 
 
 def check_answered(said: Said, slots: int) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import Said
+from fedpriv.dossier.said import Said, check_signed
 from fedpriv.dossier.sums import Term
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
-from fedpriv.errors import AlteredError, DossierError, LedgerCorruptError, SignerError
-from fedpriv.report import budget
+from fedpriv.errors import DossierError, SignerError
 from fedpriv.report.budget import BudgetReport
 
 
@@ -38,10 +37,7 @@ def check_site(said: Said, second: Callable[[Term], float] | None) -> Iterator[F
 
 def _check_signature(said: Said) -> Iterator[Finding]:
     report = said.report
-    try:
-        budget.verify(report)
-    except LedgerCorruptError as error:
-        raise AlteredError(f"{said.path}: {error}") from None
+    check_signed(report, said.path)
     key = "" if report.signature is None else report.signature.public_key
     if said.key is not None and key != said.key.lower():
         raise SignerError(

@@ -43,7 +43,7 @@ class Given:
         signer: public key of the coordinator, in hex.
         sites: public key of each site's reports, in hex, by name.
         adapter: folder of the adapter that the dossier is said to be about.
-        earlier: another dossier, of which ledgers go on in this one.
+        earlier: another dossier by the same key, of which ledgers go on in this one.
         second: another accountant; by default dp-accounting, where it is installed.
     """
 
@@ -82,8 +82,10 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     yield from _people_in_several(contents)
     yield from check_adapter(contents.facts, path, given.adapter)
     if given.earlier is not None:
-        before = contents_of(read(given.earlier).files, given.earlier)
-        yield from check_continues(contents, before, path, given.earlier)
+        before = read(given.earlier, package.signer)
+        yield from check_continues(
+            contents, contents_of(before.files, given.earlier), path, given.earlier
+        )
     yield from _words(contents)
 
 

@@ -73,7 +73,7 @@ def _history(said: Said, rows: list[Row]) -> History:
             f"{said.whose} names a head at row {report.ledger_rows} that the ledger's rows in the"
             " dossier don't have: it is of another ledger, or of another branch of it."
         )
-    for end in (len(rows), report.ledger_rows):
+    for end in sorted({len(rows), report.ledger_rows}, reverse=True):
         history = read_history(rows[:end], path)
         check_within(history, path)
     if history.is_over:
@@ -93,6 +93,10 @@ def _check_terms(said: Said, history: History) -> None:
         raise DossierError(
             f"{said.whose} states the rule {said.report.rule!r}, and its ledger"
             f" {history.terms.rule.name!r}."
+        )
+    if said.report.numerics.startswith("strict") and history.numerics != {"strict"}:
+        raise DossierError(
+            f"{said.whose} states strict numerics, and its ledger has plans of other ones."
         )
     least, stated = history.max_colluding, said.report.max_colluding
     if least is not None and (stated is None or stated > least):

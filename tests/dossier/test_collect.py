@@ -87,6 +87,11 @@ def test_a_run_without_an_adapter_is_refused(tmp_path: Path) -> None:
         export_run(tmp_path / "nowhere", made.out, COORDINATOR)
 
 
+def test_the_page_does_not_take_the_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is where its page goes"):
+        make_run(tmp_path).export(tmp_path / "run.html")
+
+
 def test_an_interrupted_run_is_told(tmp_path: Path) -> None:
     made = make_run(tmp_path, slots=4)
     change(made, "run.json", status="interrupted", finished=None)

@@ -292,6 +292,13 @@ def test_terms_that_are_not_the_ledgers_are_refused(
         made.export()
 
 
+def test_strict_numerics_that_its_plans_do_not_have_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.sign("north", numerics=budget.STRICT_NUMERICS)
+    with pytest.raises(DossierError, match="states strict numerics"):
+        made.export()
+
+
 def test_a_trust_that_its_sums_do_not_have_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path, asked=proposal(shared=SHARED))
     made.sign("north", max_colluding=2)
@@ -404,6 +411,33 @@ def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
     for later, earlier in ((one, other), (made, one)):
         with pytest.raises(ForkedError):
             later.verify(earlier=earlier.out)
+
+
+def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    made.export()
+    one = next_job(made, tmp_path / "one", "job-one")
+    files = dict(read(made.out).files)
+    told = made.report("north").model_copy(update={"ledger_rows": 3})
+    files[report_file("north")] = told.model_dump_json().encode()
+    made.out.write_bytes(pack(files, COORDINATOR))
+    with pytest.raises(AlteredError, match="does not match its signature"):
+        one.verify(earlier=made.out)
+    made.out.write_bytes(pack(files, SITE_KEYS["north"]))
+    with pytest.raises(SignerError):
+        one.verify(earlier=made.out)
+
+
+def test_rows_without_a_report_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = dict(read(made.out).files)
+    facts = json.loads(files[FACTS])
+    facts["sites"][0]["report"] = False
+    del files[report_file("north")]
+    made.out.write_bytes(pack({**files, FACTS: json.dumps(facts).encode()}, COORDINATOR))
+    with pytest.raises(DossierError, match="no report on them"):
+        made.verify()
 
 
 def test_one_ledger_at_two_sites_is_refused(tmp_path: Path) -> None:
