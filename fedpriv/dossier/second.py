@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from fedpriv.dossier.sums import Numerical, Renyi, Term, epsilon_of
 from fedpriv.privacy.accounting.accountant import Event
 
-NAME = "dp-accounting"
 _POINTS = 1000  # of the first grid of privacy losses, from 0 to our ε
 _FINEST, _CLOSE = 1e-5, 1.002  # the last grid, and how near our ε it has to come on an earlier one
+_MOST = 1e5  # a larger ε promises nothing and overflows the library's grids: it is not asked
 _TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read from it
 
 
@@ -40,7 +40,7 @@ def _numerical(term: Numerical) -> float:
         Distributions", which the library follows.
     """
     ours = epsilon_of(term)
-    if not 0 < ours < math.inf:
+    if not 0 < ours < _MOST:
         return ours
     found, width = math.inf, max(ours / _POINTS, _FINEST)
     while found > ours * _CLOSE and width >= _FINEST:

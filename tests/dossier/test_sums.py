@@ -106,6 +106,13 @@ def test_the_other_accountant_adds_up_at_the_order_that_was_fixed(order: int) ->
     assert second(term) == pytest.approx(epsilon_of(term), rel=1e-9)
 
 
+def test_what_promises_nothing_is_not_asked() -> None:
+    second = second_accountant()
+    assert second is not None
+    term = Numerical(1e-5, (Event(0.5, 0.01, 10**6),))
+    assert second(term) == epsilon_of(term) > 1e9
+
+
 def test_without_steps_there_is_nothing_to_compute() -> None:
     assert epsilon_of(Numerical(1e-5, ())) == 0
     assert epsilon_of(Renyi(1e-5, 8, ())) == 0
