@@ -9,7 +9,7 @@ from pathlib import Path
 from fedpriv.dossier.facts import Facts, Participant
 from fedpriv.dossier.findings import Finding, holds, left_open
 from fedpriv.dossier.sums import Figure, Term
-from fedpriv.errors import AlteredError, LedgerCorruptError, UnderstatedError
+from fedpriv.errors import AccountingError, AlteredError, LedgerCorruptError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
@@ -89,12 +89,16 @@ def asked_twice(
         return
     shown = []
     for figure in figures:
-        value = figure.value(second)
+        try:
+            value = figure.value(second)
+        except AccountingError as error:
+            yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
+            continue
         check_stated(said, figure.name, value, "dp-accounting comes to", SECOND)
         if figure.terms:
             shown.append(f"{figure.name.removeprefix('epsilon_').replace('_', ' ')} {value:.4g}")
-    found = ", ".join(shown) or "nothing to compute"
-    yield holds(f"dp-accounting agrees: {found}", said.name)
+    if shown:
+        yield holds(f"dp-accounting agrees: {', '.join(shown)}", said.name)
 
 
 def figures_in_words(report: BudgetReport) -> str:

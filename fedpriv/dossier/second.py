@@ -12,16 +12,20 @@ from functools import lru_cache, reduce
 from importlib.util import find_spec
 
 from fedpriv.dossier.sums import Numerical, Renyi, Term, epsilon_of
+from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.accountant import Event
 
 _POINTS = 1000  # of the first grid of privacy losses, from 0 to our ε
 _FINEST, _CLOSE = 1e-5, 1.002  # the last grid, and how near our ε it has to come on an earlier one
-_MOST = 1e5  # a larger ε promises nothing and overflows the library's grids: it is not asked
+_MOST, _CELLS = 1e5, 2e6  # an ε, and points of a grid, beyond which the library is not asked
 _TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read from it
 
 
 def second_accountant() -> Callable[[Term], float] | None:
-    """ε of a term by dp-accounting, an upper bound; None where it is not installed."""
+    """ε of a term by dp-accounting, an upper bound; None where it is not installed.
+
+    It raises an AccountingError of a term that its grids have no room for.
+    """
     return _epsilon if find_spec("dp_accounting") is not None else None
 
 
@@ -39,13 +43,24 @@ def _numerical(term: Numerical) -> float:
         Doroshenko et al. 2022, "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
         Distributions", which the library follows.
     """
+    if not term.events:
+        return 0.0
     ours = epsilon_of(term)
-    if not 0 < ours < _MOST:
-        return ours
     found, width = math.inf, max(ours / _POINTS, _FINEST)
-    while found > ours * _CLOSE and width >= _FINEST:
+    finest = max(_FINEST, max(map(_largest_loss, term.events)) / _CELLS)
+    if not ours < _MOST or width < finest:
+        raise AccountingError(
+            f"For ε of about {ours:.3g} a grid of privacy losses would need too many points."
+        )
+    while found > ours * _CLOSE and width >= finest:
         found, width = min(found, _on_grid(term, width)), width / 4
     return found
+
+
+def _largest_loss(event: Event) -> float:
+    """About the largest privacy loss of a step that a grid has to hold."""
+    noise = max(event.noise_multiplier, 1e-6)
+    return (0.5 / noise + 10) / noise
 
 
 def _on_grid(term: Numerical, width: float) -> float:

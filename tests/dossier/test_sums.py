@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv.dossier.second import second_accountant
 from fedpriv.dossier.sums import Numerical, Renyi, epsilon_of, figures_of
-from fedpriv.errors import BudgetError
+from fedpriv.errors import AccountingError, BudgetError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
@@ -106,11 +106,27 @@ def test_the_other_accountant_adds_up_at_the_order_that_was_fixed(order: int) ->
     assert second(term) == pytest.approx(epsilon_of(term), rel=1e-9)
 
 
-def test_what_promises_nothing_is_not_asked() -> None:
+@pytest.mark.parametrize(
+    "events",
+    [
+        (Event(0.5, 0.01, 10**6),),  # an ε that promises nothing
+        (Event(1.0, 0.0, 1),),  # none at all
+        (Event(1.0, 20.0, 1), Event(1e-9, 1e-3, 5)),  # so fine a grid for so large losses
+    ],
+)
+def test_what_a_grid_has_no_room_for_is_not_asked(events: tuple[Event, ...]) -> None:
     second = second_accountant()
     assert second is not None
-    term = Numerical(1e-5, (Event(0.5, 0.01, 10**6),))
-    assert second(term) == epsilon_of(term) > 1e9
+    with pytest.raises(AccountingError, match="too many points"):
+        second(Numerical(1e-5, events))
+
+
+def test_an_epsilon_of_nought_is_asked_too() -> None:
+    second = second_accountant()
+    assert second is not None
+    term = Numerical(1e-5, (Event(1e-8, 1.0, 10),))
+    assert epsilon_of(term) == 0
+    assert second(term) < 1e-3
 
 
 def test_without_steps_there_is_nothing_to_compute() -> None:

@@ -34,6 +34,7 @@ from fedpriv.dossier.package import pack, read
 from fedpriv.dossier.second import second_accountant
 from fedpriv.dossier.sums import Term, epsilon_of
 from fedpriv.errors import (
+    AccountingError,
     AlteredError,
     ConfigError,
     DossierError,
@@ -147,6 +148,12 @@ def test_what_our_accountant_would_miss_the_other_one_catches(tmp_path: Path) ->
 
     with pytest.raises(UnderstatedError, match="dp-accounting comes to"):
         made.verify(second=stricter)
+
+    def unable(term: Term) -> float:
+        raise AccountingError("There is no room.")
+
+    left = texts(made, "open", second=unable)
+    assert sum("was not asked of epsilon_committed: There is no room" in text for text in left) == 2
     assert texts(made, "open", second=None)[0].startswith("that dp-accounting comes to the same")
 
 
