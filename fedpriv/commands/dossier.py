@@ -90,7 +90,7 @@ def verify(
         typer.Option(help="NAME=KEY: who has to have signed a site's report. May repeat."),
     ] = None,
     roster: Annotated[
-        Path | None, typer.Option(help="The roster of a secure sum, which names all sites' keys.")
+        Path | None, typer.Option(help="The roster of a secure sum, which names the sites' keys.")
     ] = None,
     adapter: Annotated[
         Path | None, typer.Option(help="Folder of the adapter that it should be about.")
@@ -106,13 +106,16 @@ def verify(
     so; 2 if it can't be read.
     """
     from fedpriv.dossier.verify import Given, verify_file
+    from fedpriv.secure_sum.roster import read
 
-    keys = _pairs("--site", "KEY", site)
-    if roster is not None:
-        from fedpriv.secure_sum.roster import read
-
-        keys = {entry.name: entry.public_key for entry in read(roster).entries} | keys
-    findings = verify_file(path, Given(signer=signer, sites=keys, adapter=adapter, earlier=earlier))
+    given = Given(
+        signer=signer,
+        sites=_pairs("--site", "KEY", site),
+        roster=None if roster is None else read(roster),
+        adapter=adapter,
+        earlier=earlier,
+    )
+    findings = verify_file(path, given)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
         return

@@ -119,7 +119,7 @@ def _claim(
             )
             for one in reports
         ),
-        assumptions=tuple(_assumptions(reports)),
+        assumptions=tuple(assumptions_of(reports)),
     )
 
 
@@ -128,7 +128,7 @@ def _figure(value: float | None) -> float:
     return value
 
 
-def _assumptions(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What sites assume, and which do where not all of them do."""
     listed = list(reports)
     named: dict[str, list[str]] = {}

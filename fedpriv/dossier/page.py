@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpriv.dossier.answers import answers
+from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
 from fedpriv.report import budget
 from fedpriv.report.charts import css_colours
@@ -29,6 +29,7 @@ def _context(contents: Contents) -> dict[str, Any]:
         "silent": [site.name for site in facts.sites if not site.report and site.rounds],
         "simulated": [name for name, report in reports.items() if report.simulated],
         "claims": made.claims,
+        "assumptions": list(assumptions_of(reports.values())),
         "clauses": made.clauses,
         "totals": budget.totals(reports.values()),
         "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],

@@ -14,7 +14,7 @@ from pathlib import Path
 from fedpriv.dossier.adapter import check_adapter
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.earlier import check_continues
-from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, contents_of
+from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
@@ -28,10 +28,12 @@ from fedpriv.errors import (
     ConfigError,
     DossierError,
     ForkedError,
+    SignerError,
     UnderstatedError,
 )
 from fedpriv.report import budget
 from fedpriv.report.figures import small, upper
+from fedpriv.secure_sum.roster import Roster
 from fedpriv.software import software
 
 
@@ -42,6 +44,7 @@ class Given:
     Attributes:
         signer: public key of the coordinator, in hex.
         sites: public key of each site's reports, in hex, by name.
+        roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
         adapter: folder of the adapter that the dossier is said to be about.
         earlier: another dossier by the same key, of which ledgers go on in this one.
         second: another accountant; by default dp-accounting, where it is installed.
@@ -49,6 +52,7 @@ class Given:
 
     signer: str | None = None
     sites: Mapping[str, str] = field(default_factory=dict)
+    roster: Roster | None = None
     adapter: Path | None = None
     earlier: Path | None = None
     second: Callable[[Term], float] | None = field(default_factory=second_accountant)
@@ -78,6 +82,7 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     contents = contents_of(package.files, path)
     yield from _check_derived(package, contents, path)
     _check_facts(contents, path)
+    yield from _check_roster(contents.facts, path, given.roster)
     yield from _check_sites(contents, path, given)
     yield from _people_in_several(contents)
     yield from check_adapter(contents.facts, path, given.adapter)
@@ -152,10 +157,30 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 f"{path}: {twin} and {site.name} report of one ledger, {report.dataset_id}: it is"
                 " used in two copies, and neither knows what the other one paid."
             )
-        said = Said(
-            path, facts, site, report, contents.rows.get(site.name), given.sites.get(site.name)
+        rows, key = contents.rows.get(site.name), _key_of(site.name, given)
+        yield from check_site(Said(path, facts, site, report, rows, key), given.second)
+
+
+def _key_of(site: str, given: Given) -> str | None:
+    """The key that a site's report has to be signed with, if anybody has said it."""
+    named = None if given.roster is None else given.roster.key_of(site)
+    return given.sites.get(site, named)
+
+
+def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[Finding]:
+    """The roster of a secure sum is the one that was given."""
+    shared = facts.proposal.shared
+    if shared is None:
+        return
+    if roster is None:
+        yield left_open(f"which sites may be in its sums: give --roster with {shared.roster}")
+        return
+    if roster.digest != shared.roster:
+        raise SignerError(
+            f"{path}: its sums are of the sites of the roster {shared.roster}, and the one that was"
+            f" given is {roster.digest}. Whoever is in another roster may hold other keys."
         )
-        yield from check_site(said, given.second)
+    yield holds(f"its sums are of the sites of the roster that was given, {roster.digest}")
 
 
 def _people_in_several(contents: Contents) -> Iterator[Finding]:

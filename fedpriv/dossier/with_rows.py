@@ -30,6 +30,11 @@ _TERMS = (
 def check_with_rows(
     said: Said, rows: list[Row], second: Callable[[Term], float] | None
 ) -> Iterator[Finding]:
+    """Compare all that a report states with what the rows of its ledger add up to.
+
+    Raises:
+        DossierError, LedgerError: as `fedpriv.dossier.site.check_site`.
+    """
     report, name = said.report, said.name
     history = _history(said, rows)
     newer = len(rows) - report.ledger_rows
@@ -94,7 +99,7 @@ def _check_terms(said: Said, history: History) -> None:
             f"{said.whose} states the rule {said.report.rule!r}, and its ledger"
             f" {history.terms.rule.name!r}."
         )
-    if said.report.numerics.startswith("strict") and history.numerics != {"strict"}:
+    if said.report.numerics.startswith("strict") and not history.numerics <= {"strict"}:
         raise DossierError(
             f"{said.whose} states strict numerics, and its ledger has plans of other ones."
         )

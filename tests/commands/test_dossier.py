@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import SITE_KEYS, make_run, public
+from made_runs import ROSTER, SITE_KEYS, make_run, public
 from typer.testing import CliRunner, Result
 
 from fedpriv.cli import app, run
 from fedpriv.errors import ConfigError, FedprivError, SignerError
-from fedpriv.secure_sum.roster import Roster, RosterEntry, write
+from fedpriv.secure_sum.roster import write
 
 
 def fedpriv(*arguments: str | Path) -> Result:
@@ -55,10 +55,7 @@ def test_keys_of_sites_are_given_one_by_one_or_as_a_roster(tmp_path: Path) -> No
     pairs: list[Any] = [f"{name}={public(SITE_KEYS[name])}" for name in made.names]
     text = fedpriv("verify", made.out, "--site", pairs[0], "--site", pairs[1]).output
     assert text.count("that is the key that was given for the site") == 2
-    roster = Roster.of(
-        RosterEntry(name=name, public_key=public(SITE_KEYS[name])) for name in made.names
-    )
-    write(tmp_path / "roster.json", roster)
+    write(tmp_path / "roster.json", ROSTER)
     text = fedpriv("verify", made.out, "--roster", tmp_path / "roster.json").output
     assert text.count("that is the key that was given for the site") == 2
     with pytest.raises(SignerError):

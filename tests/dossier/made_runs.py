@@ -29,6 +29,7 @@ from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport, FilterUse, events_of
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 JOB = "hearts-1a2b3c4d"
 COORDINATOR = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -37,13 +38,18 @@ SITE_KEYS = {
     for number, name in enumerate(("north", "south", "east"), 1)
 }
 HASH = "sha256:" + "a" * 64
-SHARED = SharedNoise(max_colluding=1, sites=3, roster=HASH, noise_multiplier=2.0)
 CHOICES = (AS_PLANNED, Choice(1.5, 0.5), Choice(2.0, 1.0))
 
 
 def public(key: Ed25519PrivateKey) -> str:
     """In hex."""
     return key.public_key().public_bytes_raw().hex()
+
+
+ROSTER = Roster.of(
+    RosterEntry(name=name, public_key=public(key)) for name, key in SITE_KEYS.items()
+)
+SHARED = SharedNoise(max_colluding=1, sites=3, roster=ROSTER.digest, noise_multiplier=2.0)
 
 
 def proposal(**changes: Any) -> Proposal:

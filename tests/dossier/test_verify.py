@@ -15,6 +15,7 @@ from made_runs import (
     COORDINATOR,
     JOB,
     LOOKS,
+    ROSTER,
     SHARED,
     SITE_KEYS,
     Made,
@@ -49,6 +50,7 @@ from fedpriv.files import canonical_json, sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget
+from fedpriv.secure_sum.roster import Roster
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
 COMMITTED = ["epsilon_committed", "epsilon_alone_committed"]
@@ -328,6 +330,18 @@ def test_keys_are_compared_with_those_that_are_given(tmp_path: Path) -> None:
         made.verify(signer=keys["north"])
     with pytest.raises(ConfigError, match="is of no site"):
         made.verify(sites={"west": keys["north"]})
+
+
+def test_a_secure_sum_is_of_the_roster_that_is_given(tmp_path: Path) -> None:
+    made = make_run(tmp_path, asked=proposal(shared=SHARED))
+    made.export()
+    assert any("which sites may be in its sums" in text for text in texts(made, "open"))
+    found = texts(made, roster=ROSTER)
+    assert any(f"the roster that was given, {ROSTER.digest}" in text for text in found)
+    assert found.count("that is the key that was given for the site") == 2
+    other = Roster.of(ROSTER.entries[:2])
+    with pytest.raises(SignerError, match="Whoever is in another roster"):
+        made.verify(roster=other)
 
 
 def test_a_report_that_was_changed_after_it_was_signed_is_refused(tmp_path: Path) -> None:
