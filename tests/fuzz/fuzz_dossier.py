@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from fuzz_mutate import json_bytes
-from fuzz_target import Target, refuses
+from fuzz_target import Target, packed, parts, refuses
 from made_runs import (
     ADAPTIVE,
     COORDINATOR,
@@ -39,17 +41,40 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
+def files_of(name: str) -> bytes:
+    """The files of a dossier as one JSON object, without those that are made of the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = make_run(Path(folder), names=("north",), **OPTIONS[name])
+        made.export()
+        files = read(made.out).files
+    kept = {key: json.loads(data) for key, data in files.items() if key not in MADE}
+    return json.dumps(kept).encode()
+
+
 def seeds() -> dict[str, bytes]:
-    """The files of dossiers as one JSON object, without those that are made of the others."""
-    found = {}
-    for name, options in OPTIONS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            made = make_run(Path(folder), names=("north",), **options)
-            made.export()
-            files = read(made.out).files
-        tree = {key: json.loads(data) for key, data in files.items() if key not in MADE}
-        found[name] = json.dumps(tree).encode()
-    return found
+    """Each dossier as it was made, without a change."""
+    return {name: packed(of=name, changes=0, seed=0) for name in OPTIONS}
+
+
+def mutate(data: bytes, random: Random) -> bytes:
+    """So many changes, drawn from a seed: a whole dossier would be a large input."""
+    of = random.choice(list(OPTIONS))
+    return packed(of=of, changes=random.randint(1, 3), seed=random.getrandbits(32))
+
+
+def changed(data: bytes) -> Any:
+    """The files that an input stands for."""
+    order = parts(data, of="looks", changes=0, seed=0)
+    if str(order["of"]) not in OPTIONS or type(order["changes"]) is not int:
+        raise DossierError("no dossier")
+    made, random = files_of(str(order["of"])), Random(str(order["seed"]))
+    for _ in range(min(order["changes"], 5)):
+        made = json_bytes(made, random)
+    try:
+        return json.loads(made)
+    except (ValueError, RecursionError):
+        return None
 
 
 def content(name: str, value: Any) -> bytes:
@@ -66,10 +91,7 @@ def content(name: str, value: Any) -> bytes:
 
 def run(data: bytes, folder: Path) -> None:
     """Check it as a stranger would: it holds, or is refused by name."""
-    try:
-        tree = json.loads(data)
-    except (ValueError, RecursionError):
-        tree = None
+    tree = changed(data)
     if not isinstance(tree, dict):
         raise DossierError("no files")
     files = {PAGE: b"", **{str(name): content(str(name), part) for name, part in tree.items()}}
@@ -77,11 +99,11 @@ def run(data: bytes, folder: Path) -> None:
     ordered |= {ANSWERS: b"", **files}
     path = folder / "a.zip"
     try:
-        packed = pack(with_page(ordered, path), COORDINATOR)
+        whole = pack(with_page(ordered, path), COORDINATOR)
     except ValidationError:
         raise DossierError("a name that no file has") from None
-    found = list(verify_package(unpack(packed, path), path, Given(second=None)))
+    found = list(verify_package(unpack(whole, path), path, Given(second=None)))
     refuses(any("every byte" in finding.text for finding in found), "nothing was checked")
 
 
-TARGETS = (Target("dossier", run, seeds, json_bytes, weight=0.1),)
+TARGETS = (Target("dossier", run, seeds, mutate, weight=0.1),)
