@@ -10,17 +10,17 @@ sites/NAME/ledger.json    the public rows of its ledger, where they are at hand
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
+from fedpriv.dossier.audit import Audit
 from fedpriv.dossier.package import MAX_FILES
 from fedpriv.errors import DossierError, LedgerError
 from fedpriv.privacy.ledger.chain import Row
@@ -30,7 +30,7 @@ from fedpriv.report.ledger_export import exported_rows
 from fedpriv.report.rundir import Look
 from fedpriv.software import Installed
 
-Kind = TypeVar("Kind", bound=Section)
+Kind = TypeVar("Kind", bound=BaseModel)
 Moment = Annotated[
     AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC))
 ]
@@ -148,7 +148,7 @@ class Contents:
     facts: Facts
     reports: dict[str, BudgetReport]
     rows: dict[str, list[Row]]
-    audit: dict[str, Any] | None
+    audit: Audit | None
 
 
 def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
@@ -180,7 +180,8 @@ def contents_of(files: Mapping[str, bytes], path: Path) -> Contents:
     if list(files) != expected:
         odd = sorted(set(files) ^ set(expected)) or ["an order of its own"]
         raise DossierError(f"{path}: its files are not those that it should have: {odd[0]}.")
-    return Contents(facts, reports, rows, _audit(files, path))
+    audit = _parse(Audit, files, AUDIT, path) if AUDIT in files else None
+    return Contents(facts, reports, rows, audit)
 
 
 def _parse(kind: type[Kind], files: Mapping[str, bytes], name: str, path: Path) -> Kind:
@@ -208,15 +209,3 @@ def _rows(files: Mapping[str, bytes], name: str, path: Path) -> list[Row]:
     if not rows:
         raise LedgerError(f"{path / name}: has no rows.")
     return rows
-
-
-def _audit(files: Mapping[str, bytes], path: Path) -> dict[str, Any] | None:
-    if AUDIT not in files:
-        return None
-    try:
-        found = json.loads(files[AUDIT])
-    except (ValueError, RecursionError) as error:
-        raise DossierError(f"{path}: {AUDIT} is not JSON ({error}).") from None
-    if not isinstance(found, dict):
-        raise DossierError(f"{path}: {AUDIT} holds no figures of an audit.")
-    return found

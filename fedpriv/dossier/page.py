@@ -34,7 +34,7 @@ def _context(contents: Contents) -> dict[str, Any]:
         "totals": budget.totals(reports.values()),
         "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],
         "last": scores[-1] if scores else None,
-        "audit": None if contents.audit is None else _audit(contents.audit),
+        "audit": contents.audit,
         "rules": RULES,
         "fingerprint": fingerprint,
         "css_colours": css_colours,
@@ -52,9 +52,3 @@ def _scores(
     }
     rows = [(name, getattr(before, key), getattr(after, key)) for key, name in names.items()]
     return [row for row in rows if row[1:] != (None, None)]
-
-
-def _audit(audit: dict[str, Any]) -> list[tuple[str, str]]:
-    """The plain values of an audit; the rest is in its file."""
-    plain = (str, int, float, bool)
-    return [(k.replace("_", " "), str(v)) for k, v in audit.items() if isinstance(v, plain)]

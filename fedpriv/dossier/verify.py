@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedpriv.dossier.adapter import check_adapter
 from fedpriv.dossier.answers import answers_of
+from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
 from fedpriv.dossier.findings import Finding, holds, left_open, word
@@ -85,6 +86,8 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     yield from _check_roster(contents.facts, path, given.roster)
     yield from _check_sites(contents, path, given)
     yield from _people_in_several(contents)
+    if contents.audit is not None:
+        yield from check_audit(contents.audit, contents.facts.job, contents.facts.base, path)
     yield from check_adapter(contents.facts, path, given.adapter)
     if given.earlier is not None:
         before = read(given.earlier, package.signer)
@@ -200,7 +203,5 @@ def _words(contents: Contents) -> Iterator[Finding]:
     yield word(f"that it is used with the base model {facts.base}, of which it is no part")
     yield word("the scores, on records that nobody else has seen")
     yield word("which code ran: digests say what the coordinator had; each site runs its own")
-    if contents.audit is not None:
-        yield word("that the audit was made with this code and these settings")
     if facts.status != "finished":
         yield word(f"that the job ended after {facts.rounds} rounds: it was interrupted")

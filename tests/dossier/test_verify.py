@@ -13,6 +13,7 @@ import pytest
 from made_runs import (
     ADAPTIVE,
     COORDINATOR,
+    HASH,
     JOB,
     LOOKS,
     ROSTER,
@@ -494,17 +495,45 @@ def test_a_ledger_that_lost_a_copy_is_told(tmp_path: Path) -> None:
         made.export()
 
 
-def test_an_audit_is_in_it_as_it_is(tmp_path: Path) -> None:
+def audit(**changes: Any) -> bytes:
+    """What an audit left, as far as a dossier reads it, and something besides."""
+    worlds = [
+        {"name": "as-claimed", "epsilon_lower": 0.7, "found": False},
+        {"name": "no-noise", "epsilon_lower": 9.0, "found": True},
+    ]
+    attack = {"name": "pipeline", "epsilon": 4.0, "delta": 1e-5, "confidence": 0.95}
+    parts = [{**attack, "worlds": worlds}, {**attack, "name": "exposure", "worlds": []}]
+    told = {"format": 1, "job_id": JOB, "base_digest": HASH, "parts": parts, "seconds": 1.0}
+    return json.dumps({**told, **changes}).encode()
+
+
+def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
     made = make_run(tmp_path)
-    (made.run / "audit.json").write_text('{"lower_bound": 0.7, "attacks": [1]}')
+    (made.run / "audit.json").write_bytes(audit())
     made.export()
     files = read(made.out).files
-    assert files["audit.json"] == (made.run / "audit.json").read_bytes()
-    assert b"lower bound" in files[PAGE] and b"not audited" not in files[PAGE]
-    assert any("that the audit was made" in text for text in texts(made, "word"))
-    with pytest.raises(DossierError, match=r"audit.json is not JSON"):
-        repack(made, **{"audit.json": b"{"})
-        made.verify()
+    assert files["audit.json"] == audit()
+    assert b"not audited" not in files[PAGE] and b"<td>0.7</td>" in files[PAGE]
+    assert any(text.endswith("than was claimed: pipeline 0.7") for text in texts(made))
+    (made.run / "audit.json").write_bytes(audit(job_id=None))
+    made.export()
+    assert any("it names none" in text for text in texts(made, "word"))
+
+
+def test_an_audit_that_breaks_the_claim_or_is_of_another_job_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    [attack, _] = json.loads(audit())["parts"]
+    broken = [{**attack, "epsilon": 0.6}]
+    for content, error, words in (
+        (audit(parts=broken), UnderstatedError, "proves that ε is at least 0.7"),
+        (audit(job_id="another"), DossierError, "its audit is of job 'another'"),
+        (audit(base_digest="sha256:" + "b" * 64), DossierError, "its audit is of job"),
+        (b"{", ConfigError, "audit.json"),
+        (b"{}", ConfigError, "audit.json"),
+    ):
+        (made.run / "audit.json").write_bytes(content)
+        with pytest.raises(error, match=words):
+            made.export()
 
 
 def test_files_that_belong_to_nothing_or_are_missing_are_refused(tmp_path: Path) -> None:
