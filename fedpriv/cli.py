@@ -18,6 +18,7 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.commands.doctor import doctor
+from fedpriv.commands.dossier import export, verify
 from fedpriv.commands.forecast import forecast
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
@@ -40,6 +41,8 @@ app.command()(plan)
 app.command()(forecast)
 app.command()(doctor)
 app.command()(adapter)
+app.command()(export)
+app.command()(verify)
 
 
 def _version(wanted: bool) -> None:

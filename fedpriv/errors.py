@@ -24,6 +24,12 @@
     ├── RawValueError          a value that no mechanism released, where only such may go
     ├── BudgetError            a plan that would cost more than the site allows
     ├── EnrolmentError         keys and certificates that can't be used, or are another's
+    ├── DossierError           a dossier that can't be used
+    │   ├── AlteredError           … because its bytes are not those that were signed
+    │   ├── SignerError            … because another key signed it, or a report in it
+    │   ├── UnderstatedError       … because what it states is less than its events cost
+    │   ├── ForkedError            … because a ledger does not continue what was seen of it
+    │   └── OtherAdapterError      … because the adapter is not the one that it is about
     └── LedgerError            a ledger that can't be trusted or used
         ├── LedgerInUseError       … because another process has it
         ├── LedgerCorruptError     … because its rows don't add up, or went back in time
@@ -235,6 +241,44 @@ class EnrolmentError(FedprivError):
 
     code = "enrolment"
     exit_code = 3
+
+
+class DossierError(FedprivError):
+    """A dossier that can't be used, or whose parts contradict each other."""
+
+    code = "dossier"
+    exit_code = 4
+
+
+class AlteredError(DossierError):
+    """The bytes of a dossier are not those that were signed."""
+
+    code = "dossier-altered"
+
+
+class SignerError(DossierError):
+    """A dossier, or a report in it, is signed by another key than the one that is expected."""
+
+    code = "dossier-signer"
+    exit_code = 3
+
+
+class UnderstatedError(DossierError):
+    """A report states less than its events cost, or leaves events out."""
+
+    code = "dossier-understated"
+
+
+class ForkedError(DossierError):
+    """A ledger does not continue what somebody has seen of it."""
+
+    code = "dossier-forked"
+
+
+class OtherAdapterError(DossierError):
+    """The adapter is not the one that a dossier is about."""
+
+    code = "dossier-adapter"
 
 
 class LedgerError(FedprivError):

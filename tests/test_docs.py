@@ -26,6 +26,7 @@ DOCUMENTS = [
     "docs/architecture.md",
     "docs/configuration.md",
     "docs/deploy.md",
+    "docs/dossier.md",
     "docs/first-steps.md",
     "docs/glossary.md",
     "docs/network.md",

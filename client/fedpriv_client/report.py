@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
-
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.report.budget import (
     NUMERICS,
     STRICT_NUMERICS,
-    BudgetEvent,
     BudgetReport,
     FilterUse,
+    events_of,
     sign,
     trust_model,
     write,
@@ -81,27 +78,12 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
         max_colluding=colluding,
-        events=() if plan is None else tuple(_events(site, job)),
+        events=() if plan is None else tuple(events_of(job, ledger.slot_events(job))),
         filter=None if use is None else FilterUse(**use),
         ledger_head=head.hash,
         ledger_rows=head.rows,
         job=job,
     )
-
-
-def _events(site: Site, job: str) -> Iterator[BudgetEvent]:
-    """Runs of equal consecutive steps, at the rate and the noise that was paid for each."""
-    numbered = enumerate(site.ledger.slot_events(job))
-    for _, consecutive in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
-        found = [one for _, one in consecutive]
-        first, event = found[0]
-        yield BudgetEvent(
-            job=job,
-            round=first + 1,
-            sample_rate=event.sample_rate,
-            noise_multiplier=event.noise_multiplier,
-            count=len(found),
-        )
 
 
 def _is_strict(site: Site) -> bool:

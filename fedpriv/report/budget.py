@@ -7,8 +7,9 @@ Privacy
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -32,6 +33,7 @@ from fedpriv.config.job import Name
 from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
+from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.usual import RuleName
 from fedpriv.secret import load_or_create_secret
 
@@ -160,6 +162,25 @@ class BudgetReport(Section):
         """Without what there is none of, in a kind of report that came later: older ones verify."""
         fields: dict[str, Any] = dump(self)
         return {k: v for k, v in fields.items() if v is not None or k not in _WHERE_THERE}
+
+
+def events_of(job: str, slots: Iterable[tuple[int, Event]]) -> Iterator[BudgetEvent]:
+    """Runs of equal consecutive steps of a job.
+
+    Args:
+        slots: reserved slots in order, from 0, each with the event that was paid for it.
+    """
+    numbered = enumerate(slots)
+    for _, consecutive in groupby(numbered, key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
+        found = [one for _, one in consecutive]
+        first, event = found[0]
+        yield BudgetEvent(
+            job=job,
+            round=first + 1,
+            sample_rate=event.sample_rate,
+            noise_multiplier=event.noise_multiplier,
+            count=len(found),
+        )
 
 
 def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,7 @@ def write_report(run_dir: Path) -> Path:
     return path
 
 
+@cache
 def templates(*packages: str) -> Environment:
     """The templates of the report, and before them those of packages whose pages look like it."""
     import jinja2
@@ -162,7 +164,7 @@ def _site_view(report: BudgetReport) -> SiteView:
         sample_rate=_range(event.sample_rate for event in events),
         noise_multiplier=_range(event.noise_multiplier for event in events),
         signature=_signature(report),
-        fingerprint=_fingerprint(report),
+        fingerprint=fingerprint(report),
     )
 
 
@@ -176,7 +178,7 @@ def _signature(report: BudgetReport) -> str:
     return "valid"
 
 
-def _fingerprint(report: BudgetReport) -> str:
+def fingerprint(report: BudgetReport) -> str:
     """The first 16 bytes of SHA-256 of the public key, in groups a person can read aloud."""
     if report.signature is None:
         return ""

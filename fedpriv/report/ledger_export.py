@@ -16,6 +16,7 @@ from typing import Any
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row, check_seen, corrupt, row_hash
+from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import Ledger, read_history
 from fedpriv.privacy.ledger.witness import Witness
 
@@ -51,19 +52,15 @@ def verify_ledger(
         ConfigError: `head` is malformed, or the report is.
     """
     checked = []
-    if _is_export(path):
-        rows = _exported_rows(path)
+    if is_export(path):
+        rows = exported_rows(path.read_bytes(), path)
     else:
         with Ledger.open(path, reading=True) as ledger:
             ledger.check_outbox()
             rows = ledger.rows()
         checked.append("every stored reply is the one that was released")
     history = read_history(rows, path)
-    if history.is_over and not history.lost:
-        raise LedgerCorruptError(
-            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
-            f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
-        )
+    check_within(history, path)
     newest = Head(rows[-1].number, rows[-1].hash)
     checked.insert(0, f"{newest.rows} rows, each with the hash of the one before")
 
@@ -85,6 +82,19 @@ def verify_ledger(
     return history.figures(), newest, checked
 
 
+def check_within(history: History, path: Path) -> None:
+    """Check that plans have taken no more than their ledger's rule has.
+
+    Raises:
+        LedgerCorruptError: they have, and not because copies were lost.
+    """
+    if history.is_over and not history.lost:
+        raise LedgerCorruptError(
+            f"{path}: its plans have taken more than its rule {history.terms.rule.name!r} has:"
+            f" {history.used} of {history.limit}. No fedpriv accepts that; it was edited."
+        )
+
+
 def reported_head(report: Path, dataset_id: str) -> Head:
     """The head in a signed budget report.
 
@@ -103,7 +113,12 @@ def reported_head(report: Path, dataset_id: str) -> Head:
     return Head(stated.ledger_rows, stated.ledger_head)
 
 
-def _is_export(path: Path) -> bool:
+def is_export(path: Path) -> bool:
+    """Whether a file looks like what `export_ledger` made, rather than like a ledger.
+
+    Raises:
+        LedgerError: it can't be read.
+    """
     try:
         with path.open("rb") as stream:
             return stream.read(64).lstrip().startswith(b"{")
@@ -111,12 +126,20 @@ def _is_export(path: Path) -> bool:
         raise LedgerError(f"{path}: can't be read ({error.strerror}).") from None
 
 
-def _exported_rows(path: Path) -> list[Row]:
-    """The rows of an export, with their hashes checked."""
+def exported_rows(content: bytes, path: Path) -> list[Row]:
+    """The rows of an export, with their hashes checked.
+
+    Args:
+        path: where it is from, for messages.
+
+    Raises:
+        LedgerError: it is of another format.
+        LedgerCorruptError: it is damaged, or was edited.
+    """
     rows: list[Row] = []
     previous = GENESIS
     try:
-        document = json.loads(path.read_bytes(), object_pairs_hook=_once)
+        document = json.loads(content, object_pairs_hook=_once)
         if document.get("format") != FORMAT:
             raise LedgerError(
                 f"{path}: is no export that this fedpriv reads (format"

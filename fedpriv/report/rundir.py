@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
+from fedpriv.software import Installed
 
 
 class Part(BaseModel):
@@ -59,6 +60,7 @@ class Run(Part):
     finished: datetime | None = None
     config_digest: str
     versions: dict[str, str | None]
+    software: dict[str, Installed] = {}
     model: RunModel
     private: bool
     seeds: dict[str, Any] = {}

@@ -29,6 +29,7 @@ from fedpriv.config.load import digest
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, only_process
+from fedpriv.software import software
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.sum_state import SumFile
 
@@ -105,6 +106,7 @@ class RunDirectory:
             "config_digest": digest(config),
             "config": config.model_dump(mode="json"),
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
+            "software": {name: one.model_dump() for name, one in software().items()},
             "seeds": {
                 "public": config.job.seed,
                 "noise": _noise_of(insecure_seed),

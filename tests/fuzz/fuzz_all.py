@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import fuzz_config
+import fuzz_dossier
 import fuzz_files
 import fuzz_ledger
 import fuzz_messages
@@ -16,7 +17,7 @@ CORPUS = Path(__file__).parent / "corpus"
 TARGETS: dict[str, Target] = {
     target.name: target
     for module in (
-        *(fuzz_config, fuzz_pki, fuzz_ledger),
+        *(fuzz_config, fuzz_pki, fuzz_ledger, fuzz_dossier),
         *(fuzz_messages, fuzz_files, fuzz_network),
     )
     for target in module.TARGETS

@@ -1,0 +1,143 @@
+"""``answers.json``: what is claimed, in plain words, and what clauses of other texts ask of it.
+
+Made of the other files alone, so that whoever has them can make it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from fedpriv.config.section import Section
+from fedpriv.dossier.clauses import Clause, clauses_of
+from fedpriv.dossier.facts import Contents
+from fedpriv.report.budget import BudgetReport
+
+NEIGHBOURS = (
+    "Whatever {outsiders} conclude from all that the site sends under its ledger, they would have"
+    " concluded almost as readily had one {unit} never been there: no conclusion becomes more than"
+    " exp(ε) times as likely, nor less, apart from a slack of δ."
+)
+LOCAL = (
+    "The site adds all of its noise itself, so this needs no trust in the coordinator or in any"
+    " other site."
+)
+TRUSTING = (
+    "The noise is that of all sites of a sum together. This holds if at most {least} of them work"
+    " with the coordinator, or leave out their part of the noise."
+)
+ALONE = (
+    "The same whatever every other site does: only the site's own part of the noise counts, so ε is"
+    " larger. This needs no trust in anybody else."
+)
+
+
+class Claimed(Section):
+    """ε of a claim at one site, for the life of its ledger."""
+
+    site: str
+    epsilon: float
+    budget: float
+    delta: float
+    unit: str
+    covers: str = Field(description="what the figure is about, under the ledger's rule")
+
+
+class Claim(Section):
+    """One of the claims: which sites make it, and what it rests on.
+
+    Attributes:
+        name: ``local`` where a site adds all of its noise; ``secure sum`` and ``alone`` where
+            sites add it together.
+        assumptions: beyond those in the text, each with the sites that name it; none if all do.
+    """
+
+    name: Literal["local", "secure sum", "alone"]
+    text: str
+    sites: tuple[Claimed, ...]
+    assumptions: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Answers(Section):
+    """The content of ``answers.json``."""
+
+    claims: tuple[Claim, ...]
+    clauses: tuple[Clause, ...]
+
+
+def answers(contents: Contents) -> Answers:
+    """What a dossier claims, and how it answers clauses."""
+    reports = list(contents.reports.values())
+    return Answers(claims=tuple(_claims(reports)), clauses=tuple(clauses_of(contents)))
+
+
+def answers_of(contents: Contents) -> bytes:
+    """The bytes of ``answers.json``."""
+    made = answers(contents).model_dump(mode="json")
+    return (json.dumps(made, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _claims(reports: list[BudgetReport]) -> Iterator[Claim]:
+    local = [report for report in reports if report.budget_alone is None]
+    shared = [report for report in reports if report.budget_alone is not None]
+    units = sorted({_unit(report) for report in reports})
+    if local:
+        yield _claim("local", local, f"{_words('all others together', units)} {LOCAL}")
+    if shared:
+        known = [one.max_colluding for one in shared if one.max_colluding is not None]
+        trust = TRUSTING.format(least=min(known)) if known else f"No secure sum so far. {LOCAL}"
+        yield _claim("secure sum", shared, f"{_words('others', units)} {trust}")
+        yield _claim("alone", shared, ALONE)
+
+
+def _unit(report: BudgetReport) -> str:
+    return "record" if report.unit == "record" else f"value of {report.unit} with all its records"
+
+
+def _words(outsiders: str, units: list[str]) -> str:
+    return NEIGHBOURS.format(outsiders=outsiders, unit=", or one ".join(units))
+
+
+def _claim(
+    name: Literal["local", "secure sum", "alone"], reports: list[BudgetReport], text: str
+) -> Claim:
+    alone = name == "alone"
+    return Claim(
+        name=name,
+        text=text,
+        sites=tuple(
+            Claimed(
+                site=one.site,
+                epsilon=_figure(one.epsilon_alone_committed if alone else one.epsilon_committed),
+                budget=_figure(one.budget_alone if alone else one.budget),
+                delta=one.delta,
+                unit=one.unit,
+                covers=one.guarantee,
+            )
+            for one in reports
+        ),
+        assumptions=tuple(assumptions_of(reports)),
+    )
+
+
+def _figure(value: float | None) -> float:
+    assert value is not None, "the figures alone belong together"
+    return value
+
+
+def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What sites assume, and which do where not all of them do."""
+    listed = list(reports)
+    named: dict[str, list[str]] = {}
+    for report in listed:
+        for text in (
+            *report.assumptions,
+            f"Timing: {report.timing}",
+            f"Numerics: {report.numerics}",
+        ):
+            named.setdefault(text, []).append(report.site)
+    for text, sites in named.items():
+        yield text, () if len(sites) == len(listed) else tuple(sites)

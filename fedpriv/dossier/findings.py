@@ -1,0 +1,39 @@
+"""What a check of a dossier comes to, in sentences of one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["holds", "word", "open"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about a dossier.
+
+    Attributes:
+        kind: ``holds``, by computation from the file and what was given with it; ``word``, somebody
+            says so, and nothing here can show it; ``open``, a check that was not made.
+        text: a clause or a sentence.
+        site: of which site; empty if of the whole.
+    """
+
+    kind: Kind
+    text: str
+    site: str = ""
+
+
+def holds(text: str, site: str = "") -> Finding:
+    """It was computed here."""
+    return Finding("holds", text, site)
+
+
+def word(text: str, site: str = "") -> Finding:
+    """Only somebody's word says so."""
+    return Finding("word", text, site)
+
+
+def left_open(text: str, site: str = "") -> Finding:
+    """It could be checked, and was not."""
+    return Finding("open", text, site)

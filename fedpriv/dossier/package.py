@@ -1,0 +1,198 @@
+"""The file itself: a zip archive that has one form only.
+
+    manifest.json    the names and digests of all other files, in their order
+    signature.json   Ed25519 over the bytes of the manifest
+    …                the files
+
+Files are stored, not compressed, in that order, with one date and without comments. So the same
+files and the same key give the same bytes on any machine. A reader puts the archive together anew
+of what it read, and takes it only if the bytes are the same ones: nothing can hide between files,
+behind the last one, or under a name that is there twice, and nothing grows when it is unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import Field, ValidationError
+
+from fedpriv.config.job import Digest
+from fedpriv.config.section import Section
+from fedpriv.errors import AlteredError, DossierError, SignerError
+from fedpriv.files import canonical_json, sha256
+from fedpriv.report.budget import Signature
+
+MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+MAX_BYTES = 256 << 20  # of a whole dossier; a thousand sites with a thousand steps each are less
+MAX_FILES = 10_000
+_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip archive can have
+_FIX = "Get it again from whom it came, whole and as it was."
+# What `zipfile` raises of bytes that are no archive, or only nearly one.
+_DAMAGED = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, OSError, EOFError),
+    *(struct.error, OverflowError, KeyError),
+)
+
+
+class Listed(Section):
+    """One file of a dossier."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$")]
+    digest: Digest
+
+
+class Manifest(Section):
+    """The content of ``manifest.json``."""
+
+    format: Literal["fedpriv-dossier-1"] = "fedpriv-dossier-1"
+    files: tuple[Listed, ...] = Field(max_length=MAX_FILES)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A dossier whose bytes are those that were signed.
+
+    Attributes:
+        signer: public key of whoever signed it, in hex; whose it is, the file can't say.
+        files: the content of each file, by name, without manifest and signature.
+    """
+
+    signer: str
+    files: Mapping[str, bytes]
+
+
+def pack(files: Mapping[str, bytes], key: Ed25519PrivateKey) -> bytes:
+    """The bytes of a dossier of these files, signed.
+
+    Raises:
+        DossierError: it would be larger than anybody reads.
+    """
+    listed = tuple(Listed(name=name, digest=sha256(data)) for name, data in files.items())
+    manifest = canonical_json(Manifest(files=listed).model_dump(mode="json"))
+    public = key.public_key().public_bytes_raw().hex()
+    signature = Signature(public_key=public, value=key.sign(manifest).hex())
+    signed = canonical_json(signature.model_dump(mode="json"))
+    content = _archive([(MANIFEST, manifest), (SIGNATURE, signed), *files.items()])
+    if len(content) > MAX_BYTES:
+        raise DossierError(
+            f"The dossier would have {len(content):,} bytes, more than the {MAX_BYTES:,} that are"
+            " read. Leave out the rows of ledgers that are very long."
+        )
+    return content
+
+
+def read(path: Path, signer: str | None = None) -> Package:
+    """The dossier in a file; see `unpack`.
+
+    Raises:
+        DossierError: the file can't be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DossierError(f"{path}: can't be read: {error.strerror}.") from None
+    return unpack(content, path, signer)
+
+
+def unpack(content: bytes, path: Path, signer: str | None = None) -> Package:
+    """The files of a dossier, each of which is what was signed.
+
+    Args:
+        path: where it is from, for messages.
+        signer: public key that has to have signed it, in hex; None takes any.
+
+    Raises:
+        AlteredError: a byte is not what was signed, or it is no dossier at all.
+        SignerError: another key signed it.
+    """
+    if len(content) > MAX_BYTES:
+        raise AlteredError(f"{path}: has more than {MAX_BYTES:,} bytes. No dossier has. {_FIX}")
+    entries = _entries(content, path)
+    if [name for name, _ in entries[:2]] != [MANIFEST, SIGNATURE]:
+        raise AlteredError(f"{path}: does not begin with {MANIFEST} and {SIGNATURE}. {_FIX}")
+    (_, signed), (_, signature), *files = entries
+    key = _check_signature(signed, signature, path)
+    if signer is not None and key != signer.lower():
+        raise SignerError(
+            f"{path}: is signed by key {key}, not by the expected {signer}. Ask the coordinator,"
+            " not by the way on which the file came, which key is its own."
+        )
+    _check_files(signed, files, path)
+    return Package(key, dict(files))
+
+
+def _entries(content: bytes, path: Path) -> list[tuple[str, bytes]]:
+    """Name and content of each file, if the archive is in the one form that there is."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            found = archive.infolist()
+            stored = all(info.compress_type == zipfile.ZIP_STORED for info in found)
+            if not stored or len(found) > MAX_FILES + 2:
+                raise AlteredError(f"{path}: its files are compressed, or too many. {_FIX}")
+            if sum(info.file_size for info in found) > len(content):
+                raise AlteredError(f"{path}: its files overlap, or are cut short. {_FIX}")
+            entries = [(info.filename, archive.read(info)) for info in found]
+        whole = _archive(entries)
+    except _DAMAGED as error:
+        raise AlteredError(f"{path}: was altered, or is no dossier ({error}). {_FIX}") from None
+    if whole != content:
+        raise AlteredError(
+            f"{path}: holds bytes that are part of no file, or a file twice: it was changed after"
+            f" it was signed. {_FIX}"
+        )
+    return entries
+
+
+def _archive(entries: Iterable[tuple[str, bytes]]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        names: set[str] = set()
+        for name, data in entries:
+            if name in names:
+                raise ValueError(f"{name} is there twice")
+            names.add(name)
+            info = zipfile.ZipInfo(name, _DATE)
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            archive.writestr(info, data)
+    return made.getvalue()
+
+
+def _check_signature(signed: bytes, content: bytes, path: Path) -> str:
+    """The key that signed the manifest, in hex."""
+    try:
+        signature = Signature.model_validate_json(content)
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.public_key))
+        key.verify(bytes.fromhex(signature.value), signed)
+    except (ValidationError, InvalidSignature, ValueError):
+        raise AlteredError(
+            f"{path}: its manifest does not match its signature: it was changed after it was"
+            f" signed. {_FIX}"
+        ) from None
+    if canonical_json(signature.model_dump(mode="json")) != content:
+        raise AlteredError(f"{path}: its signature is written in another way. {_FIX}")
+    return signature.public_key
+
+
+def _check_files(signed: bytes, files: list[tuple[str, bytes]], path: Path) -> None:
+    """Check that the files are those that the manifest lists, in its order."""
+    try:
+        manifest = Manifest.model_validate_json(signed)
+    except ValidationError:
+        raise AlteredError(
+            f"{path}: its manifest is none that this fedpriv reads. Install the version that wrote"
+            " it, or a newer one."
+        ) from None
+    if [one.name for one in manifest.files] != [name for name, _ in files]:
+        raise AlteredError(f"{path}: its files are not those of its manifest. {_FIX}")
+    for one, (name, data) in zip(manifest.files, files, strict=True):
+        if one.digest != sha256(data):
+            raise AlteredError(f"{path}: {name} was changed after the dossier was signed. {_FIX}")

@@ -1,0 +1,54 @@
+"""``dossier.html``: a dossier as a page for people, which needs nothing but itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedpriv.dossier.answers import answers, assumptions_of
+from fedpriv.dossier.facts import Contents, Scores
+from fedpriv.report import budget
+from fedpriv.report.charts import css_colours
+from fedpriv.report.html import RULES, fingerprint, templates
+
+
+def page_of(contents: Contents) -> bytes:
+    """The page of a dossier, made of its other files alone."""
+    template = templates("fedpriv.dossier").get_template("dossier.html.j2")
+    return (template.render(_context(contents)) + "\n").encode()
+
+
+def _context(contents: Contents) -> dict[str, Any]:
+    facts, reports = contents.facts, contents.reports
+    scores = facts.evaluation.scores
+    made = answers(contents)
+    return {
+        "facts": facts,
+        "proposal": facts.proposal,
+        "reports": reports,
+        "rows": {name: len(rows) for name, rows in contents.rows.items()},
+        "silent": [site.name for site in facts.sites if not site.report and site.rounds],
+        "simulated": [name for name, report in reports.items() if report.simulated],
+        "claims": made.claims,
+        "assumptions": list(assumptions_of(reports.values())),
+        "clauses": made.clauses,
+        "totals": budget.totals(reports.values()),
+        "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],
+        "last": scores[-1] if scores else None,
+        "audit": contents.audit,
+        "rules": RULES,
+        "fingerprint": fingerprint,
+        "css_colours": css_colours,
+    }
+
+
+def _scores(
+    before: Scores, after: Scores, task: str
+) -> list[tuple[str, float | None, float | None]]:
+    names = {
+        "loss": "Held-out loss",
+        "accuracy": "Next-token accuracy" if task == "causal-lm" else "Accuracy",
+        "auc": "AUC",
+        "hardest": "Loss on the hardest records",
+    }
+    rows = [(name, getattr(before, key), getattr(after, key)) for key, name in names.items()]
+    return [row for row in rows if row[1:] != (None, None)]

@@ -1,0 +1,109 @@
+"""The second accountant: dp-accounting, of other authors, where it is installed.
+
+It is no part of fedpriv, and fedpriv's own figures never rest on it: it is asked whether a figure
+that somebody states can be true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache, reduce
+from importlib.util import find_spec
+
+from fedpriv.dossier.sums import Numerical, Renyi, Term, epsilon_of
+from fedpriv.errors import AccountingError
+from fedpriv.privacy.accounting.accountant import Event
+
+_POINTS = 1000  # of the first grid of privacy losses, from 0 to our ε
+_FINEST, _CLOSE = 1e-5, 1.002  # the last grid, and how near our ε it has to come on an earlier one
+_MOST, _CELLS = 1e5, 2e6  # an ε, and points of a grid, beyond which the library is not asked
+_TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read from it
+
+
+def second_accountant() -> Callable[[Term], float] | None:
+    """ε of a term by dp-accounting, an upper bound; None where it is not installed.
+
+    It raises an AccountingError of a term that its grids have no room for.
+    """
+    return _epsilon if find_spec("dp_accounting") is not None else None
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(term: Term) -> float:
+    return _numerical(term) if isinstance(term, Numerical) else _renyi(term)
+
+
+def _numerical(term: Numerical) -> float:
+    """The larger of add and remove, on a grid that is made finer until it says what ours does.
+
+    On every grid it is an upper bound, so of several the least is taken.
+
+    Source:
+        Doroshenko et al. 2022, "Connect the Dots: Tighter Discrete Approximations of Privacy Loss
+        Distributions", which the library follows.
+    """
+    if not term.events:
+        return 0.0
+    ours = epsilon_of(term)
+    found, width = math.inf, max(ours / _POINTS, _FINEST)
+    finest = max(_FINEST, max(map(_largest_loss, term.events)) / _CELLS)
+    if not ours < _MOST or width < finest:
+        raise AccountingError(
+            f"For ε of about {ours:.3g} a grid of privacy losses would need too many points."
+        )
+    while found > ours * _CLOSE and width >= finest:
+        found, width = min(found, _on_grid(term, width)), width / 4
+    return found
+
+
+def _largest_loss(event: Event) -> float:
+    """About the largest privacy loss of a step that a grid has to hold."""
+    noise = max(event.noise_multiplier, 1e-6)
+    return (0.5 / noise + 10) / noise
+
+
+def _on_grid(term: Numerical, width: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    steps = [
+        pld.from_gaussian_mechanism(
+            event.noise_multiplier,
+            sampling_prob=event.sample_rate,
+            value_discretization_interval=width,
+        ).self_compose(event.count)
+        for event in term.events
+    ]
+    whole = reduce(lambda one, other: one.compose(other), steps)
+    return float(whole.get_epsilon_for_delta(term.delta))
+
+
+def _renyi(term: Renyi) -> float:
+    """At the order that was fixed, as a filter adds up.
+
+    Source:
+        Mironov, Talwar and Zhang 2019, "Rényi Differential Privacy of the Sampled Gaussian
+        Mechanism".
+    """
+    from dp_accounting.rdp import rdp_privacy_accountant as accountant
+
+    orders = {order for order, _ in term.debits}
+    curve = math.fsum(
+        _divergence(order, (event for of, event in term.debits if of == order)) for order in orders
+    )
+    return float(accountant.compute_epsilon([term.order], [curve], term.delta)[0])
+
+
+def _divergence(order: int, events: Iterable[Event]) -> float:
+    """The Rényi divergence of an order, read from the ε that it gives at a δ of next to nothing."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(orders=[order])
+    for event in events:
+        step = dp_accounting.PoissonSampledDpEvent(
+            event.sample_rate, dp_accounting.GaussianDpEvent(event.noise_multiplier)
+        )
+        accountant.compose(dp_accounting.SelfComposedDpEvent(step, event.count))
+    converted = math.log1p(-1 / order) - math.log(_TINY * order) / (order - 1)
+    return float(accountant.get_epsilon(_TINY)) - converted

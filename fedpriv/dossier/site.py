@@ -1,0 +1,71 @@
+"""Check what one site says in a dossier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fedpriv.dossier.findings import Finding, holds, word
+from fedpriv.dossier.said import Said, check_signed
+from fedpriv.dossier.sums import Term
+from fedpriv.dossier.with_rows import check_with_rows
+from fedpriv.dossier.without_rows import check_without_rows
+from fedpriv.errors import DossierError, SignerError
+from fedpriv.report.budget import BudgetReport
+
+
+def check_site(said: Said, second: Callable[[Term], float] | None) -> Iterator[Finding]:
+    """Check what a site says; stops at the first thing that is not so.
+
+    Args:
+        second: another accountant; None where there is none.
+
+    Raises:
+        AlteredError: the report was changed after the site signed it.
+        SignerError: another key signed it.
+        ForkedError: it speaks of a head that the rows don't have.
+        LedgerError: the rows don't add up.
+        UnderstatedError: it states less than its events cost, or leaves some out.
+        DossierError: it is of another job, contradicts its ledger, or claims nothing.
+    """
+    yield from _check_signature(said)
+    if said.rows is None:
+        yield from check_without_rows(said, second)
+    else:
+        yield from check_with_rows(said, said.rows, second)
+    yield from _claims(said.report)
+
+
+def _check_signature(said: Said) -> Iterator[Finding]:
+    report = said.report
+    check_signed(report, said.path)
+    key = "" if report.signature is None else report.signature.public_key
+    if said.key is not None and key != said.key.lower():
+        raise SignerError(
+            f"{said.whose} is signed by key {key}, not by the expected {said.key}. Ask the site"
+            " itself which key is its own."
+        )
+    if (report.site, report.job) != (said.name, said.facts.job):
+        raise DossierError(f"{said.whose} is of {report.site!r} and of job {report.job!r}.")
+    if not report.private:
+        raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
+    yield holds(f"the budget report is as key {key} signed it", said.name)
+    if said.key is None:
+        yield word(
+            f"that {key} is the site's key: give --site {said.name}=KEY with one that the site"
+            " told you",
+            said.name,
+        )
+    else:
+        yield holds("that is the key that was given for the site", said.name)
+
+
+def _claims(report: BudgetReport) -> Iterator[Finding]:
+    """What no file can show of a site."""
+    yield word(
+        f"that its records are those of one population of {report.declared_size} units, counted by"
+        f" {report.unit}, with no other ledger; that each step was sampled and noised as its row"
+        " says; and the assumptions that its report names",
+        report.site,
+    )
+    if report.simulated:
+        yield word("that anybody was there at all: the site is simulated", report.site)

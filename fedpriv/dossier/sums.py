@@ -1,0 +1,185 @@
+"""What each ε of a ledger is made of, so that any accountant can compute it anew.
+
+A figure of a ledger is a sum of *terms*. A term is a composition of events at a δ: numerically, or,
+of a Rényi filter, at one order that was fixed before. The ledger's own code is not asked: that both
+come to the same is what `fedpriv verify` checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, fsum
+
+import numpy as np
+
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
+from fedpriv.privacy.ledger.account import Account
+from fedpriv.privacy.ledger.claims import Claim
+from fedpriv.privacy.ledger.history import History
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, SumRule
+
+
+@dataclass(frozen=True)
+class Numerical:
+    """ε at δ of events that were fixed before the first of them was released."""
+
+    delta: float
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Renyi:
+    """ε at δ of Rényi divergences that add up at one order.
+
+    Attributes:
+        order: at which the sum is converted.
+        debits: events, each with the order at which its divergence is taken: never below `order`.
+    """
+
+    delta: float
+    order: int
+    debits: tuple[tuple[int, Event], ...]
+
+
+Term = Numerical | Renyi
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a ledger: the sum of its terms, but at least what somebody stated.
+
+    Attributes:
+        name: of the field of a budget report that states it.
+        stated: a budget that is the claim, whatever was taken of it; else 0.
+    """
+
+    name: str
+    terms: tuple[Term, ...]
+    stated: float = 0.0
+
+    def value(self, epsilon: Callable[[Term], float]) -> float:
+        """ε as an accountant has it.
+
+        Args:
+            epsilon: of one term.
+        """
+        return max(self.stated, fsum(map(epsilon, self.terms)))
+
+
+def epsilon_of(term: Term) -> float:
+    """ε of a term by our own accountant, an upper bound."""
+    if isinstance(term, Numerical):
+        return epsilon_upper(term.events, term.delta)
+    curve = fsum(
+        float(rdp(event.sample_rate, event.noise_multiplier, (order,))[0]) * event.count
+        for order, event in term.debits
+    )
+    return epsilon_from_rdp(np.array([curve]), term.delta, (term.order,))[0] if curve else 0.0
+
+
+def figures_of(history: History) -> list[Figure]:
+    """Every ε that a report states of a ledger with these rows.
+
+    Of a ledger that was restored from an older copy only what was reserved is known, and what the
+    lost copy took is one number in its rows; it has no figures here.
+    """
+    if history.lost:
+        return []
+    return [
+        figure
+        for claim in history.terms.claims
+        for figure in _figures(claim, list(history.accounts.values()))
+    ]
+
+
+def _figures(claim: Claim, accounts: list[Account]) -> Iterator[Figure]:
+    prefix = "epsilon_alone_" if claim.alone else "epsilon_"
+    charged = [replace(one, plan=one.plan.alone) for one in accounts] if claim.alone else accounts
+    allocated = tuple(_allocated(claim, charged))
+    yield Figure(f"{prefix}spent", tuple(_spent(claim, charged)))
+    yield Figure(f"{prefix}allocated", allocated)
+    yield Figure(f"{prefix}committed", *_committed(claim, charged, allocated))
+
+
+def _committed(
+    claim: Claim, accounts: list[Account], allocated: tuple[Term, ...]
+) -> tuple[tuple[Term, ...], float]:
+    """The terms of the claim for life, and the budget where that is the claim."""
+    rule = claim.rule
+    if isinstance(rule, EnvelopeRule):
+        whole = Event(rule.sample_rate, rule.noise_multiplier, rule.slots)
+        return (Numerical(claim.delta, (whole,)),), 0.0
+    if isinstance(rule, PlanRule) and allocated:
+        return allocated, 0.0
+    return allocated, claim.budget
+
+
+def _spent(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
+    """Of the reserved slots."""
+    held = [account for account in accounts if account.reserved]
+    if all(account.plan.order is None for account in held):
+        if held:
+            events = tuple(account.plan.event(account.reserved) for account in held)
+            yield Numerical(claim.delta, events)
+    elif len(held) == 1:
+        [account] = held
+        yield Renyi(claim.delta, account.plan.order or 0, tuple(_chosen(account)))
+    elif isinstance(claim.rule, RdpRule):
+        debits = [debit for account in held for debit in _reserved(claim.rule.order, account)]
+        yield Renyi(claim.delta, claim.rule.order, tuple(debits))
+    else:
+        yield from (_whole(claim, account.plan) for account in held)
+
+
+def _allocated(claim: Claim, accounts: list[Account]) -> Iterator[Term]:
+    """Of the plans that were accepted, less what the rule gives back of closed ones."""
+    rule = claim.rule
+    charged = [(one, one.charged(refunds=rule.refunds)) for one in accounts]
+    charged = [(account, steps) for account, steps in charged if steps]
+    match rule:
+        case EnvelopeRule():
+            slots = ceil(fsum(steps for _, steps in charged))
+            if slots:
+                event = Event(rule.sample_rate, rule.noise_multiplier, slots)
+                yield Numerical(claim.delta, (event,))
+        case RdpRule():
+            debits = [debit for one in charged for debit in _debits(rule.order, *one)]
+            if debits:
+                yield Renyi(claim.delta, rule.order, tuple(debits))
+        case _:
+            yield from (_whole(claim, account.plan) for account, _ in charged)
+
+
+def _whole(claim: Claim, plan: Plan) -> Term:
+    """All steps of a plan, by itself."""
+    delta = claim.rule.delta_per_plan if isinstance(claim.rule, SumRule) else claim.delta
+    if plan.order is None:
+        return Numerical(delta, (plan.event(),))
+    return Renyi(delta, plan.order, ((plan.order, plan.event()),))
+
+
+def _debits(order: int, account: Account, steps: int) -> Iterator[tuple[int, Event]]:
+    """What a filter was charged for a plan: its steps, or the choices of a closed adaptive one."""
+    if account.plan.order is None:
+        yield order, account.plan.event(steps)
+    elif account.closed == "closed":
+        yield from _chosen(account)
+    else:
+        yield account.plan.order, account.plan.event()
+
+
+def _reserved(order: int, account: Account) -> Iterator[tuple[int, Event]]:
+    """What its reserved slots took of a filter."""
+    if account.plan.order is None:
+        yield order, account.plan.event(account.reserved)
+    else:
+        yield from _chosen(account)
+
+
+def _chosen(account: Account) -> Iterator[tuple[int, Event]]:
+    """The reserved slots of an adaptive plan as each was asked for, one for each that differs."""
+    for choice, count in sorted(account.choices.items()):
+        yield account.plan.order or 0, replace(choice.event(account.plan), count=count)

@@ -1,0 +1,207 @@
+"""Check a dossier on a machine that never saw the run, without a network.
+
+What is checked, in this order: the bytes and who signed them; that the derived files are those that
+the others give; each site's report, with the rows of its ledger; that no ledger is there twice; the
+adapter; an earlier dossier. The first thing that is not so ends it, with an error that says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedpriv.dossier.adapter import check_adapter
+from fedpriv.dossier.answers import answers_of
+from fedpriv.dossier.audit import check_audit
+from fedpriv.dossier.earlier import check_continues
+from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
+from fedpriv.dossier.findings import Finding, holds, left_open, word
+from fedpriv.dossier.package import Package, read
+from fedpriv.dossier.page import page_of
+from fedpriv.dossier.prices import prices, same_prices
+from fedpriv.dossier.said import Said
+from fedpriv.dossier.second import second_accountant
+from fedpriv.dossier.site import check_site
+from fedpriv.dossier.sums import Term
+from fedpriv.errors import (
+    AlteredError,
+    ConfigError,
+    DossierError,
+    ForkedError,
+    SignerError,
+    UnderstatedError,
+)
+from fedpriv.report import budget
+from fedpriv.report.figures import small, upper
+from fedpriv.secure_sum.roster import Roster
+from fedpriv.software import software
+
+
+@dataclass(frozen=True)
+class Given:
+    """What whoever checks a dossier knows from elsewhere.
+
+    Attributes:
+        signer: public key of the coordinator, in hex.
+        sites: public key of each site's reports, in hex, by name.
+        roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
+        adapter: folder of the adapter that the dossier is said to be about.
+        earlier: another dossier by the same key, of which ledgers go on in this one.
+        second: another accountant; by default dp-accounting, where it is installed.
+    """
+
+    signer: str | None = None
+    sites: Mapping[str, str] = field(default_factory=dict)
+    roster: Roster | None = None
+    adapter: Path | None = None
+    earlier: Path | None = None
+    second: Callable[[Term], float] | None = field(default_factory=second_accountant)
+
+
+def verify_file(path: Path, given: Given) -> Iterator[Finding]:
+    """Check the dossier in a file, finding by finding.
+
+    Raises:
+        DossierError: what it shows is not so; its class says of which kind that is.
+        ConfigError: a file in it is malformed, or a key is given for a site that is not in it.
+        LedgerError: rows of a ledger don't add up.
+    """
+    return verify_package(read(path, given.signer), path, given)
+
+
+def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
+    """The same of a dossier whose bytes were read."""
+    yield holds(f"every byte is what key {package.signer} signed")
+    if given.signer is None:
+        yield word(
+            f"that {package.signer} is the coordinator's key: give --signer KEY with one that the"
+            " coordinator told you"
+        )
+    else:
+        yield holds("that is the key that was given for the coordinator")
+    contents = contents_of(package.files, path)
+    yield from _check_derived(package, contents, path)
+    _check_facts(contents, path)
+    yield from _check_roster(contents.facts, path, given.roster)
+    yield from _check_sites(contents, path, given)
+    yield from _people_in_several(contents)
+    if contents.audit is not None:
+        yield from check_audit(contents.audit, contents.facts.job, contents.facts.base, path)
+    yield from check_adapter(contents.facts, path, given.adapter)
+    if given.earlier is not None:
+        before = read(given.earlier, package.signer)
+        yield from check_continues(
+            contents, contents_of(before.files, given.earlier), path, given.earlier
+        )
+    yield from _words(contents)
+
+
+def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator[Finding]:
+    """The page and the answers are what the other files give."""
+    made = {ANSWERS: answers_of(contents), PAGE: page_of(contents)}
+    odd = [name for name, data in made.items() if package.files[name] != data]
+    if not odd:
+        yield holds(f"{PAGE} and {ANSWERS} are what the other files give")
+    elif contents.facts.written_by == software()["fedpriv"]:
+        raise AlteredError(
+            f"{path}: {odd[0]} is not what the other files give: it shows something else than they"
+            " do. Don't rely on it."
+        )
+    else:
+        yield word(
+            f"that {' and '.join(odd)} say the same as the other files: another fedpriv wrote them,"
+            f" {contents.facts.written_by.version}"
+        )
+
+
+def _check_facts(contents: Contents, path: Path) -> None:
+    facts = contents.facts
+    for what, stated, proposed in (
+        ("job", facts.job, facts.proposal.job_id),
+        ("base model", facts.base, facts.proposal.base_digest),
+    ):
+        if stated != proposed:
+            raise DossierError(
+                f"{path}: its {what} is {stated}, and that of its proposal {proposed}."
+            )
+    computed = prices(facts.proposal, contents.reports)
+    if not same_prices(facts.evaluation.prices, computed):
+        raise UnderstatedError(f"{path}: looks at held-out records cost another ε than it states.")
+
+
+def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
+    facts, ledgers = contents.facts, dict[str, str]()
+    for name in given.sites.keys() - contents.reports.keys():
+        raise ConfigError(
+            "is of no site that has a report in the dossier",
+            key="--site",
+            value=name,
+            fix=f"There are reports of {', '.join(contents.reports) or 'nobody'}.",
+        )
+    if given.second is None:
+        yield left_open(
+            "that dp-accounting comes to the same: it is not installed (the extra `verify`), so the"
+            " second check was not made"
+        )
+    for site in facts.sites:
+        report = contents.reports.get(site.name)
+        if report is None:
+            if site.rounds or site.looks:
+                yield left_open(
+                    f"what it paid for {site.rounds} rounds: it sent no report, and nothing is"
+                    " claimed for its people",
+                    site.name,
+                )
+            continue
+        twin = ledgers.setdefault(report.dataset_id, site.name)
+        if twin != site.name:
+            raise ForkedError(
+                f"{path}: {twin} and {site.name} report of one ledger, {report.dataset_id}: it is"
+                " used in two copies, and neither knows what the other one paid."
+            )
+        rows, key = contents.rows.get(site.name), _key_of(site.name, given)
+        yield from check_site(Said(path, facts, site, report, rows, key), given.second)
+
+
+def _key_of(site: str, given: Given) -> str | None:
+    """The key that a site's report has to be signed with, if anybody has said it."""
+    named = None if given.roster is None else given.roster.key_of(site)
+    return given.sites.get(site, named)
+
+
+def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[Finding]:
+    """The roster of a secure sum is the one that was given."""
+    shared = facts.proposal.shared
+    if shared is None:
+        return
+    if roster is None:
+        yield left_open(f"which sites may be in its sums: give --roster with {shared.roster}")
+        return
+    if roster.digest != shared.roster:
+        raise SignerError(
+            f"{path}: its sums are of the sites of the roster {shared.roster}, and the one that was"
+            f" given is {roster.digest}. Whoever is in another roster may hold other keys."
+        )
+    yield holds(f"its sums are of the sites of the roster that was given, {roster.digest}")
+
+
+def _people_in_several(contents: Contents) -> Iterator[Finding]:
+    reports = list(contents.reports.values())
+    if len(reports) > 1:
+        total = budget.totals(reports)
+        yield holds(
+            f"for a person with a unit in each of {len(reports)} sites, Σε ="
+            f" {upper(total['epsilon'])} and Σδ = {small(total['delta'])}"
+        )
+
+
+def _words(contents: Contents) -> Iterator[Finding]:
+    """What rests on the coordinator's word, whatever a file shows."""
+    facts = contents.facts
+    yield word("that the adapter is made of what the sites released, and of public records alone")
+    yield word(f"that it is used with the base model {facts.base}, of which it is no part")
+    yield word("the scores, on records that nobody else has seen")
+    yield word("which code ran: digests say what the coordinator had; each site runs its own")
+    if facts.status != "finished":
+        yield word(f"that the job ended after {facts.rounds} rounds: it was interrupted")

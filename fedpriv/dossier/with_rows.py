@@ -1,0 +1,178 @@
+"""A site's report beside the rows of its ledger: do they come to the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fedpriv.dossier.findings import Finding, holds, word
+from fedpriv.dossier.said import (
+    DIGITS,
+    Said,
+    asked_twice,
+    check_answered,
+    check_stated,
+    figures_in_words,
+)
+from fedpriv.dossier.sums import Term, epsilon_of, figures_of
+from fedpriv.errors import DossierError, ForkedError, UnderstatedError
+from fedpriv.privacy.ledger.chain import Row
+from fedpriv.privacy.ledger.history import History
+from fedpriv.privacy.ledger.ledger import read_history
+from fedpriv.report import budget
+from fedpriv.report.ledger_export import check_within
+
+_TERMS = (
+    *("dataset_id", "unit", "max_records_per_unit", "delta", "declared_size", "budget"),
+    *("budget_alone", "private", "simulated", "relation"),
+)
+
+
+def check_with_rows(
+    said: Said, rows: list[Row], second: Callable[[Term], float] | None
+) -> Iterator[Finding]:
+    """Compare all that a report states with what the rows of its ledger add up to.
+
+    Raises:
+        DossierError, LedgerError: as `fedpriv.dossier.site.check_site`.
+    """
+    report, name = said.report, said.name
+    history = _history(said, rows)
+    newer = len(rows) - report.ledger_rows
+    more = f", and {newer} newer ones" if newer else ""
+    yield holds(
+        f"{report.ledger_rows} rows of the ledger, each with the hash of the one before, up to the"
+        f" head that the report names{more}",
+        name,
+    )
+    _check_terms(said, history)
+    yield from _check_plan(said, history)
+    _check_events(said, history)
+    for figure, value in _stated(said, history):
+        check_stated(said, figure, value, "its rows come to")
+    yield holds(f"{figures_in_words(report)}: as its rows come to, {_rule(history)}", name)
+    figures = figures_of(history)
+    for one in figures:
+        ours, found = one.value(epsilon_of), getattr(history, one.name)
+        if abs(ours - found) > DIGITS * max(1.0, found):
+            raise DossierError(
+                f"{said.whose}: {one.name} is {found} by the ledger's own code and {ours} by its"
+                " events. That is a fault of fedpriv: please report it."
+            )
+    if not figures:
+        yield word("what a lost copy of the ledger took: one number, which the site stated", name)
+        return
+    yield holds("our accountant comes to the same from the events alone", name)
+    yield from asked_twice(said, figures, second)
+
+
+def _history(said: Said, rows: list[Row]) -> History:
+    """What the rows up to the report's head add up to; the newer ones have to follow, too."""
+    report, path = said.report, said.path / f"sites/{said.name}/ledger.json"
+    if report.ledger_rows > len(rows):
+        raise ForkedError(
+            f"{said.whose} speaks of row {report.ledger_rows}, and the ledger's rows in the dossier"
+            f" end at {len(rows)}: some are missing. Ask the site for its export again."
+        )
+    if not report.ledger_rows or rows[report.ledger_rows - 1].hash != report.ledger_head:
+        raise ForkedError(
+            f"{said.whose} names a head at row {report.ledger_rows} that the ledger's rows in the"
+            " dossier don't have: it is of another ledger, or of another branch of it."
+        )
+    for end in sorted({len(rows), report.ledger_rows}, reverse=True):
+        history = read_history(rows[:end], path)
+        check_within(history, path)
+    if history.is_over:
+        raise DossierError(f"{said.whose} claims nothing: {history.guarantee}.")
+    return history
+
+
+def _check_terms(said: Said, history: History) -> None:
+    for field in _TERMS:
+        stated, found = getattr(said.report, field), getattr(history.terms, field)
+        if stated != found:
+            raise DossierError(
+                f"{said.whose} states {field} = {stated}, and its ledger {found}. One of them is"
+                " not the site's."
+            )
+    if said.report.rule != history.terms.rule.name:
+        raise DossierError(
+            f"{said.whose} states the rule {said.report.rule!r}, and its ledger"
+            f" {history.terms.rule.name!r}."
+        )
+    if said.report.numerics.startswith("strict") and not history.numerics <= {"strict"}:
+        raise DossierError(
+            f"{said.whose} states strict numerics, and its ledger has plans of other ones."
+        )
+    least, stated = history.max_colluding, said.report.max_colluding
+    if least is not None and (stated is None or stated > least):
+        raise UnderstatedError(
+            f"{said.whose} states a claim that holds if {stated} sites collude, and its ledger has"
+            f" a secure sum that allows for {least}."
+        )
+
+
+def _check_plan(said: Said, history: History) -> Iterator[Finding]:
+    """The plan that the site committed to is that of the proposal."""
+    account, proposal = history.accounts.get(said.facts.job), said.facts.proposal
+    if account is None:
+        if said.site.rounds or said.report.events:
+            raise UnderstatedError(
+                f"{said.whose}: its ledger has no plan for job {said.facts.job!r}, of which the"
+                f" coordinator had replies in {said.site.rounds} rounds."
+            )
+        yield holds("the ledger paid nothing for this job, and no reply came from it", said.name)
+        return
+    plan, shared = account.plan, proposal.shared
+    asked = {
+        "proposal": proposal.digest(),
+        "method": proposal.method,
+        "sample_rate": proposal.privacy.sample_rate,
+        "clip_norm": proposal.privacy.clip_norm,
+        "steps": proposal.steps,
+        "numerics": proposal.privacy.numerics,
+        "max_colluding": None if shared is None else shared.max_colluding,
+        "shares": 1 if shared is None else shared.shares,
+    }
+    for field, value in asked.items():
+        if getattr(plan, field) != value:
+            raise DossierError(
+                f"{said.whose}: its ledger's plan for this job has {field} ="
+                f" {getattr(plan, field)}, and the proposal in the dossier {value}. The proposal is"
+                " not the one that the site accepted."
+            )
+    yield holds(
+        "the ledger committed to this very proposal, by its digest, before the job's first step",
+        said.name,
+    )
+
+
+def _check_events(said: Said, history: History) -> None:
+    """The report's events are the slots that were reserved, and no fewer than were answered."""
+    report, job = said.report, said.facts.job
+    account = history.accounts.get(job)
+    slots = [] if account is None else history.slot_events(job)
+    found = tuple(budget.events_of(job, slots))
+    if report.events != found:
+        counts = [sum(event.count for event in events) for events in (report.events, found)]
+        raise UnderstatedError(
+            f"{said.whose} lists {counts[0]} steps, and its ledger reserved {counts[1]}, or others:"
+            " events are missing, or were changed."
+        )
+    use = None if account is None else history.filter_use(job)
+    if use != (None if report.filter is None else report.filter.model_dump()):
+        raise DossierError(f"{said.whose}: its filter is not as its ledger has it, {use}.")
+    check_answered(said, len(slots))
+
+
+def _stated(said: Said, history: History) -> Iterator[tuple[str, float]]:
+    """Each figure of a report, with what the rows come to."""
+    for prefix in ("epsilon", "epsilon_alone"):
+        for key in ("spent", "allocated", "committed"):
+            found = getattr(history, f"{prefix}_{key}")
+            if found is not None:
+                yield f"{prefix}_{key}", found
+
+
+def _rule(history: History) -> str:
+    adaptive = ", by a Rényi filter at one order" if history.is_adaptive else ""
+    return f"by the rule {history.terms.rule.name!r}{adaptive}"

@@ -1,0 +1,95 @@
+"""A site's report by itself, where nobody sent the rows of its ledger.
+
+A report lists the steps of one job. What they cost is the least that its figures can be; what other
+jobs of the ledger cost, only the site's word says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from fedpriv.dossier.findings import Finding, holds, word
+from fedpriv.dossier.said import (
+    DIGITS,
+    Said,
+    asked_twice,
+    check_answered,
+    check_stated,
+    figures_in_words,
+)
+from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
+from fedpriv.errors import UnderstatedError
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.shares import share_of
+
+
+def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> Iterator[Finding]:
+    """What a report's own events cost at least, where nothing else of the ledger is known."""
+    report, name = said.report, said.name
+    check_answered(said, sum(event.count for event in report.events))
+    figures = _of_events(said)
+    for figure in figures:
+        check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
+    _check_order(said)
+    yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
+    yield from asked_twice(said, figures, second)
+    yield word(
+        "that these are all events of its ledger, and that the ledger committed to this proposal:"
+        " its rows are not in the dossier. The site can send them (fedpriv ledger export)",
+        name,
+    )
+
+
+def _of_events(said: Said) -> list[Figure]:
+    """The least that each figure of a report can be, by the events and the plan of this job."""
+    report, proposal = said.report, said.facts.proposal
+    events = tuple(
+        Event(event.sample_rate, event.noise_multiplier, event.count) for event in report.events
+    )
+    if not events:
+        return []
+    if report.filter is not None:
+        order = report.filter.order
+        term: Term = Renyi(report.delta, order, tuple((order, event) for event in events))
+        return [Figure("epsilon_spent", (term,)), Figure("epsilon_allocated", (term,))]
+    planned = events
+    if report.rule in ("plan", "sum"):  # under which all steps of a plan stay charged
+        planned = (replace(max(events, key=_dearness), count=proposal.steps),)
+    found = [
+        Figure("epsilon_spent", (Numerical(report.delta, events),)),
+        Figure("epsilon_allocated", (Numerical(report.delta, planned),)),
+    ]
+    if report.budget_alone is not None:
+        parts = 1 if proposal.shared is None else proposal.shared.shares
+        found += [
+            Figure(f"epsilon_alone_{key}", (Numerical(report.delta, _shares(of, parts)),))
+            for key, of in (("spent", events), ("allocated", planned))
+        ]
+    return found
+
+
+def _dearness(event: Event) -> tuple[float, float]:
+    return event.sample_rate, -event.noise_multiplier
+
+
+def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
+    """The same with a site's own share of the noise alone."""
+    return tuple(
+        replace(event, noise_multiplier=share_of(event.noise_multiplier, parts)) for event in events
+    )
+
+
+def _check_order(said: Said) -> None:
+    """What is spent is within what is allocated, and that within the claim and the budget."""
+    report = said.report
+    for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):
+        if limit is None:
+            continue
+        names = [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
+        stated = [getattr(report, name) for name in names]
+        if sorted(stated) != stated or stated[-1] > limit * (1 + DIGITS):
+            raise UnderstatedError(
+                f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
+                f" and a budget of {limit}: each has to be within the next."
+            )

@@ -1,0 +1,86 @@
+"""Which code runs: a digest of our own source, and of each package that it needs, as installed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
+from importlib.util import find_spec
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from fedpriv import __version__
+from fedpriv.config.section import Section
+from fedpriv.files import canonical_json, sha256
+
+OURS = (
+    *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),
+    *("fedpriv_simulation", "fedpriv_strategies"),
+)
+
+
+class Installed(Section):
+    """A package: its version, and SHA-256 of the list of its files with their digests."""
+
+    version: str
+    digest: str | None
+
+
+@cache
+def software() -> dict[str, Installed]:
+    """The code of this process: fedpriv, and the packages that it names as needed, by name.
+
+    What those need in turn is not in it. The digest of another package is of its RECORD, the list
+    that was made when its wheel was built and that installers keep, so it says which wheel was
+    installed, not whether somebody edited its files since; of fedpriv it is of its own files.
+    """
+    ours = {name: _digests(name) for name in OURS}
+    found = {"fedpriv": Installed(version=__version__, digest=sha256(canonical_json(ours)))}
+    for name in sorted(_needed()):
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue
+        found[name] = Installed(version=package.version, digest=_record_digest(package))
+    return found
+
+
+def _needed() -> Iterator[str]:
+    """The packages that fedpriv's own metadata names, without extras."""
+    try:
+        listed = requires("fedpriv") or []
+    except PackageNotFoundError:  # run from a folder that is not installed
+        return
+    for line in listed:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+
+
+def _digests(package: str) -> dict[str, str]:
+    """SHA-256 of each file of one of our packages; none where it is not installed."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return {}
+    root = Path(spec.origin).parent
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if "__pycache__" not in path.parts
+    }
+
+
+def _record_digest(package: Distribution) -> str | None:
+    """Of the files of its wheel, as RECORD lists them; what an installer adds is left out."""
+    listed = sorted(
+        (str(file), file.hash.value)
+        for file in package.files or ()
+        if file.hash is not None
+        and not str(file).startswith("..")
+        and "__pycache__" not in file.parts
+        and file.name not in ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD")
+    )
+    return sha256(canonical_json(listed)) if listed else None

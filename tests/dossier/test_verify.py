@@ -1,0 +1,593 @@
+"""What a dossier states is so, or it is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import (
+    ADAPTIVE,
+    COORDINATOR,
+    HASH,
+    JOB,
+    LOOKS,
+    ROSTER,
+    SHARED,
+    SITE_KEYS,
+    Made,
+    chained,
+    make_run,
+    plan_of,
+    proposal,
+    public,
+    use,
+    with_page,
+    write_run,
+)
+
+from fedpriv.dossier.collect import files_of
+from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
+from fedpriv.dossier.package import pack, read
+from fedpriv.dossier.second import second_accountant
+from fedpriv.dossier.sums import Term, epsilon_of
+from fedpriv.errors import (
+    AccountingError,
+    AlteredError,
+    ConfigError,
+    DossierError,
+    FedprivError,
+    ForkedError,
+    LedgerCorruptError,
+    OtherAdapterError,
+    SignerError,
+    UnderstatedError,
+)
+from fedpriv.files import canonical_json, sha256
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.report import budget
+from fedpriv.secure_sum.roster import Roster
+
+FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
+COMMITTED = ["epsilon_committed", "epsilon_alone_committed"]
+RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 9), RdpRule(8), SumRule(1e-6)]
+
+
+def texts(made: Made, kind: str = "holds", **given: Any) -> list[str]:
+    return [found.text for found in made.verify(**given) if found.kind == kind]
+
+
+def repack(made: Made, *, without: str = "", **changed: bytes) -> None:
+    """Sign other files, as a coordinator who lies."""
+    files = {name: data for name, data in read(made.out).files.items() if name != without}
+    made.out.write_bytes(pack({**files, **changed}, COORDINATOR))
+
+
+def without_rows(made: Made) -> None:
+    """As of a job over the network, of which nobody sent rows."""
+    for name in made.names:
+        made.ledger(name).unlink()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_under_every_rule_it_holds_by_both_accountants(tmp_path: Path, rule: Rule) -> None:
+    made = make_run(tmp_path, rule=rule, slots=4)
+    made.export()
+    second = second_accountant()
+    assert second is not None  # it is among what the tests need
+    found = texts(made, second=second)
+    assert any(f"by the rule '{rule.name}'" in text for text in found)
+    assert sum(text.startswith("dp-accounting agrees: spent") for text in found) == 2
+    assert sum(text.startswith("our accountant comes to the same") for text in found) == 2
+
+
+@pytest.mark.parametrize("rule", [PlanRule(), RdpRule(8, 4), SumRule(1e-6)], ids=lambda r: r.name)
+def test_both_claims_of_a_secure_sum_hold(tmp_path: Path, rule: Rule) -> None:
+    names = ("north", "south", "east")
+    made = make_run(tmp_path, rule=rule, asked=proposal(shared=SHARED), slots=4, names=names)
+    made.export()
+    found = texts(made, second=second_accountant())
+    assert sum("alone, spent" in text for text in found) == 3
+    assert sum("alone committed" in text for text in found) == 3
+    claims = json.loads(read(made.out).files[ANSWERS])["claims"]
+    assert [claim["name"] for claim in claims] == ["secure sum", "alone"]
+    with_trust, alone = (claim["sites"][0]["epsilon"] for claim in claims)
+    assert with_trust < alone or rule.name != "plan"
+
+
+@pytest.mark.parametrize("rule", [PlanRule(), RdpRule(8), SumRule(1e-6)], ids=lambda r: r.name)
+def test_a_filter_of_an_adaptive_plan_holds(tmp_path: Path, rule: Rule) -> None:
+    made = make_run(tmp_path, rule=rule, asked=proposal(groups=ADAPTIVE), order=8, slots=5)
+    made.export()
+    found = texts(made, second=second_accountant())
+    assert sum("by a Rényi filter at one order" in text for text in found) == 2
+    assert sum(text.startswith("dp-accounting agrees") for text in found) == 2
+    without_rows(made)
+    made.export()
+    made.verify(second=second_accountant())
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "report-alone"])
+@pytest.mark.parametrize("figure", FIGURES)
+def test_an_epsilon_that_its_site_understates_is_caught(
+    tmp_path: Path, figure: str, rows: bool
+) -> None:
+    made = make_run(tmp_path, asked=proposal(shared=SHARED), slots=6)
+    prefix = figure.rpartition("_")[0]
+    lower = getattr(made.report("south"), figure) * 0.9
+    smaller = dict.fromkeys((f"{prefix}_spent", figure), lower)
+    made.sign("south", **smaller)
+    if not rows:
+        without_rows(made)
+    with pytest.raises(UnderstatedError, match="site 'south' states epsilon") as caught:
+        made.export()
+    assert caught.value.exit_code == 4
+    assert not made.out.exists()
+
+
+@pytest.mark.parametrize("figure", COMMITTED)
+def test_a_claim_that_is_understated_is_caught(tmp_path: Path, figure: str) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8, 4), asked=proposal(shared=SHARED), slots=2)
+    made.sign("south", **{figure: getattr(made.report("south"), figure) * 0.99})
+    with pytest.raises(UnderstatedError, match=figure):
+        made.export()
+    without_rows(made)
+    made.sign("south", **{figure: 0.0})
+    with pytest.raises(UnderstatedError, match="each has to be within the next"):
+        made.export()
+
+
+def test_what_our_accountant_would_miss_the_other_one_catches(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+
+    def stricter(term: Term) -> float:
+        return 1.05 * epsilon_of(term)
+
+    with pytest.raises(UnderstatedError, match="dp-accounting comes to"):
+        made.verify(second=stricter)
+
+    def unable(term: Term) -> float:
+        raise AccountingError("There is no room.")
+
+    left = texts(made, "open", second=unable)
+    assert sum("was not asked of epsilon_committed: There is no room" in text for text in left) == 2
+    assert texts(made, "open", second=None)[0].startswith("that dp-accounting comes to the same")
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "report-alone"])
+def test_a_missing_event_is_noticed(tmp_path: Path, rows: bool) -> None:
+    """A site leaves out a step, and states the ε of the others."""
+    made = make_run(tmp_path, rule=RdpRule(8))
+    shorter = make_run(tmp_path / "shorter", rule=RdpRule(8), slots=5)
+    told = shorter.report("south")
+    keep = ("ledger_head", "ledger_rows", "job", "site", "dataset_id")
+    changes = {k: getattr(told, k) for k in type(told).model_fields if k not in keep}
+    made.sign("south", **{k: v for k, v in changes.items() if k != "signature"})
+    if not rows:
+        without_rows(made)
+    with pytest.raises(UnderstatedError, match=r"events are missing"):
+        made.export()
+
+
+def test_a_reply_that_no_step_was_paid_for_is_noticed(tmp_path: Path) -> None:
+    made = make_run(tmp_path, slots=5)
+    made.export()
+    made.rounds = 6
+    write_run(made)
+    with pytest.raises(UnderstatedError, match=r"counts 5 steps .* replies of 6"):
+        made.export()
+
+
+def test_looks_are_counted_and_priced(tmp_path: Path) -> None:
+    made = make_run(tmp_path, asked=proposal(evaluation=LOOKS))
+    made.export()
+    [north, _] = json.loads(read(made.out).files[FACTS])["evaluation"]["prices"]
+    assert north["epsilon"] == pytest.approx(made.report("north").epsilon_committed)
+    assert north["without"] < north["epsilon"]
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["evaluation"]["prices"][0]["without"] *= 1.1
+    with pytest.raises(FedprivError, match="another ε than it states"):
+        signed_anew(made, facts)
+
+
+def signed_anew(made: Made, facts: dict[str, Any], **files: bytes) -> None:
+    """Verify a dossier in which a coordinator changed facts, with the page that belongs to them."""
+    changed = {**read(made.out).files, FACTS: json.dumps(facts).encode(), **files}
+    made.out.write_bytes(pack(with_page(changed, made.out), COORDINATOR))
+    made.verify()
+
+
+@pytest.mark.parametrize("name", [PAGE, ANSWERS])
+def test_a_page_that_shows_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    assert "dossier.html and answers.json are what the other files give" in texts(made)
+    repack(made, **{name: read(made.out).files[name].replace(b"30.0", b"10.0")})
+    with pytest.raises(AlteredError, match=f"{name} is not what the other files give"):
+        made.verify()
+
+
+def test_a_page_of_another_version_is_somebodys_word(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["written_by"]["version"] = "0.0.9"
+    repack(made, **{FACTS: json.dumps(facts).encode()})
+    assert any("another fedpriv wrote them, 0.0.9" in text for text in texts(made, "word"))
+
+
+def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["proposal"]["seed"] = 7
+    with pytest.raises(DossierError, match="not the one that the site accepted"):
+        signed_anew(made, facts)
+    facts["proposal"]["base_digest"] = "sha256:" + "b" * 64
+    with pytest.raises(DossierError, match="its base model is"):
+        signed_anew(made, facts)
+
+
+def test_another_job_or_site_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = read(made.out).files
+    swapped = {
+        report_file("north"): files[report_file("south")],
+        ledger_file("north"): files[ledger_file("south")],
+    }
+    with pytest.raises(DossierError, match=r"of 'south' and of job"):
+        signed_anew(made, json.loads(files[FACTS]), **swapped)
+
+
+def test_rows_that_were_edited_or_left_out_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = read(made.out).files
+    facts, name = json.loads(files[FACTS]), ledger_file("north")
+    document = json.loads(files[name])
+    document["rows"][1]["body"]["noise_multiplier"] = 3.0
+    with pytest.raises(LedgerCorruptError, match="row 2 was edited"):
+        signed_anew(made, facts, **{name: canonical_json(document)})
+    document = json.loads(files[name])
+    del document["rows"][5]
+    with pytest.raises(LedgerCorruptError, match="one before it is missing"):
+        signed_anew(made, facts, **{name: canonical_json(document)})
+
+
+def test_a_ledger_that_its_site_did_not_sign_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = read(made.out).files
+    facts, name = json.loads(files[FACTS]), ledger_file("north")
+    rows = json.loads(files[name])["rows"]
+    rows[1]["body"]["noise_multiplier"] = 3.0
+    with pytest.raises(ForkedError, match="of another branch"):
+        signed_anew(made, facts, **{name: chained(rows)})
+    with pytest.raises(ForkedError, match="some are missing"):
+        signed_anew(made, facts, **{name: chained(json.loads(files[name])["rows"][:-2])})
+
+
+def test_more_than_a_rule_has_is_refused_whoever_signed_it(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = read(made.out).files
+    facts, name = json.loads(files[FACTS]), ledger_file("north")
+    rows = json.loads(files[name])["rows"]
+    rows[0]["body"]["budget"] = 0.5
+    forged = chained(rows)
+    last = json.loads(forged)["rows"][-1]["hash"]
+    made.sign("north", ledger_head=last, budget=0.5)
+    report = (made.run / "sites" / "north" / "budget.json").read_bytes()
+    with pytest.raises(LedgerCorruptError, match="taken more than its rule"):
+        signed_anew(made, facts, **{name: forged, report_file("north"): report})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("delta", 1e-6), ("declared_size", 2000), ("budget", 60.0), ("unit", "patient")],
+)
+def test_terms_that_are_not_the_ledgers_are_refused(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    made = make_run(tmp_path)
+    made.sign("north", **{field: value})
+    with pytest.raises(DossierError, match=f"states {field} = "):
+        made.export()
+
+
+def test_strict_numerics_that_its_plans_do_not_have_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.sign("north", numerics=budget.STRICT_NUMERICS)
+    with pytest.raises(DossierError, match="states strict numerics"):
+        made.export()
+
+
+def test_a_trust_that_its_sums_do_not_have_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path, asked=proposal(shared=SHARED))
+    made.sign("north", max_colluding=2)
+    with pytest.raises(UnderstatedError, match="if 2 sites collude"):
+        made.export()
+
+
+def test_keys_are_compared_with_those_that_are_given(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    keys = {name: public(SITE_KEYS[name]) for name in made.names}
+    found = texts(made, signer=public(COORDINATOR), sites=keys)
+    assert "that is the key that was given for the coordinator" in found
+    assert found.count("that is the key that was given for the site") == 2
+    assert not any("'s key: give" in text for text in texts(made, "word", sites=keys)[1:])
+    with pytest.raises(SignerError, match="site 'south' is signed by key") as caught:
+        made.verify(sites={"south": keys["north"]})
+    assert caught.value.exit_code == 3
+    with pytest.raises(SignerError):
+        made.verify(signer=keys["north"])
+    with pytest.raises(ConfigError, match="is of no site"):
+        made.verify(sites={"west": keys["north"]})
+
+
+def test_a_secure_sum_is_of_the_roster_that_is_given(tmp_path: Path) -> None:
+    made = make_run(tmp_path, asked=proposal(shared=SHARED))
+    made.export()
+    assert any("which sites may be in its sums" in text for text in texts(made, "open"))
+    found = texts(made, roster=ROSTER)
+    assert any(f"the roster that was given, {ROSTER.digest}" in text for text in found)
+    assert found.count("that is the key that was given for the site") == 2
+    other = Roster.of(ROSTER.entries[:2])
+    with pytest.raises(SignerError, match="Whoever is in another roster"):
+        made.verify(roster=other)
+
+
+def test_a_report_that_was_changed_after_it_was_signed_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    path = made.run / "sites" / "north" / "budget.json"
+    budget.write(made.report("north").model_copy(update={"accountant": "none"}), path)
+    with pytest.raises(AlteredError, match="does not match its signature"):
+        made.export()
+    budget.write(made.report("north").model_copy(update={"signature": None}), path)
+    with pytest.raises(AlteredError, match="is not signed"):
+        made.export()
+
+
+def test_what_is_not_private_is_refused_by_both(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    made.sign("north", private=False)
+    with pytest.raises(FedprivError, match="NOT PRIVATE"):
+        made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    report = (made.run / "sites" / "north" / "budget.json").read_bytes()
+    with pytest.raises(DossierError, match="NOT PRIVATE: it claims nothing"):
+        signed_anew(made, facts, **{report_file("north"): report})
+
+
+def test_another_adapter_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    own = tmp_path / "adapter"
+    shutil.copytree(made.run / "adapter", own)
+    (own / "README.md").write_text("Another card.")
+    assert any("is the adapter that it is about" in text for text in texts(made, adapter=own))
+    (own / "extra.bin").write_bytes(b"")
+    assert any("extra.bin" in text for text in texts(made, "word", adapter=own))
+    (own / "adapter_model.safetensors").write_bytes(b"weights of another adapter")
+    with pytest.raises(OtherAdapterError, match=r"adapter_model\.safetensors: is not the file"):
+        made.verify(adapter=own)
+    (own / "adapter_model.safetensors").unlink()
+    with pytest.raises(OtherAdapterError, match="no such file"):
+        made.verify(adapter=own)
+    with pytest.raises(ConfigError, match="can't be read"):
+        made.verify(adapter=tmp_path / "nowhere")
+
+
+def next_job(made: Made, folder: Path, name: str) -> Made:
+    """A run of another job with copies of the same ledgers, which go on in it."""
+    asked = proposal(job_id=name)
+    later = Made(folder, asked, names=made.names)
+    for site in made.names:
+        later.ledger(site).parent.mkdir(parents=True)
+        shutil.copy(made.ledger(site), later.ledger(site))
+        with Ledger.open(later.ledger(site)) as ledger:
+            use(ledger, plan_of(asked), range(asked.steps))
+        later.report_on(site)
+    write_run(later)
+    later.export()
+    return later
+
+
+def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    made.export()
+    one = next_job(made, tmp_path / "one", "job-one")
+    other = next_job(made, tmp_path / "other", "job-other")
+    assert any("continues row" in text for text in texts(one, earlier=made.out))
+    third = next_job(one, tmp_path / "third", "job-third")
+    assert any("continues row" in text for text in texts(third, earlier=one.out))
+    for later, earlier in ((third, other), (one, other), (made, one)):
+        with pytest.raises(ForkedError, match="does not continue what") as caught:
+            later.verify(earlier=earlier.out)
+        assert caught.value.exit_code == 4
+    another = make_run(tmp_path / "another", names=("east",))
+    another.export()
+    assert any(
+        "none of these ledgers" in text for text in texts(third, "open", earlier=another.out)
+    )
+
+
+def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    made.export()
+    one = next_job(made, tmp_path / "one", "job-one")
+    other = next_job(made, tmp_path / "other", "job-other")
+    for run in (made, one, other):
+        without_rows(run)
+        run.export()
+    assert any("that the ledger continues row" in t for t in texts(one, "open", earlier=made.out))
+    for later, earlier in ((one, other), (made, one)):
+        with pytest.raises(ForkedError):
+            later.verify(earlier=earlier.out)
+
+
+def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    made.export()
+    one = next_job(made, tmp_path / "one", "job-one")
+    files = dict(read(made.out).files)
+    told = made.report("north").model_copy(update={"ledger_rows": 3})
+    files[report_file("north")] = told.model_dump_json().encode()
+    made.out.write_bytes(pack(files, COORDINATOR))
+    with pytest.raises(AlteredError, match="does not match its signature"):
+        one.verify(earlier=made.out)
+    made.out.write_bytes(pack(files, SITE_KEYS["north"]))
+    with pytest.raises(SignerError):
+        one.verify(earlier=made.out)
+
+
+def test_rows_without_a_report_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    files = dict(read(made.out).files)
+    facts = json.loads(files[FACTS])
+    facts["sites"][0]["report"] = False
+    del files[report_file("north")]
+    made.out.write_bytes(pack({**files, FACTS: json.dumps(facts).encode()}, COORDINATOR))
+    with pytest.raises(DossierError, match="no report on them"):
+        made.verify()
+
+
+def test_one_ledger_at_two_sites_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path, names=("north",))
+    shutil.copytree(made.run / "sites" / "north", made.run / "sites" / "south")
+    made.sign("south", site="south")
+    with pytest.raises(ForkedError, match="north and south report of one ledger"):
+        made.export()
+
+
+def test_of_a_site_without_a_report_nothing_is_claimed(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    shutil.rmtree(made.run / "sites" / "south")
+    made.export()
+    assert any("nothing is claimed for its people" in text for text in texts(made, "open"))
+    assert b"No budget report from south" in read(made.out).files[PAGE]
+
+
+def test_a_ledger_that_lost_a_copy_is_told(tmp_path: Path) -> None:
+    """What the lost copy took counts, and is the site's word."""
+    made = make_run(tmp_path, rule=SumRule(1e-6), slots=4)
+    for site in made.names:
+        with Ledger.open(made.ledger(site)) as ledger:
+            fields = {"rows": 99, "heads": ["f" * 64], "lost": [2.0, 1e-6]}
+            with ledger._transaction():
+                ledger._append("restored", fields)
+        made.report_on(site)
+    made.export()
+    assert sum("what a lost copy" in text for text in texts(made, "word")) == 2
+    lower = made.report("north").epsilon_allocated - 1
+    made.sign("north", epsilon_allocated=lower, epsilon_spent=lower)
+    with pytest.raises(UnderstatedError):
+        made.export()
+
+
+def audit(**changes: Any) -> bytes:
+    """What an audit left, as far as a dossier reads it, and something besides."""
+    worlds = [
+        {"name": "as-claimed", "epsilon_lower": 0.7, "found": False},
+        {"name": "no-noise", "epsilon_lower": 9.0, "found": True},
+    ]
+    attack = {"name": "pipeline", "epsilon": 4.0, "delta": 1e-5, "confidence": 0.95}
+    parts = [{**attack, "worlds": worlds}, {**attack, "name": "exposure", "worlds": []}]
+    told = {"format": 1, "job_id": JOB, "base_digest": HASH, "parts": parts, "seconds": 1.0}
+    return json.dumps({**told, **changes}).encode()
+
+
+def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    (made.run / "audit.json").write_bytes(audit())
+    made.export()
+    files = read(made.out).files
+    assert files["audit.json"] == audit()
+    assert b"not audited" not in files[PAGE] and b"<td>0.7</td>" in files[PAGE]
+    assert any(text.endswith("than was claimed: pipeline 0.7") for text in texts(made))
+    (made.run / "audit.json").write_bytes(audit(job_id=None))
+    made.export()
+    assert any("it names none" in text for text in texts(made, "word"))
+
+
+def test_an_audit_that_breaks_the_claim_or_is_of_another_job_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    [attack, _] = json.loads(audit())["parts"]
+    broken = [{**attack, "epsilon": 0.6}]
+    for content, error, words in (
+        (audit(parts=broken), UnderstatedError, "proves that ε is at least 0.7"),
+        (audit(job_id="another"), DossierError, "its audit is of job 'another'"),
+        (audit(base_digest="sha256:" + "b" * 64), DossierError, "its audit is of job"),
+        (b"{", ConfigError, "audit.json"),
+        (b"{}", ConfigError, "audit.json"),
+    ):
+        (made.run / "audit.json").write_bytes(content)
+        with pytest.raises(error, match=words):
+            made.export()
+
+
+def test_files_that_belong_to_nothing_or_are_missing_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    for name in (FACTS, ANSWERS, PAGE, report_file("north"), ledger_file("south")):
+        made.export()
+        repack(made, without=name)
+        with pytest.raises(FedprivError, match=name):
+            made.verify()
+    made.export()
+    repack(made, **{"more.json": b"{}"})
+    with pytest.raises(DossierError, match=r"more\.json"):
+        made.verify()
+
+
+def test_it_is_checked_where_there_is_no_run_and_no_torch(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "made")
+    made.export()
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.move(made.out, alone / "it.zip")
+    shutil.rmtree(made.folder)
+    code = (
+        "import sys; sys.modules['dp_accounting'] = None; sys.argv[1:] = ['verify', 'it.zip']\n"
+        "from fedpriv.cli import app\n"
+        "app(standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'peft', 'flwr'} & {m for m in sys.modules}\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=alone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "as its rows come to" in done.stdout
+
+
+def test_the_private_folder_is_not_read(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    (made.run / "private" / "north").mkdir(parents=True)
+    (made.run / "private" / "north" / "report.key").write_text("a secret")
+    assert not any(b"a secret" in data for data in files_of(made.run).values())
+    assert JOB in files_of(made.run)[FACTS].decode()
+    assert sha256(files_of(made.run)[PAGE]) == sha256(files_of(made.run)[PAGE])
+
+
+def test_where_an_adapter_has_its_base_is_no_part_of_it(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    config = made.run / "adapter" / "adapter_config.json"
+    config.write_text('{"r": 4, "base_model_name_or_path": "base"}')
+    made.export()
+    config.write_text('{\n "base_model_name_or_path": "/models/base", "r": 4}\n')
+    made.verify(adapter=made.run / "adapter")
+    for other in ('{"r": 8}', "[]", "{"):
+        config.write_text(other)
+        with pytest.raises(OtherAdapterError, match=r"adapter_config\.json"):
+            made.verify(adapter=made.run / "adapter")
