@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.sources import Source
 from fedpriv.data.identity import whole_record
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
@@ -36,9 +37,9 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         return
     held: dict[str, str] = {}  # digest of a record → the site that has it
     for site in config.sites:
-        assert site.data is not None
+        assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
-        own = {"data": site.data}
+        own = {"data": site.records}
         if isinstance(site.held_out, Path):
             own["held_out"] = site.held_out
         for name, data in own.items():
@@ -63,7 +64,7 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
             )
 
 
-def _digests(config: JobConfig, data: Path | str, cache: Path, key: str) -> list[str]:
+def _digests(config: JobConfig, data: Source, cache: Path, key: str) -> list[str]:
     try:
         records = read_records(data, config.data.columns, unit="record", cache_dir=cache, key=key)
         return [sha256(content) for content in map(whole_record, records) if content]
