@@ -76,7 +76,7 @@ def test_records_of_a_database_and_what_they_go_through(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(file.parent)
-    (file.parent / "scrubbing_of_a_site.py").write_text(
+    (file.parent / "scrubbing_of_site.py").write_text(
         "import itertools\nnumbers = itertools.count()\n"
         "def upper(text): return text.upper()\n"
         "def number(text): return f'{text} {next(numbers)}'\n"
@@ -86,13 +86,13 @@ def test_records_of_a_database_and_what_they_go_through(
     text = file.read_text().replace('path = "notes.jsonl"', f'omop.url = "{url}"')
     text = text.replace('text = "note"', 'text = "note_text"')
     for name, ok, said in (
-        ("upper", True, "scrubbing_of_a_site:upper, the same whatever came before"),
+        ("upper", True, "scrubbing_of_site:upper, the same whatever came before"),
         ("number", None, "remembers other texts"),
         ("broken", False, "fails on a made-up text (KeyError)"),
         ("none", False, "there is no such function"),
     ):
         file.write_text(
-            text.replace("size = 24", f'size = 24\ntransform = "scrubbing_of_a_site:{name}"')
+            text.replace("size = 24", f'size = 24\ntransform = "scrubbing_of_site:{name}"')
         )
         _, found = examined(file, "--offline")
         assert found["records"]["found"] == "3 rows, readable; 24 units declared"
