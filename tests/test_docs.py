@@ -25,6 +25,7 @@ DOCUMENTS = [
     "SECURITY.md",
     "docs/architecture.md",
     "docs/configuration.md",
+    "docs/data.md",
     "docs/deploy.md",
     "docs/first-steps.md",
     "docs/glossary.md",

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.load import EMBEDDED
-
 HELD_OUT = "held-out"
 
 
 def embedded_notes(site: str) -> list[dict[str, Any]]:
     """The notes of a site of the embedded federation, or those that it holds out."""
+    from fedpriv.config.load import EMBEDDED
+
     with gzip.open(EMBEDDED.parent / f"{site}.jsonl.gz", "rt", encoding="utf-8") as stream:
         return [json.loads(line) for line in stream]
 

@@ -30,9 +30,7 @@ DAYS = (3, 5, 7, 10, 14, 30)
 def write_records(folder: Path) -> None:
     """Write prescriptions of which no two are the same, the same ones whenever this is called."""
     kinds = ((name, dose) for name, doses in MEDICINES.items() for dose in doses)
-    every = [
-        (*kind, *others) for kind, *others in itertools.product(kinds, TIMES, HOW, DAYS)
-    ]
+    every = [(*kind, *others) for kind, *others in itertools.product(kinds, TIMES, HOW, DAYS)]
     random.Random(0).shuffle(every)  # public, as all of it is made up
     rest = iter(every)
     for name, count in {**SITES, HELD_OUT: HELD_OUT_ROWS}.items():
