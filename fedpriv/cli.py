@@ -25,7 +25,7 @@ from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 from fedpriv.logs import discreet
-from fedpriv.recipes import RECIPES, check_known, write_recipe
+from fedpriv.recipes import RECIPES, write_recipe
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
@@ -67,8 +67,6 @@ def init(
     """Copy the embedded federation, its file and its notes, to start your own from."""
     from fedpriv.config.load import EMBEDDED
 
-    if recipe is not None:
-        check_known(recipe)
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
     if recipe is not None:

@@ -222,6 +222,7 @@ def _disk(file: SiteFile, *, running: bool) -> str:
         return machine.disk(folder, 0, "site.state_dir")
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
+    cached *= 1 if file.data.transform is None else 2  # what it makes is another copy
     machine.disk(folder, cached, "site.state_dir")
     units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
     check_disk_space(settings, units, machine.free(folder) - cached)

@@ -172,7 +172,8 @@ def _check_room(chosen: Federated) -> None:
     copy = sum(map(_unpacked, sources))
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
     _, reserved = disk_space_needed(settings, 0)
-    missing = COPIES * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
+    copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
+    missing = copies * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
     if missing > 0:
         raise DataError(
             f"is {megabytes(missing)} short of disk space for another copy of the records beside"

@@ -226,8 +226,9 @@ def _engine(url: URL, section: OmopSection, key: str) -> Engine:
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     from sqlalchemy.pool import NullPool
 
-    is_postgres = url.get_backend_name() == "postgresql"
-    waits = {"connect_timeout": PATIENCE} if is_postgres and not url.query else {}
+    waits = {}
+    if url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
+        waits["connect_timeout"] = PATIENCE
     try:
         return create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args=waits)
     except ModuleNotFoundError as error:

@@ -22,7 +22,7 @@ RECIPES = {
 COPIED = ("federation.toml", "README.md")
 
 
-def check_known(name: str) -> None:
+def _check_known(name: str) -> None:
     """Check that there is such a recipe.
 
     Raises:
@@ -46,7 +46,7 @@ def write_recipe(name: str, folder: Path) -> Path:
     Raises:
         ConfigError: there is no such recipe.
     """
-    check_known(name)
+    _check_known(name)
     folder.mkdir(parents=True, exist_ok=True)
     for copied in COPIED:
         with as_file(files(f"{__package__}.{name}") / copied) as path:
