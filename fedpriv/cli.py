@@ -27,6 +27,7 @@ from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 from fedpriv.hub.command import adapter
 from fedpriv.logs import discreet
+from fedpriv.recipes import RECIPES, write_recipe
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
@@ -63,12 +64,20 @@ def root(
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder for the copy.")],
+    recipe: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}."),
+    ] = None,
 ) -> None:
     """Copy the embedded federation, its file and its notes, to start your own from."""
     from fedpriv.config.load import EMBEDDED
 
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
+    if recipe is not None:
+        file = write_recipe(recipe, folder)
+        print(f"Written. Read {folder / 'README.md'}, then:\n  fedpriv simulate {file}")
+        return
     shutil.copytree(EMBEDDED.parent, folder, dirs_exist_ok=True)
     print(
         f"Copied. Edit {folder / EMBEDDED.name}, then:\n  fedpriv simulate {folder / EMBEDDED.name}"

@@ -45,11 +45,15 @@ messages can hold paths, column names and values of the site.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_VALUE = 500  # characters of a value in a message
+_PASSWORD = re.compile(  # of a URL, as SQLAlchemy reads it, or of its options
+    r"(://[^@/?#]*:).*(?=@)|((?:password|passwd|pwd)\s*(?:=|%3d)\s*)[^&;\s'\"]+", re.I
+)
 
 
 class FedprivError(Exception):
@@ -91,10 +95,15 @@ class ConfigError(FedprivError):
 def shown(value: object) -> str:
     """`repr`, of a length that somebody reads. For values that anybody may have written."""
     try:
-        text = repr(value)
+        text = without_passwords(repr(value))
     except (ValueError, RecursionError):  # Python writes no number of thousands of digits
         return f"{type(value).__name__}, too long to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def without_passwords(text: str) -> str:
+    """The text with ``***`` for the password of a database's URL."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 class DataError(ConfigError):

@@ -164,8 +164,8 @@ def _kind(schema: Schema) -> str:
     if schema["type"] == "object":
         values = schema["additionalProperties"]
         return f"table of {_kind(values)}"
-    if schema.get("format") == "path":
-        return "path"
+    if schema.get("format") in ("path", "date"):
+        return str(schema["format"])
     return " ".join(filter(None, (NAMES[schema["type"]], _bounds(schema))))
 
 

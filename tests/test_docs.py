@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -16,6 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpriv.config import JobConfig, SiteFile
+from fedpriv.config.job import SiteSection
+from fedpriv.config.site import SiteData
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -25,6 +28,7 @@ DOCUMENTS = [
     "SECURITY.md",
     "docs/architecture.md",
     "docs/configuration.md",
+    "docs/data.md",
     "docs/deploy.md",
     "docs/dossier.md",
     "docs/first-steps.md",
@@ -100,6 +104,19 @@ def test_every_setting_says_in_a_sentence_what_it_means() -> None:
         assert field.description and field.description.endswith("."), name
         assert field.description.replace("|", r"\|") in page, name
         assert f"| `{name.rpartition('.')[2]}` |" in page, name
+
+
+@pytest.mark.parametrize("page", ["docs/data.md", "fedpriv/recipes/omop/README.md"])
+def test_what_a_page_says_of_records_is_taken(page: str) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+    tables = [tomllib.loads(block) for block in blocks]
+    assert any("omop" in table.get("data", {}) for table in tables)
+    for table in tables:
+        if "data" in table:
+            data = SiteData.model_validate({"size": 9, **table["data"]})
+            data.check_one(data.path, "data", "path")
+        for site in table.get("sites", ()):
+            SiteSection.model_validate(site).check_one(None, "sites.0", "data")
 
 
 def said(tree: ast.AST) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.config.load import load_site
 from fedpriv.config.site import SiteFile
+from fedpriv.config.sources import where
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError
@@ -59,6 +60,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks += [
         ("disk", lambda: _disk(file, running=running)),  # before records are read into it
         ("records", lambda: _records(file)),
+        *([("transform", lambda: _transform(file))] if file.data.transform is not None else []),
         ("model", lambda: _model(file)),
         ("memory", lambda: memory.weights(file.allow.model, file.compute)),
     ]
@@ -163,7 +165,7 @@ def _records(file: SiteFile) -> str:
     kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
     with tempfile.TemporaryDirectory(dir=kept, prefix="doctor-") as cache:
         records = read_labelled(
-            file.data.path,
+            file.data.records,
             file.data.columns,
             unit=file.data.unit,
             labels=file.data.labels,
@@ -171,6 +173,29 @@ def _records(file: SiteFile) -> str:
             key="data.path",
         )
         return f"{len(records)} rows, readable; {file.data.size} units declared"
+
+
+def _transform(file: SiteFile) -> str:
+    """What every text goes through, tried on made-up ones."""
+    from fedpriv.data.transform import find_transform, remembers
+
+    name = str(file.data.transform)
+    transform = find_transform(name, "data.transform")
+    try:
+        differs = remembers(transform)
+    except Exception as error:
+        raise ConfigError(
+            f"fails on a made-up text ({type(error).__name__})",
+            key="data.transform",
+            value=name,
+            fix="What it fails on contributes nothing; run it by hand to see why.",
+        ) from None
+    if differs:
+        raise DoubtError(
+            f"{name} makes something else of the same text later. By chance is fine; if it"
+            " remembers other texts, one person's records change another's, and the claim is lost"
+        )
+    return f"{name}, the same whatever came before"
 
 
 def _model(file: SiteFile) -> str:
@@ -192,11 +217,12 @@ def _disk(file: SiteFile, *, running: bool) -> str:
     from fedpriv_client.disk_space import check_disk_space, disk_space_needed
     from fedpriv_client.settings import settings_of
 
-    folder, path = file.site.state_dir, Path(file.data.path)
+    folder, path = file.site.state_dir, Path(where(file.data.records))
     if running:  # it has reserved what it needs
         return machine.disk(folder, 0, "site.state_dir")
     settings = settings_of(file, file.data.dataset_id or "")
     cached = path.stat().st_size if path.is_file() else 0
+    cached *= 1 if file.data.transform is None else 2  # what it makes is another copy
     machine.disk(folder, cached, "site.state_dir")
     units = file.data.size + (settings.limits.held_out or 0) * file.allow.evaluation
     check_disk_space(settings, units, machine.free(folder) - cached)

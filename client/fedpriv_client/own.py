@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.config.site import SiteFile
+from fedpriv.config.sources import FhirSection, OmopSection, Source, where
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
@@ -120,6 +121,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
             labels=settings.limits.labels,
             cache_dir=cache,
             key="data.path",
+            transform=settings.transform,
         )
         say("Loading the model")
         look = partial(check_loaded, proposal=proposal, limits=settings.limits)
@@ -170,7 +172,8 @@ def _check_room(chosen: Federated) -> None:
     copy = sum(map(_unpacked, sources))
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
     _, reserved = disk_space_needed(settings, 0)
-    missing = COPIES * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
+    copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
+    missing = copies * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
     if missing > 0:
         raise DataError(
             f"is {megabytes(missing)} short of disk space for another copy of the records beside"
@@ -180,18 +183,23 @@ def _check_room(chosen: Federated) -> None:
         )
 
 
-def _unpacked(source: Path | str) -> int:
+def _unpacked(source: Source) -> int:
     """Bytes of a file of records as text.
 
     Raises:
-        DataError: it is of a format that tells only when it is read.
+        DataError: it is of a format that tells only when it is read, or no file.
     """
-    path = Path(source)
+    path = Path(where(source))
     packed = path.suffix == ".gz"
-    if not path.is_file() or (path.with_suffix("") if packed else path).suffix not in PLAIN:
+    elsewhere = isinstance(source, OmopSection | FhirSection)  # whose attachments may be, too
+    if (
+        elsewhere
+        or not path.is_file()
+        or (path.with_suffix("") if packed else path).suffix not in PLAIN
+    ):
         raise DataError(
             "takes disk space that can't be told beforehand, and the client runs",
-            file=source,
+            file=where(source),
             fix="Stop the client for as long as this takes; its jobs wait.",
         )
     if not packed:

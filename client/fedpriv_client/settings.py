@@ -33,7 +33,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
     allow, budget = file.allow, file.budget
     return SiteSettings(
         name=file.site.name,
-        data=file.data.path,
+        data=file.data.records,
         columns=file.data.columns,
         state_dir=file.site.state_dir,
         ledger=ledger_path(file, dataset_id),
@@ -64,6 +64,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         witness=budget.witness,
         model=allow.model,
         held_out=file.data.held_out,
+        transform=file.data.transform,
     )
 
 

@@ -137,6 +137,7 @@ class Site:
             labels=settings.limits.labels,
             cache_dir=self._cache,
             key=f"sites.{settings.name}.data" if settings.terms.simulated else "data.path",
+            transform=settings.transform,
         )
 
     def _claim_units(self) -> list[tuple[str, str]]:
@@ -146,11 +147,7 @@ class Site:
         terms, path = self.ledger.terms, self.ledger.path.resolve()
         return UnitIndex(path.parent).claim(
             terms.dataset_id,
-            (
-                identities(record, terms.unit)
-                for part in (self._records.training, self._records.held_out)
-                for record in part
-            ),
+            (identities(record, terms.unit) for part in self._records.as_read for record in part),
             file=path.name,
             begun=self.ledger.begun,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import ComputeSection
+from fedpriv.config.sources import Source
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.training.adapter import OwnKind
 from fedpriv_client.limits import Limits
@@ -19,7 +20,7 @@ class SiteSettings:
     """What the administrator of a site has set.
 
     Attributes:
-        data: file, folder or dataset name of the records.
+        data: file, folder or dataset name of the records, or the table that describes them.
         columns: field → column of the records.
         state_dir: private to the site; holds its key and the data cache, and by default all else.
         ledger: path of the ledger. The ledgers of one folder are one site's: no unit may be in
@@ -32,11 +33,12 @@ class SiteSettings:
         model: what is loaded, however the server calls it; None, in a simulation, is what the
             proposal names.
         held_out: records that no job trains on: a file of further ones, or a share of the units.
+        transform: the function that every text goes through, ``package.module:function``.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
     """
 
     name: str
-    data: Path | str
+    data: Source
     columns: Mapping[str, str]
     state_dir: Path
     ledger: Path
@@ -47,6 +49,7 @@ class SiteSettings:
     witness: Path | None = None
     model: str | None = None
     held_out: Path | float | None = None
+    transform: str | None = None
     report_folder: Path | None = None
 
     @property

@@ -25,6 +25,7 @@ from fedpriv.config.defaults import ANY_SIZE
 from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
+from fedpriv.config.sources import OtherSources, Source
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.config.trust import check_shared_noise, check_sum, usual_max_colluding
 from fedpriv.privacy import usual
@@ -503,14 +504,14 @@ class ServerSection(Section):
         return value
 
 
-class SiteSection(Section):
+class SiteSection(OtherSources):
     """A site. In a simulation its data is named here; over the network it has a name alone."""
 
     name: Name = Field(description="The site's name.")
     data: Path | str | None = Field(
         None,
         description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
-        " simulation needs it.",
+        " simulation needs it, or `[sites.omop]` or `[sites.fhir]` in its place.",
     )
     held_out: HeldOut | None = Field(
         None,
@@ -547,6 +548,11 @@ class SiteSection(Section):
     witness: Path | None = Field(
         None, description="The ledger's witness: a file on another disk, told of every row."
     )
+
+    @property
+    def records(self) -> Source | None:
+        """Where they are; None over the network."""
+        return self.source(self.data)
 
 
 class JobConfig(Section):
@@ -596,7 +602,12 @@ class JobConfig(Section):
         sites = {
             f"sites.{site.name}.{key}": path
             for site in self.sites
-            for key, path in (("data", site.data), ("held_out", site.held_out))
+            for key, path in (
+                ("data", site.data),
+                ("omop", site.omop and site.omop.file),
+                ("fhir", site.fhir and site.fhir.file),
+                ("held_out", site.held_out),
+            )
         }
         found = {key: path for key, path in sites.items() if isinstance(path, Path)}
         gate = {} if self.gate is None else {"gate.data": self.gate.data}
@@ -771,9 +782,9 @@ class JobConfig(Section):
                     )
             return
         for index, site in enumerate(self.sites):
-            for key in ("data", "size"):
-                if getattr(site, key) is None:
-                    raise ValueError(f"sites.{index}.{key}: is missing; a simulation needs it")
+            site.check_one(site.data, f"sites.{index}", "data")
+            if site.size is None:
+                raise ValueError(f"sites.{index}.size: is missing; a simulation needs it")
 
 
 def seconds(duration: str) -> float:

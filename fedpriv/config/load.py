@@ -70,6 +70,7 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
             "data": file.data.model_copy(
                 update={
                     "path": _source(path, "data.path", file.data.path),
+                    **file.data.beside(folder),
                     "held_out": _held_out(folder, file.data.held_out),
                 }
             ),
@@ -232,9 +233,8 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
     sites = tuple(
         site.model_copy(
             update={
-                "data": None
-                if site.data is None
-                else _source(path, f"sites.{site.name}.data", site.data),
+                "data": _source(path, f"sites.{site.name}.data", site.data),
+                **site.beside(folder),
                 "held_out": _held_out(folder, site.held_out),
                 "ledger": None if site.ledger is None else folder / site.ledger,
                 "witness": None if site.witness is None else folder / site.witness,
@@ -370,8 +370,10 @@ def allowed_model(path: Path) -> str:
     return _model(path, "allow.model", name)
 
 
-def _source(file: Path, key: str, data: Path | str) -> Path | str:
+def _source(file: Path, key: str, data: Path | str | None) -> Path | str | None:
     """A path of the site, or the owner/name of a hub dataset where no such path exists."""
+    if data is None:
+        return None
     path = file.resolve().parent / data
     with _looking(file, key, data):
         is_hub_name = re.fullmatch(HUB_NAME, str(data)) and not path.exists()

@@ -25,6 +25,7 @@ from fedpriv.config.job import (
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
+from fedpriv.config.sources import OtherSources, Source
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy import usual
 
@@ -65,7 +66,7 @@ class ServerLink(Section):
     plain: bool = Field(False, description="HTTP without TLS, to this machine only, to try out.")
 
 
-class SiteData(DataSection):
+class SiteData(OtherSources, DataSection):
     """The records, and what is stated of them."""
 
     dataset_id: str | None = Field(
@@ -73,8 +74,10 @@ class SiteData(DataSection):
         pattern=r"^[0-9a-f]{32}$",
         description="Which ledger pays, by its random id. Without it, the only one there is.",
     )
-    path: Path | str = Field(
-        description="The records: a file, a saved dataset folder, or owner/name at a hub."
+    path: Path | str | None = Field(
+        None,
+        description="The records: a file, a saved dataset folder, or owner/name at a hub; or else"
+        " there is a table `[data.omop]` or `[data.fhir]`.",
     )
     unit: str = Field(
         usual.UNIT,
@@ -107,6 +110,13 @@ class SiteData(DataSection):
     labels: tuple[str, ...] = Field(
         (), description="Names of the classes, where a column holds labels; never discovered."
     )
+
+    @property
+    def records(self) -> Source:
+        """Where they are."""
+        found = self.source(self.path)
+        assert found is not None  # checked when the file was read
+        return found
 
 
 class BudgetSection(Section):
@@ -255,6 +265,7 @@ class SiteFile(Section):
     @model_validator(mode="after")
     def _consistent(self) -> SiteFile:
         data, budget = self.data, self.budget
+        data.check_one(data.path, "data", "path")
         if set(data.columns) not in [shape for shapes in SHAPES.values() for shape in shapes]:
             raise ValueError(
                 f"data.columns: {' + '.join(sorted(data.columns))} is not what any task needs;"

@@ -21,7 +21,7 @@ Reader = Callable[[Path, Sequence[str], str], Iterator[Row]]
 MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
 
 
-def _json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """JSON lines, or one JSON array."""
     with _text(path) as stream:
         while (first := stream.read(1)).isspace():
@@ -115,8 +115,8 @@ def _text(path: Path) -> TextIO:
 
 
 READERS: dict[str, Reader] = {
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
+    ".jsonl": json_rows,
+    ".json": json_rows,
     ".csv": _csv_rows,
     ".tsv": partial(_csv_rows, delimiter="\t"),
     ".parquet": _parquet_rows,

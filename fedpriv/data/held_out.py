@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.config.sources import Source, where
 from fedpriv.data.identity import whole_record
 from fedpriv.data.population import read_labelled
 from fedpriv.data.read import UNIT
+from fedpriv.data.transform import transformed
 from fedpriv.errors import DataError
 from fedpriv.files import canonical_json
 
@@ -64,15 +66,18 @@ class OwnRecords:
         training: rows of `read_records`.
         rows: their numbers in the file, from 1, for messages.
         held_out: rows of other units; none where the site keeps none apart.
+        as_read: both, before the site's own `transform`, if it has one. By these a unit is known:
+            a transform may make other texts of the same records the next time.
     """
 
     training: datasets.Dataset
     rows: Sequence[int]
     held_out: datasets.Dataset
+    as_read: tuple[datasets.Dataset, datasets.Dataset]
 
 
 def read_own(
-    source: Path | str,
+    source: Source,
     held_out: Path | float | None,
     columns: Mapping[str, str],
     *,
@@ -80,25 +85,52 @@ def read_own(
     labels: Sequence[str],
     cache_dir: Path,
     key: str,
+    transform: str | None = None,
 ) -> OwnRecords:
     """A site's records in two parts.
 
     Args:
         held_out: a file of further records, or the share of the units of `source` to keep apart.
         source, columns, unit, labels, cache_dir: see `read_labelled`.
-        key: the setting that named the source, such as ``data.path``; that of the held-out
-            records is ``held_out`` of the same table.
+        key: the setting that named the source, such as ``data.path``; those of the held-out
+            records and of the transform are ``held_out`` and ``transform`` of the same table.
+        transform: what every text goes through; see `transformed`.
 
     Raises:
-        DataError: see `read_labelled`; nothing is left to train on, nothing is held out though a
-            share or a file is named, or a unit is in both files.
+        DataError: see `read_labelled` and `transformed`; nothing is left to train on, nothing is
+            held out though a share or a file is named, or a unit is in both files.
 
     Privacy:
         Reads every record, for the site's own administrator at its start; see `is_apart`.
     """
+    training, rows, further, further_rows = _parts(
+        source, held_out, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=key
+    )
+    if transform is None:
+        return OwnRecords(training, rows, further, (training, further))
+    named = f"{key.rpartition('.')[0]}.transform"
+    return OwnRecords(
+        transformed(training, rows, transform, cache_dir, named),
+        rows,
+        transformed(further, further_rows, transform, cache_dir, named),
+        (training, further),
+    )
+
+
+def _parts(
+    source: Source,
+    held_out: Path | float | None,
+    columns: Mapping[str, str],
+    *,
+    unit: str,
+    labels: Sequence[str],
+    cache_dir: Path,
+    key: str,
+) -> tuple[datasets.Dataset, Sequence[int], datasets.Dataset, Sequence[int]]:
+    """The records that train, with their numbers, and those that are held out, with theirs."""
     asked = f"{key.rpartition('.')[0]}.held_out"
 
-    def read(path: Path | str, named: str) -> datasets.Dataset:
+    def read(path: Source, named: str) -> datasets.Dataset:
         return read_labelled(
             path, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=named
         )
@@ -116,19 +148,19 @@ def read_own(
                 key=asked,
                 fix="Take them out of one of the two files.",
             )
-        return OwnRecords(records, every, further)
+        return records, every, further, range(1, len(further) + 1)
     if held_out is None:
-        return OwnRecords(records, every, records.select([]))
+        return records, every, records.select([]), ()
     share = held_out
     apart = [n for n in every if is_apart(records[n - 1], unit, share, HELD_OUT)]
     trained = sorted(set(every) - set(apart))
     if not (apart and trained):
         raise DataError(
             f"a share of {share:g} leaves {len(trained)} rows to train on and {len(apart)} to test",
-            file=source,
+            file=where(source),
             key=asked,
             value=share,
             fix="Choose another share, or name a file of records to test on.",
         )
     parts = [records.select([n - 1 for n in rows]) for rows in (trained, apart)]
-    return OwnRecords(parts[0], trained, parts[1])
+    return parts[0], trained, parts[1], apart

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.config.sources import Source, where
 from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
@@ -47,7 +48,7 @@ class Population:
 
 
 def load_population(
-    source: Path | str,
+    source: Source,
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -77,7 +78,7 @@ def load_population(
 
 
 def read_labelled(
-    source: Path | str,
+    source: Source,
     columns: Mapping[str, str],
     *,
     unit: str,
@@ -100,7 +101,7 @@ def read_labelled(
     records = read_records(source, columns, unit=unit, cache_dir=cache_dir, key=key)
     if "label" in columns:
         for row, record in enumerate(records, 1):
-            check_label(record, labels, row=row, source=source)
+            check_label(record, labels, row=row, source=where(source))
     return records
 
 
@@ -156,7 +157,7 @@ def encode_population(
 
 
 def load_examples(
-    source: Path | str,
+    source: Source,
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -185,12 +186,12 @@ def load_examples(
     reported: list[Example] = []
     tuning: list[Example] = []
     for row, record in enumerate(records, 1):
-        examples = encode_record(record, spec, tokenizer, row=row, source=source)
+        examples = encode_record(record, spec, tokenizer, row=row, source=where(source))
         (tuning if row in apart else reported).extend(examples)
     if not reported or (tuning_share and not tuning):
         raise DataError(
             "has nothing to evaluate: no record has a token to predict",
-            file=source,
+            file=where(source),
             key=key,
             fix="Check the columns, and that the texts are not empty.",
         )

@@ -1,4 +1,4 @@
-"""Read a site's records from whatever file holds them, as text, through `datasets`.
+"""Read a site's records from whatever holds them, as text, through `datasets`.
 
 `datasets`' own readers of JSON and CSV infer a column's type from its rows, so that one row
 changes others: an id 7 becomes "7.0" beside a missing one, a note "2020-01-01" a timestamp
@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import re
+import secrets
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import HUB_NAME
+from fedpriv.config.sources import FhirSection, OmopSection, Source, where
+from fedpriv.data.fhir import document_rows
 from fedpriv.data.formats import Row, reader_of
+from fedpriv.data.omop import note_rows
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
 
@@ -31,25 +35,29 @@ UNIT = "unit"
 
 
 def read_records(
-    source: Path | str, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
+    source: Source, columns: Mapping[str, str], *, unit: str, cache_dir: Path, key: str
 ) -> datasets.Dataset:
-    """The records of a file, a `save_to_disk` folder or a hub dataset.
+    """The records of a file, a `save_to_disk` folder, a hub dataset, a database or FHIR.
+
+    A database, and files of FHIR, are read anew whenever this is called, and what is read stays as
+    it is, whatever becomes of them meanwhile.
 
     Args:
         source: a .jsonl, .json, .csv or .tsv file (plain or .gz), a .parquet or .arrow file,
             a folder saved by `save_to_disk`, or the "owner/name" of a hub dataset, whose
-            train split is read.
+            train split is read; or the table that describes a database or FHIR.
         columns: field → column; the result's columns are named by the fields.
         unit: ``record``, or an id column, which becomes the column ``unit``.
         cache_dir: where `datasets` may write; it is made 0700.
-        key: the setting that named the source, for error messages.
+        key: the setting that named the file, for error messages; a table beside it has the
+            name of its kind.
 
     Returns:
-        One row per record, in file order. Every column is text, or None where the file
-        has nothing, except ``messages``, which holds what the file held. Whole floats are
-        written as integers, so that a label 1 that parquet stores as 1.0 is "1"; unit ids
-        lose the spaces around them and what is not seen, and are normalised (NFKC), so that " 7"
-        is no second patient beside "7".
+        One row per record, in file order, or that of the notes' ids. Every column is text, or None
+        where the file has nothing, except ``messages``, which holds what the file held. Whole
+        floats are written as integers, so that a label 1 that parquet stores as 1.0 is "1"; unit
+        ids lose the spaces around them and what is not seen, and are normalised (NFKC), so that
+        " 7" is no second patient beside "7".
 
     Raises:
         DataError: the source is missing, empty, unreadable, or of an unknown format; a
@@ -60,12 +68,14 @@ def read_records(
         Each row is converted alone. Messages name rows and columns, never contents.
     """
     fields = dict(columns) if unit == "record" else {**columns, UNIT: unit}
+    if isinstance(source, OmopSection | FhirSection):
+        key = f"{key.rpartition('.')[0]}.{source.kind}"
     with _quiet():
         folder = private_folder(cache_dir)
         rows, fingerprint = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
         try:
-            _check_columns(rows(), fields, source, key)
-            return _write(rows, fields, source, fingerprint, folder)
+            _check_columns(rows(), fields, where(source), key)
+            return _write(rows, fields, where(source), fingerprint, folder)
         except DataError:
             raise
         except Exception as error:  # each format fails in its own way
@@ -74,16 +84,23 @@ def read_records(
                 raise refused from None
             raise DataError(
                 f"can't be read ({_reason(error)})",
-                file=source,
+                file=where(source),
                 key=key,
                 fix="Check that the file is whole and that its name ends as its format does.",
             ) from None
 
 
 def _open(
-    source: Path | str, wanted: tuple[str, ...], cache_dir: Path, key: str
+    source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str
 ) -> tuple[Callable[[], Iterator[Row]], str]:
-    """A function that starts the source's rows from the first, and a digest of its content."""
+    """A function that starts the source's rows from the first, and a digest of its content.
+
+    What can't be told to be the same again has a digest of its own each time.
+    """
+    if isinstance(source, OmopSection):
+        return lambda: note_rows(source, wanted, key), secrets.token_hex()
+    if isinstance(source, FhirSection):  # its attachments may be in other files
+        return lambda: document_rows(source, wanted, key), secrets.token_hex()
     path = Path(source)
     if path.is_dir():
         return _from_dataset(_load_folder(path, key), wanted)

@@ -28,13 +28,14 @@ def read_site(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
     Raises:
         DataError: see `read_own`.
     """
-    assert site.data is not None  # checked when the file was read
+    assert site.records is not None  # checked when the file was read
     return read_own(
-        site.data,
+        site.records,
         site.held_out,
         spec.columns,
         unit=spec.unit,
         labels=spec.labels,
         cache_dir=cache,
         key=f"sites.{site.name}.data",
+        transform=site.transform,
     )

@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.sources import Source
 from fedpriv.data.identity import whole_record
 from fedpriv.data.read import read_records
+from fedpriv.data.transform import transformed
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
 from fedpriv_client.site_settings import cache_folder
@@ -36,13 +38,14 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         return
     held: dict[str, str] = {}  # digest of a record → the site that has it
     for site in config.sites:
-        assert site.data is not None
+        assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
-        own = {"data": site.data}
+        own = {"data": site.records}
         if isinstance(site.held_out, Path):
             own["held_out"] = site.held_out
         for name, data in own.items():
-            for digest in _digests(config, data, cache, f"sites.{site.name}.{name}"):
+            key, through = f"sites.{site.name}.{name}", site.transform
+            for digest in _digests(config, data, cache, key, through):
                 held.setdefault(digest, site.name)
     for key, path in config.files().items():
         if key.startswith("sites."):
@@ -63,9 +66,17 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
             )
 
 
-def _digests(config: JobConfig, data: Path | str, cache: Path, key: str) -> list[str]:
+def _digests(
+    config: JobConfig, data: Source, cache: Path, key: str, through: str | None = None
+) -> list[str]:
+    """Of each record, as it was read and as it came through the site's own function."""
     try:
         records = read_records(data, config.data.columns, unit="record", cache_dir=cache, key=key)
-        return [sha256(content) for content in map(whole_record, records) if content]
+        known = [records]
+        if through is not None:
+            named, rows = f"{key.rpartition('.')[0]}.transform", range(1, len(records) + 1)
+            known.append(transformed(records, rows, through, cache, named))
+        contents = (whole_record(record) for part in known for record in part)
+        return [sha256(content) for content in contents if content]
     finally:
         shutil.rmtree(cache, ignore_errors=True)

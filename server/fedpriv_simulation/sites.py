@@ -70,12 +70,12 @@ class Sites:
 
     def _open(self, section: SiteSection, pool: WorkerPool) -> Site:
         config, seed = self.config, self.insecure_seed
-        assert section.data is not None and section.size is not None  # checked when it was read
+        assert section.records is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
         folder = site_folder(self.run, section.name)
         settings = SiteSettings(
             name=section.name,
-            data=section.data,
+            data=section.records,
             columns=config.data.columns,
             state_dir=private_site_folder(self.run, section.name),
             report_folder=folder,
@@ -106,6 +106,7 @@ class Sites:
             lasting=section.ledger is not None,
             witness=section.witness,
             held_out=section.held_out,
+            transform=section.transform,
         )
 
         def csprng(job_id: str, slot: int) -> RandomSource:

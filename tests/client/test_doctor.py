@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omop_notes import sqlite
 from rich.text import Text
 from typer.testing import CliRunner
 
@@ -69,6 +70,34 @@ def examined(file: Path, *options: str) -> tuple[int, Found]:
 
 def tree(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_records_of_a_database_and_what_they_go_through(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(file.parent)
+    (file.parent / "scrubbing_of_site.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n"
+        "def upper(text): return text.upper()\n"
+        "def number(text): return f'{text} {next(numbers)}'\n"
+        "def broken(text): raise KeyError(text)\n"
+    )
+    url = sqlite(file.parent / "cdm.db")
+    text = file.read_text().replace('path = "notes.jsonl"', f'omop.url = "{url}"')
+    text = text.replace('text = "note"', 'text = "note_text"')
+    for name, ok, said in (
+        ("upper", True, "scrubbing_of_site:upper, the same whatever came before"),
+        ("number", None, "remembers other texts"),
+        ("broken", False, "fails on a made-up text (KeyError)"),
+        ("none", False, "there is no such function"),
+    ):
+        file.write_text(
+            text.replace("size = 24", f'size = 24\ntransform = "scrubbing_of_site:{name}"')
+        )
+        _, found = examined(file, "--offline")
+        assert found["records"]["found"] == "3 rows, readable; 24 units declared"
+        assert found["transform"]["ok"] is ok
+        assert said in found["transform"]["found"]
 
 
 def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:

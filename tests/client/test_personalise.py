@@ -301,6 +301,9 @@ def test_beside_a_client_nobody_guesses_what_a_data_set_takes(setting: OwnSettin
     with only_process(setting.state), pytest.raises(DataError, match="beforehand") as caught:
         personalise(setting.file, setting.config)
     assert "Stop the client" in caught.value.fix
+    setting.change('path = "somebody/notes"', 'omop = { url = "sqlite:///cdm.db" }')
+    with only_process(setting.state), pytest.raises(DataError, match="beforehand"):
+        personalise(setting.file, setting.config)
 
 
 @pytest.mark.usefixtures("quiet_signals")

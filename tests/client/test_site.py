@@ -991,6 +991,7 @@ class Ledgers:
         rows: list[dict[str, str]],
         unit: str = "record",
         terms: Terms = TERMS,
+        transform: str | None = None,
         **columns: str,
     ) -> None:
         """Start the site of a ledger with these rows, and stop it again."""
@@ -1010,6 +1011,7 @@ class Ledgers:
             limits=self.setting.limits(labels=("no", "yes")),
             compute=self.setting.compute,
             lasting=True,
+            transform=transform,
         )
         Site(settings, self.setting.pool, lambda job, slot: SystemCsprng()).close()
 
@@ -1028,6 +1030,22 @@ def test_two_ledgers_of_a_site_share_no_patient(ledgers: Ledgers) -> None:
     left = [path.name for path in (ledgers.setting.folder / "lungs").iterdir()]
     assert left == ["report.key"]  # no clear text
     ledgers.start("lungs", moved[2:], "patient_nbr")
+
+
+def test_who_is_known_by_what_was_read_whatever_a_site_makes_of_it(
+    ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that are replaced by chance would make new people of the same ones at each start."""
+    monkeypatch.syspath_prepend(ledgers.setting.folder)
+    (ledgers.setting.folder / "by_chance.py").write_text(
+        "import secrets\ndef name(text): return secrets.token_hex()\n"
+    )
+    rows = patients("jones", "smith", notes=1)
+    ledgers.start("heart", rows, transform="by_chance:name")
+    with pytest.raises(OverlapError, match="2 by text, 2 different"):
+        ledgers.start("lungs", rows, transform="by_chance:name")
+    with pytest.raises(OverlapError, match="2 by text, 2 different"):
+        ledgers.start("lungs", rows)
 
 
 def test_the_same_population_may_start_again_and_grow(ledgers: Ledgers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,80 @@ def test_a_bad_value_names_file_key_and_value(
     assert error.key == key
     assert error.file == file
     assert words in str(error)
+
+
+OMOP = "data.omop={url='postgresql+psycopg://reader@db.example.org/cdm'}"
+
+
+def test_records_in_a_database_or_in_fhir(file: Path) -> None:
+    file.write_text(TEXT.replace('path = "notes.jsonl"\n', ""))
+    assert "name a file of records" in str(error_of(file))
+    site = load_site(file, [OMOP, "data.omop.password_file='db.secret'"])
+    assert site.data.records is site.data.omop
+    assert site.data.omop is not None
+    assert site.data.omop.password_file == file.parent / "db.secret"
+    site = load_site(file, ["data.omop.url='sqlite:///cdm.db'", "data.omop.first_date=2020-01-31"])
+    assert site.data.omop is not None
+    assert site.data.omop.url == f"sqlite:///{file.parent}/cdm.db"
+    assert site.data.omop.first_date == date(2020, 1, 31)
+    site = load_site(file, ["data.fhir={path='export', type_code=['11506-3']}"])
+    assert site.data.fhir is not None
+    assert (site.data.records, site.data.fhir.path) == (site.data.fhir, file.parent / "export")
+    error = error_of(file, OMOP, "data.fhir={path='export'}")
+    assert error.key == "data.fhir" and "in omop, too" in str(error)
+    file.write_text(TEXT)
+    assert error_of(file, OMOP).key == "data.omop"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        ([OMOP, "data.omop.urk=1"], "data.omop.urk", "Did you mean 'url'?"),
+        (["data.omop={}"], "data.omop.url", "is missing"),
+        ([OMOP, "data.omop.table='a; DROP TABLE b'"], "data.omop.table", "pattern"),
+        ([OMOP, "data.omop.note_type_concept_id=['x']"], "data.omop.note_type_concept_id.0", "int"),
+        ([OMOP, "data.omop.last_date=soon"], "data.omop.last_date", "valid date"),
+        ([OMOP, "data.omop.last_date=2020-01-01", "data.omop.first_date=2021-01-01"], "data.omop",
+         "first_date is after last_date"),
+        ([OMOP, "data.omop.password_env=A", "data.omop.password_file=b"], "data.omop",
+         "there is a password_env, too"),
+        (["data.fhir.status=[]"], "data.fhir.path", "is missing"),
+        (["data.transform='no function'"], "data.transform", "pattern"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_of_a_source_names_key_and_value(
+    file: Path, overrides: list[str], key: str, words: str
+) -> None:
+    file.write_text(TEXT.replace('path = "notes.jsonl"\n', ""))
+    error = error_of(file, *overrides)
+    assert error.key == key
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.omop.url='postgresql://me:hunter2@db/cdm'",
+        "data.omop.url='postgresql://me:hun/t?er2@db/cdm?x=y'",
+        "data.omop.url='postgresql://me@db/cdm?password=hunter2'",
+        "data.omop.url='mssql+pyodbc:///?odbc_connect=UID%3dme;PWD%3dhunter2'",
+        "data.omop.urk='postgresql://me:hunter2@db/cdm'",
+        "data.omop='postgresql://me:hunter2@db/cdm'",
+        "data.omop=[{url='postgresql://me:hunter2@db/cdm'}]",
+        "data.fhir='postgresql://me:hunter2@db/cdm'",
+    ],
+)
+def test_a_password_in_the_file_is_refused_and_not_shown(file: Path, override: str) -> None:
+    file.write_text(TEXT.replace('path = "notes.jsonl"\n', ""))
+    error = error_of(file, override)
+    assert "er2" not in f"{error} {error!r} {error.__cause__}"
+
+
+def test_a_port_is_no_password(file: Path) -> None:
+    file.write_text(TEXT.replace('path = "notes.jsonl"\n', ""))
+    url = "postgresql+psycopg://reader@db.example.org:5433/cdm"
+    site = load_site(file, [f"data.omop.url='{url}'"])
+    assert site.data.omop is not None and site.data.omop.url == url
 
 
 @pytest.mark.parametrize(

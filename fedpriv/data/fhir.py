@@ -1,0 +1,213 @@
+"""The documents of a FHIR R4 export, one by one, with the column names of OMOP's table NOTE.
+
+So that sites with either, or with a table of such columns in a file, can take part in one job.
+Source: https://hl7.org/fhir/R4/documentreference.html
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from email.message import Message
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fedpriv.config.sources import FhirSection
+from fedpriv.data.formats import json_rows
+from fedpriv.data.html import text_of
+from fedpriv.errors import DataError
+
+Row = Mapping[str, Any]
+PLAIN, PAGE = "text/plain", "text/html"
+NAMES = (".ndjson", ".ndjson.gz")
+_PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-z0-9.-]{1,64})?")
+
+
+def document_rows(section: FhirSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
+    """The documents that pass the section's filters, in file order.
+
+    A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none),
+    ``note_date``, ``note_title``, ``note_text`` (None if no attachment is text) and ``language``.
+    A document with several attachments is the same text in several formats, so that one is read:
+    the first in plain text, or else the first page of HTML, without its tags.
+
+    Raises:
+        DataError: a file is missing or not NDJSON; a resource is no DocumentReference; a text is
+            not in base64, or is somewhere else than beside the file. It names file and record,
+            and quotes neither.
+
+    Privacy:
+        Reads private records, one by one, and nothing over the network.
+    """
+    for path in _files(section.path, key):
+        for number, resource in enumerate(json_rows(path, wanted, key), 1):
+            document = _Document(resource, number, path, key)
+            row = document.row(section)
+            if row is not None:
+                yield row
+
+
+def _files(path: Path, key: str) -> list[Path]:
+    found = [path] if path.is_file() else []
+    if path.is_dir():
+        found = sorted(one for one in path.iterdir() if one.name.lower().endswith(NAMES))
+    if found and all(one.name.lower().endswith(NAMES) for one in found):
+        return found
+    raise DataError(
+        "no file of FHIR resources, one a line" if path.exists() else "no such file",
+        file=path,
+        key=f"{key}.path",
+        fix=f"Expected a file whose name ends in {' or '.join(NAMES)}, or a folder of such files.",
+    )
+
+
+class _Document:
+    """One resource; what is wrong with it is said by its number."""
+
+    def __init__(self, resource: Row, number: int, path: Path, key: str) -> None:
+        self.resource, self.number, self.path, self.key = resource, number, path, key
+        if resource.get("resourceType") != "DocumentReference":
+            raise self._error(
+                "is no DocumentReference",
+                "resourceType",
+                "Keep other resources in files of their own, as a bulk export does.",
+            )
+
+    def row(self, section: FhirSection) -> Row | None:
+        """What is read of it; None if it is left out."""
+        resource = self.resource
+        if resource.get("status") not in section.status:
+            return None
+        if section.type_code and not _codes(resource.get("type")) & set(section.type_code):
+            return None
+        day = str(resource.get("date") or "")[:10]
+        if not _within(day, section.first_date, section.last_date):
+            return None
+        attachment, kind = self._attachment()
+        language = attachment.get("language") or resource.get("language")
+        if section.language and not _speaks(language, section.language):
+            return None
+        return {
+            "note_id": resource.get("id"),
+            "person_id": _patient(resource.get("subject")),
+            "note_date": day or None,
+            "note_title": attachment.get("title"),
+            "note_text": self._text(attachment, kind),
+            "language": language,
+        }
+
+    def _attachment(self) -> tuple[Row, Message]:
+        """The attachment that is read, and what kind of content it has; empty if none is text."""
+        held = [_table(_table(content).get("attachment")) for content in self._contents()]
+        kinds = [_kind(attachment) for attachment in held]
+        for wanted in (PLAIN, PAGE):
+            for attachment, kind in zip(held, kinds, strict=True):
+                if kind.get_content_type() == wanted and {"data", "url"} & set(attachment):
+                    return attachment, kind
+        return {}, Message()
+
+    def _contents(self) -> list[Any]:
+        contents = self.resource.get("content")
+        return contents if isinstance(contents, list) else []
+
+    def _text(self, attachment: Row, kind: Message) -> str | None:
+        if not attachment:
+            return None
+        content = self._content(attachment)
+        try:
+            text = content.decode(str(kind.get_content_charset("utf-8")), "replace")
+        except LookupError:
+            raise self._error(
+                "has a text in a character set that is not known",
+                "content.attachment.contentType",
+                "Name one that Python knows, such as utf-8.",
+            ) from None
+        return text_of(text) if kind.get_content_type() == PAGE else text
+
+    def _content(self, attachment: Row) -> bytes:
+        if "data" in attachment:
+            try:
+                return b64decode("".join(str(attachment["data"]).split()), validate=True)
+            except (binascii.Error, ValueError):
+                raise self._error(
+                    "has a text that is not base64",
+                    "content.attachment.data",
+                    "Export it again.",
+                ) from None
+        file = _beside(self.path.parent.resolve(), str(attachment["url"]))
+        if file is None:
+            raise self._error(
+                "has its text at an address, and a site fetches nothing",
+                "content.attachment.url",
+                "Export the text with it, or into a file beside it, named by a relative path.",
+            )
+        try:
+            return file.read_bytes()
+        except OSError:
+            raise self._error(
+                "has its text in a file that is not there, or can't be read",
+                "content.attachment.url",
+                "Put the file where the relative path leads.",
+            ) from None
+
+    def _error(self, problem: str, element: str, fix: str) -> DataError:
+        return DataError(
+            f"record {self.number} {problem} ({element})", file=self.path, key=self.key, fix=fix
+        )
+
+
+def _beside(folder: Path, address: str) -> Path | None:
+    """The file in a folder that a relative address leads to, links followed; None if it leads out.
+
+    Whoever wrote the records must not choose which other files of this machine are read.
+    """
+    try:
+        url = urlsplit(address)
+        file = (folder / unquote(url.path)).resolve()
+    except ValueError:
+        return None
+    is_local = not (url.scheme or url.netloc)
+    return file if is_local and file.is_relative_to(folder) else None
+
+
+def _table(value: Any) -> Row:
+    return value if isinstance(value, dict) else {}
+
+
+def _kind(attachment: Row) -> Message:
+    kind = Message()
+    kind["Content-Type"] = " ".join(str(attachment.get("contentType") or "x/x").split())
+    return kind
+
+
+def _patient(subject: Any) -> str | None:
+    """The id of a patient, whichever way the reference is written.
+
+    An address or a version before or behind it is left out: one person whose records name it in
+    two ways would otherwise be two, each protected by itself.
+    """
+    found = _PATIENT.fullmatch(str(_table(subject).get("reference") or ""))
+    return None if found is None else found[1]
+
+
+def _codes(concept: Any) -> set[str]:
+    codings = _table(concept).get("coding")
+    return {str(_table(c).get("code")) for c in (codings if isinstance(codings, list) else [])}
+
+
+def _within(day: str, first: date | None, last: date | None) -> bool:
+    """Whether a date is between two days; one without a day is not."""
+    if first is None and last is None:
+        return True
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
+        return False
+    return (first is None or first.isoformat() <= day) and (last is None or day <= last.isoformat())
+
+
+def _speaks(language: Any, wanted: Sequence[str]) -> bool:
+    said = str(language or "").lower()
+    return any(said == one.lower() or said.startswith(f"{one.lower()}-") for one in wanted)

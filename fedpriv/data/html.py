@@ -1,0 +1,54 @@
+"""The text of an HTML page, as somebody would read it: no tags, scripts or styles."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+_UNSEEN = {"script", "style", "title", "template"}
+_INLINE = {"a", "abbr", "b", "bdo", "big", "cite", "code", "em", "font", "i", "ins", "del", "mark"}
+_INLINE |= {"q", "s", "small", "span", "strong", "sub", "sup", "tt", "u", "wbr"}
+_CELLS = {"td", "th"}
+
+
+def text_of(page: str) -> str:
+    """The text of a page: blocks are lines, cells of a table are parted by a space.
+
+    Whatever is not well formed is read as browsers do, as far as it goes; nothing is refused.
+    """
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    lines = (" ".join(line.split()) for line in "".join(reader.found).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[str] = []
+        self._unseen: list[str] = []
+        self._kept = 0  # how deep in text whose lines count as they are
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag in _UNSEEN:
+            self._unseen.append(tag)
+        self._kept += tag == "pre"
+        self._part(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self._part(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._unseen:
+            del self._unseen[self._unseen.index(tag) :]
+        self._kept -= tag == "pre" and self._kept > 0
+        self._part(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            self.found.append(data if self._kept else " ".join(re.split(r"[\r\n]", data)))
+
+    def _part(self, tag: str) -> None:
+        if tag not in _INLINE:
+            self.found.append(" " if tag in _CELLS else "\n")

@@ -1,0 +1,247 @@
+"""The notes of an OMOP common data model, one by one, from any database that SQLAlchemy reads.
+
+Source: OMOP CDM 5.4, table NOTE, https://ohdsi.github.io/CommonDataModel/cdm54.html#note
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fedpriv.config.sources import OmopSection
+from fedpriv.errors import DataError, FedprivError, without_passwords
+from fedpriv.secret import load_secret
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine, Select
+
+ID = "note_id"
+AT_ONCE = 100  # notes that are in memory
+PATIENCE = 10  # seconds until a server of PostgreSQL has to answer
+EXTRA = "pip install 'fedpriv[omop]'"
+DRIVERS = {
+    "psycopg": EXTRA,
+    "psycopg2": "pip install psycopg2-binary",
+    "pyodbc": "pip install pyodbc",
+}
+
+
+def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator[Mapping[str, Any]]:
+    """The notes that pass the section's filters, ordered by their ids.
+
+    All are of one moment: they come from one query, and on PostgreSQL from one transaction that
+    may only read. The order matters: of a person with many notes the first ones are used, and
+    without an order it could depend on other people's notes which ones those are.
+
+    Args:
+        wanted: columns of the table. If one is missing, a single row comes that has all the
+            columns that there are, and nothing in them.
+        key: the setting that named the database, for errors.
+
+    Raises:
+        DataError: a library or driver is not installed; the database, the table, or a column of
+            a filter is not there; no password is; or two notes have one id.
+
+    Privacy:
+        Reads private records, one by one. What a database says of an error while it reads could
+        quote a record, so its class alone is shown; what it says before anything is read is
+        shown, without the password.
+    """
+    try:
+        import sqlalchemy
+    except ModuleNotFoundError:
+        raise DataError(
+            "needs SQLAlchemy, which is not installed", file=section.where, key=key, fix=f"{EXTRA}."
+        ) from None
+    with _connected(section, key) as connection:
+        try:
+            known = _columns(connection, section, key)
+            if not set(wanted) <= set(known):
+                yield dict.fromkeys(known)
+                return
+            names = tuple(dict.fromkeys((ID, *wanted)))
+            query = _query(section, names)
+            last: Any = ...
+            for number, row in enumerate(connection.execute(query).yield_per(AT_ONCE), 1):
+                if row[0] == last:
+                    raise DataError(
+                        f"note {number} has the {ID} of the one before",
+                        file=section.where,
+                        key=key,
+                        value=section.table,
+                        fix="Name a table or view that has each note once.",
+                    )
+                last = row[0]
+                yield dict(zip(names, row, strict=True))
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise DataError(
+                f"the database could not be read ({_kind(error)})",
+                file=section.where,
+                key=key,
+                fix="Check the connection, and that this user may select from the table.",
+            ) from None
+
+
+def _query(section: OmopSection, names: Sequence[str]) -> Select[Any]:
+    from sqlalchemy import column, select, table
+
+    source = table(section.table, *map(column, names), schema=section.cdm_schema)
+    query = select(source).order_by(column(ID))
+    for name in ("note_type_concept_id", "language_concept_id"):
+        if kept := getattr(section, name):
+            query = query.where(column(name).in_(kept))
+    if section.first_date is not None:
+        query = query.where(column("note_date") >= section.first_date)
+    if section.last_date is not None:  # some have a time of the day in it
+        query = query.where(column("note_date") < section.last_date + timedelta(days=1))
+    return query
+
+
+def _columns(connection: Connection, section: OmopSection, key: str) -> list[str]:
+    """The columns of the table, those of the filters among them."""
+    from sqlalchemy import inspect
+
+    look, schema = inspect(connection), section.cdm_schema
+    if not look.has_table(section.table, schema=schema):
+        tables = [*look.get_table_names(schema), *look.get_view_names(schema)]
+        near = difflib.get_close_matches(section.table, tables, 1)
+        there = ", ".join(sorted(tables)[:20]) or "none that this user may see"
+        raise DataError(
+            "no such table in the database",
+            file=section.where,
+            key=f"{key}.table",
+            value=section.table if schema is None else f"{schema}.{section.table}",
+            fix=f"Did you mean {near[0]!r}?" if near else f"Its tables are {there}.",
+        )
+    known = [str(one["name"]) for one in look.get_columns(section.table, schema=schema)]
+    dated = section.first_date is not None or section.last_date is not None
+    needed = {
+        "note_type_concept_id": bool(section.note_type_concept_id),
+        "language_concept_id": bool(section.language_concept_id),
+        "note_date": dated,
+        ID: True,
+    }
+    for name, is_needed in needed.items():
+        if is_needed and name not in known:
+            setting = {
+                ID: "table",
+                "note_date": "first_date" if section.first_date else "last_date",
+            }
+            raise DataError(
+                f"needs the column {name}, which the table does not have",
+                file=section.where,
+                key=f"{key}.{setting.get(name, name)}",
+                value=section.table,
+                fix=f"Its columns are {', '.join(known)}.",
+            )
+    return known
+
+
+@contextmanager
+def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
+    """A connection that only reads, and streams."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    url, password = _url(section, key)
+    engine = _engine(url, section, key)
+    try:
+        try:
+            connection = engine.connect()
+        except (SQLAlchemyError, OSError) as error:
+            said = str(getattr(error, "orig", error)).strip().partition("\n")[0]
+            said = said.replace(password, "***") if password else said
+            raise DataError(
+                f"can't be connected to: {without_passwords(said).rstrip('.')}",
+                file=section.where,
+                key=f"{key}.url",
+                fix="Check the address, the user and the password, and that the server runs.",
+            ) from None
+        with connection:
+            options: dict[str, Any] = {"stream_results": True}
+            if url.get_backend_name() == "postgresql":
+                options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+            yield connection.execution_options(**options)
+    finally:
+        engine.dispose()
+
+
+def _url(section: OmopSection, key: str) -> tuple[URL, str]:
+    """The URL for SQLAlchemy, with the password in it, and the password."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        url = make_url(section.url)
+    except (ArgumentError, ValueError):  # whose text holds the URL
+        raise DataError(
+            "is no URL of a database",
+            key=f"{key}.url",
+            value=section.url,
+            fix="Expected dialect+driver://user@host/database, or sqlite:///file.",
+        ) from None
+    file = section.file
+    if file is not None:
+        if not file.is_file():
+            raise DataError("no such file", file=file, key=f"{key}.url", fix="Check the path.")
+        return url.set(database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}), ""
+    password = _password(section, key)
+    return (url.set(password=password) if password else url), password
+
+
+def _password(section: OmopSection, key: str) -> str:
+    """The password; empty where none is named, as the server may know its user by other means."""
+    if section.password_env is not None:
+        found = os.environ.get(section.password_env, "")
+        if not found:
+            raise DataError(
+                "no such environment variable, or it is empty",
+                key=f"{key}.password_env",
+                value=section.password_env,
+                fix="Set it to the password of the database user before the program starts.",
+            )
+        return found
+    if section.password_file is not None:
+        path: Path = section.password_file
+        try:
+            content = load_secret(
+                path, name="password", leaked="If others read it, change it.", error=FedprivError
+            )
+            return content.decode().strip()
+        except UnicodeDecodeError:
+            problem = "is no text"
+        except FedprivError as error:
+            problem = str(error).removeprefix(f"{path}: ").rstrip(".")
+        raise DataError(problem, file=path, key=f"{key}.password_file") from None
+    return ""
+
+
+def _engine(url: URL, section: OmopSection, key: str) -> Engine:
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    waits = {}
+    if url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
+        waits["connect_timeout"] = PATIENCE
+    try:
+        return create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args=waits)
+    except ModuleNotFoundError as error:
+        driver = (error.name or "").partition(".")[0]
+        problem = f"needs the driver {driver}, which is not installed"
+        fix = f"{DRIVERS.get(driver, f'Install the package of {driver}')}."
+    except (NoSuchModuleError, ArgumentError):
+        problem = "names a kind of database that SQLAlchemy does not know"
+        fix = (
+            "Such as postgresql+psycopg, mssql+pyodbc or sqlite; some need a package of their own."
+        )
+    raise DataError(problem, file=section.where, key=f"{key}.url", value=url.drivername, fix=fix)
+
+
+def _kind(error: Exception) -> str:
+    return type(getattr(error, "orig", None) or error).__name__

@@ -1,0 +1,150 @@
+"""What a site does to each text before it is used, such as taking names out: a function of its own.
+
+A map of single texts (law 2): it is given a text and nothing else, and whatever it does to one, or
+fails to do, changes no other. A function that remembers texts, say to number the names in the order
+in which they come, would break that from within; `remembers` finds the usual ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.data.encode import conversation
+from fedpriv.data.read import UNIT
+from fedpriv.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+log = logging.getLogger(__name__)
+Transform = Callable[[str], str]
+SHOWN = 10  # rows that a message names
+MADE_UP = (
+    "Mr. John Example, born 1 May 1970, was seen today with Mrs. Example.",
+    "Dr. Ann Sample called 555-0100 about Peter Placeholder, MRN 0000001.",
+    "No name is in here.",
+)
+
+
+def find_transform(name: str, key: str) -> Transform:
+    """The function that ``package.module:function`` names.
+
+    Args:
+        key: the setting that names it, for errors.
+
+    Raises:
+        DataError: it can't be imported, or there is no such function.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: Transform | None = getattr(import_module(module), function, None)
+    except Exception as error:  # of a module that may do anything
+        raise DataError(
+            f"can't be imported ({type(error).__name__})",
+            key=key,
+            value=name,
+            fix="Install its package in this environment, or put its folder into PYTHONPATH.",
+        ) from None
+    if not callable(found):
+        raise DataError(
+            "there is no such function in the module",
+            key=key,
+            value=name,
+            fix="Write it as package.module:function.",
+        )
+    return found
+
+
+def transformed(
+    records: datasets.Dataset, rows: Sequence[int], name: str, cache_dir: Path, key: str
+) -> datasets.Dataset:
+    """The records with every text as the function returns it; ids and labels stay.
+
+    Of a message only role and content are left.
+
+    A record that it fails on, or returns no text for, has no texts and so contributes nothing. It
+    stays in its unit, and the row and the class of the error are in the site's own log.
+
+    Args:
+        records: rows of `read_records`.
+        rows: their numbers in the source, for the log.
+        name, key: see `find_transform`.
+
+    Raises:
+        DataError: see `find_transform`.
+
+    Privacy:
+        Each text is given to the function alone. Text and message of an error are never shown.
+    """
+    from datasets import Dataset
+
+    transform = find_transform(name, key)
+    if not len(records):
+        return records
+    failed: dict[int, str] = {}
+
+    def mapped() -> Iterator[dict[str, Any]]:
+        for row, record in zip(rows, records, strict=True):
+            try:
+                yield {field: _mapped(field, record[field], transform) for field in record}
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # a library in another language may panic
+                failed[row] = type(error).__name__
+                yield {field: record[field] if _kept(field) else None for field in record}
+
+    made = Dataset.from_generator(
+        mapped,
+        features=records.features,
+        cache_dir=str(cache_dir),
+        fingerprint=secrets.token_hex(16),  # never what another version of the function made
+    )
+    if failed:
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in Counter(failed.values()).items())
+        shown = ", ".join(map(str, list(failed)[:SHOWN])) + (", …" if len(failed) > SHOWN else "")
+        log.warning(
+            "%s failed on %d of %d rows, which contribute nothing (%s): %s",
+            *(name, len(failed), len(records), kinds, shown),
+        )
+    return made
+
+
+def remembers(transform: Transform) -> bool:
+    """Whether made-up texts come out differently after others: by memory, or by chance.
+
+    Raises:
+        Exception: whatever the function raises.
+    """
+    first = [_text(text, transform) for text in MADE_UP]
+    return first != [_text(text, transform) for text in reversed(MADE_UP)][::-1]
+
+
+def _mapped(field: str, value: Any, transform: Transform) -> Any:
+    if _kept(field) or value is None:
+        return value
+    if field != "messages":
+        return _text(value, transform)
+    talk = conversation(value)
+    if talk is None:  # nothing is made of it anyway
+        return None
+    return [
+        {"role": message["role"], "content": _text(message["content"], transform)}
+        for message in talk
+    ]
+
+
+def _kept(field: str) -> bool:
+    return field in (UNIT, "label")
+
+
+def _text(text: str, transform: Transform) -> str:
+    made: Any = transform(text)
+    if not isinstance(made, str):
+        raise TypeError
+    return made.encode("utf-8", "replace").decode("utf-8")

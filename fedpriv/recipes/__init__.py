@@ -1,0 +1,55 @@
+"""Federations to start your own from: for each a file, small public data, and a page about it.
+
+A recipe is one folder here: `federation.toml` and `README.md` are copied as they are, and `records`
+gives the files beside them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from importlib import import_module
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from fedpriv.errors import ConfigError
+
+RECIPES = {
+    "classification": "which department a note is of, at three hospitals",
+    "instruction": "a patient's instruction for a prescription (prompt and completion)",
+    "omop": "notes by person from OMOP databases, at two hospitals",
+}
+COPIED = ("federation.toml", "README.md")
+
+
+def _check_known(name: str) -> None:
+    """Check that there is such a recipe.
+
+    Raises:
+        ConfigError: there is not; names those that there are.
+    """
+    if name in RECIPES:
+        return
+    near = difflib.get_close_matches(name, RECIPES, 1)
+    known = "; ".join(f"{known}: {about}" for known, about in RECIPES.items())
+    raise ConfigError(
+        "no such recipe",
+        key="--recipe",
+        value=name,
+        fix=f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {known}.",
+    )
+
+
+def write_recipe(name: str, folder: Path) -> Path:
+    """Write a recipe's files into a folder that is empty or not there, and return its federation.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    _check_known(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for copied in COPIED:
+        with as_file(files(f"{__package__}.{name}") / copied) as path:
+            shutil.copyfile(path, folder / copied)
+    import_module(f"{__package__}.{name}").write_records(folder)
+    return folder / COPIED[0]

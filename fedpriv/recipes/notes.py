@@ -1,0 +1,25 @@
+"""The public notes in the package (MTSamples), for recipes to make other files of."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+HELD_OUT = "held-out"
+
+
+def embedded_notes(site: str) -> list[dict[str, Any]]:
+    """The notes of a site of the embedded federation, or those that it holds out."""
+    from fedpriv.config.load import EMBEDDED
+
+    with gzip.open(EMBEDDED.parent / f"{site}.jsonl.gz", "rt", encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A row a line, as JSON."""
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text("".join(lines), encoding="utf-8")

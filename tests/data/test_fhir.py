@@ -1,0 +1,266 @@
+"""Documents of FHIR come one by one, each by itself; what is wrong is said without their text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedpriv.config.sources import FhirSection
+from fedpriv.data import fhir, read_records
+from fedpriv.errors import DataError
+
+COLUMNS = {"text": "note_text"}
+SECRET = "the patient is a famous singer"
+Json = dict[str, Any]
+
+
+def attachment(text: str | bytes, kind: str = "text/plain", **others: Any) -> Json:
+    content = text.encode() if isinstance(text, str) else text
+    return {"contentType": kind, "data": b64encode(content).decode(), **others}
+
+
+def document(
+    number: int, patient: str | None = "Patient/p1", *attachments: Json, **others: Any
+) -> Json:
+    """A DocumentReference, by default with one attachment in plain text."""
+    held = attachments or (attachment(f"text {number}"),)
+    made = {
+        "resourceType": "DocumentReference",
+        "id": f"d{number}",
+        "status": "current",
+        "date": "2020-06-15T08:00:00+02:00",
+        "content": [{"attachment": one} for one in held],
+        **others,
+    }
+    return made if patient is None else {"subject": {"reference": patient}, **made}
+
+
+def write(path: Path, *documents: Mapping[str, Any]) -> FhirSection:
+    content = "\n".join(json.dumps(one) for one in documents).encode()
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return FhirSection(path=path)
+
+
+def read(section: FhirSection, tmp_path: Path, unit: str = "person_id", **columns: str) -> Any:
+    return read_records(
+        section, columns or COLUMNS, unit=unit, cache_dir=tmp_path / "cache", key="data.path"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "B.NDJSON"])
+def test_documents_and_whose_they_are(name: str, tmp_path: Path) -> None:
+    page = attachment("<p>second<p>caf&eacute;", "text/html; charset=utf-8")
+    section = write(
+        tmp_path / name, document(1), document(2, "Patient/p2", page), document(3, "Patient/p1")
+    )
+    records = read(section, tmp_path)
+    assert records["text"][:] == ["text 1", "second\ncafé", "text 3"]
+    assert records["unit"][:] == ["p1", "p2", "p1"]  # the patient, never the number of the row
+
+
+def test_a_folder_is_all_of_its_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    write(folder / "DocumentReference.2.ndjson.gz", document(3))
+    write(folder / "DocumentReference.1.ndjson", document(1), document(2))
+    (folder / "manifest.json").write_text("{}")
+    assert read(FhirSection(path=folder), tmp_path)["text"][:] == ["text 1", "text 2", "text 3"]
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["Patient/a-1", "https://ehr.example.org/fhir/Patient/a-1", "Patient/a-1/_history/2"],
+)
+def test_a_patient_is_one_however_the_reference_is_written(reference: str, tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", document(1, "Patient/a-1"), document(2, reference))
+    assert read(section, tmp_path)["unit"][:] == ["a-1", "a-1"]
+
+
+@pytest.mark.parametrize(
+    "reference", [None, "", "#p1", "Group/7", "Patient/", "urn:uuid:1", "Practitioner/Patient"]
+)
+def test_a_document_without_a_patient_is_refused_and_not_quoted(
+    reference: str | None, tmp_path: Path
+) -> None:
+    lost = document(2, reference, attachment(SECRET))
+    section = write(tmp_path / "a.ndjson", document(1), lost)
+    with pytest.raises(DataError, match=r"a.ndjson: privacy.unit: row 2 has no unit id") as caught:
+        read(section, tmp_path)
+    assert SECRET not in str(caught.value)
+    assert len(read(section, tmp_path, "record")) == 2
+
+
+def test_of_several_formats_of_a_text_the_plainest_is_read(tmp_path: Path) -> None:
+    pdf = attachment(b"%PDF", "application/pdf")
+    page, plain = attachment("<b>page</b>", "text/html"), attachment("plain")
+    empty = {"contentType": "text/plain", "title": "neither data nor url"}
+    section = write(
+        tmp_path / "a.ndjson",
+        document(1, "Patient/p", pdf, page, plain),
+        document(2, "Patient/p", pdf, page, empty),
+        document(3, "Patient/p", pdf),
+        document(4, "Patient/p", {"contentType": "application/pdf", "url": "https://x.org/1"}),
+        document(5, content="none"),
+    )
+    assert read(section, tmp_path)["text"][:] == ["plain", "page", None, None, None]
+
+
+def test_characters_are_those_that_the_content_type_says(tmp_path: Path) -> None:
+    old = attachment("Übelkeit".encode("latin-1"), "text/plain; charset=ISO-8859-1")
+    broken = attachment(b"caf\xe9")
+    section = write(
+        tmp_path / "a.ndjson", document(1, "Patient/p", old), document(2, "Patient/p", broken)
+    )
+    assert read(section, tmp_path)["text"][:] == ["Übelkeit", "caf\ufffd"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1, 2, 3]),
+        ({"status": ["current", "superseded"]}, [1, 2, 3, 4]),
+        ({"type_code": ["11506-3"]}, [2]),
+        ({"language": ["en"]}, [1, 2]),
+        ({"language": ["EN-gb"]}, [2]),
+        ({"first_date": "2020-06-15"}, [1, 2]),
+        ({"last_date": "2019-12-31"}, [3]),
+        ({"first_date": "2019-01-01", "last_date": "2020-06-15"}, [1, 2, 3]),
+    ],
+)
+def test_a_filter_keeps_or_leaves_out_each_document_by_itself(
+    settings: Json, expected: list[int], tmp_path: Path
+) -> None:
+    typed = {"coding": [{"code": "x"}, {"system": "http://loinc.org", "code": "11506-3"}]}
+    path = write(
+        tmp_path / "a.ndjson",
+        document(1, language="en"),
+        document(2, "Patient/p", attachment("text 2", language="en-GB"), language="de", type=typed),
+        document(3, date="2019-12-31T23:59:59Z"),
+        document(4, status="superseded", language="fr", date=None),
+        document(5, status="entered-in-error", type=typed, language="en"),
+    ).path
+    section = FhirSection.model_validate({"path": path, **settings})
+    assert read(section, tmp_path)["text"][:] == [f"text {number}" for number in expected]
+
+
+def test_a_text_may_be_in_a_file_beside_it(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    linked = {"contentType": "text/plain", "url": "notes/1%20a.txt"}
+    section = write(export / "a.ndjson", document(1, "Patient/p", linked))
+    with pytest.raises(DataError, match=r"record 1 has its text in a file that is not there"):
+        read(section, tmp_path)
+    (export / "notes").mkdir()
+    (export / "notes" / "1 a.txt").write_text("from the file")
+    assert read(section, tmp_path)["text"][:] == ["from the file"]
+    (export / "notes" / "1 a.txt").write_text("changed since")
+    assert read(section, tmp_path)["text"][:] == ["changed since"]  # though the .ndjson did not
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://ehr.example.org/Binary/1", "file:///etc/hostname", "/etc/hostname", "../b.txt",
+     "//host/b.txt", "link.txt", "http://[", "%00"],
+)  # fmt: skip
+def test_a_text_elsewhere_is_refused_by_name(url: str, tmp_path: Path) -> None:
+    """And no address, as it may hold an id."""
+    export = tmp_path / "export"
+    lost = document(2, "Patient/p", {"contentType": "text/html", "url": url})
+    section = write(export / "a.ndjson", document(1), lost)
+    (tmp_path / "b.txt").write_text(SECRET)
+    (export / "link.txt").symlink_to(tmp_path / "b.txt")
+    said = r"data.fhir: record 2 has its text at an address.*\(content.attachment.url\)"
+    with pytest.raises(DataError, match=said) as caught:
+        read(section, tmp_path)
+    assert url not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("resource", "said"),
+    [
+        ({"resourceType": "Patient", "id": SECRET}, r"record 2 is no DocumentReference"),
+        (document(2, "Patient/p", {"contentType": "text/plain", "data": SECRET}),
+         r"record 2 has a text that is not base64"),
+        (document(2, "Patient/p", attachment(SECRET, "text/plain; charset=klingon")),
+         r"record 2 has a text in a character set that is not known"),
+        ([SECRET], "record 2 is not a JSON object"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_record_and_quote_nothing(resource: Any, said: str, tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", document(1), resource)
+    with pytest.raises(DataError, match=said) as caught:
+        read(section, tmp_path)
+    assert SECRET not in str(caught.value)
+    assert caught.value.file == section.path
+
+
+def test_errors_name_what_to_do(tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", document(1))
+    with pytest.raises(DataError, match=r"columns.text: no such column .*'text'.*note_text"):
+        read(section, tmp_path, text="text")
+    for path in ("none.ndjson", "cache"):
+        with pytest.raises(DataError, match=r"data.fhir.path: no .*file.*\.ndjson"):
+            read(FhirSection(path=tmp_path / path), tmp_path)
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(DataError, match=r"a.json: data.fhir.path: no file of FHIR"):
+        read(FhirSection(path=tmp_path / "a.json"), tmp_path)
+    (tmp_path / "b.ndjson").write_text(f'{{"a": 1}}\n{SECRET}')
+    with pytest.raises(DataError) as caught:
+        read(FhirSection(path=tmp_path / "b.ndjson"), tmp_path)
+    assert SECRET not in str(caught.value)
+    none_left = FhirSection(path=section.path, status=("superseded",))
+    with pytest.raises(DataError, match="has no records"):
+        read(none_left, tmp_path)
+
+
+def test_documents_are_streamed(tmp_path: Path) -> None:
+    size, count = 40_000, 500
+    section = write(
+        tmp_path / "a.ndjson",
+        *(document(i, "Patient/p", attachment("x" * size)) for i in range(count)),
+    )
+    tracemalloc.start()
+    for _ in fhir.document_rows(section, ("note_text",), "data.fhir"):
+        pass
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < size * count / 5
+
+
+_anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from(["attachment", "reference", "coding", "data", "url", "contentType"]),
+        inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    parts=st.dictionaries(
+        st.sampled_from(["subject", "type", "date", "content", "language", "status", "id"]),
+        _anything,
+    )
+)
+def test_whatever_a_resource_holds_the_error_is_ours(parts: Json, tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", {**document(1), **parts})
+    filters = FhirSection(
+        path=section.path, status=("current",), language=("en",), type_code=("a",)
+    )
+    for one in (section, filters):
+        try:
+            found = list(fhir.document_rows(one, ("note_text",), "data.fhir"))
+        except DataError:
+            continue
+        assert all(isinstance(row["note_text"], str | None) for row in found)
