@@ -16,10 +16,10 @@ from fedpriv.errors import naming
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.forecast.advice import Forecast, OfSite
-    from fedpriv.forecast.curve import Interval
-    from fedpriv.forecast.federation import Federation
-    from fedpriv.forecast.validation import LeftOut
+    from fedpriv.forecasting.advice import Forecast, OfSite
+    from fedpriv.forecasting.curve import Interval
+    from fedpriv.forecasting.federation import Federation
+    from fedpriv.forecasting.validation import LeftOut
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
@@ -58,9 +58,9 @@ def forecast(
     Reads the file and a table of measured runs, and no record.
     """
     from fedpriv.config.load import load_job
-    from fedpriv.forecast.advice import forecast as expected
-    from fedpriv.forecast.federation import federation_of
-    from fedpriv.forecast.table import SHIPPED, read_table
+    from fedpriv.forecasting.advice import forecast as expected
+    from fedpriv.forecasting.federation import federation_of
+    from fedpriv.forecasting.table import SHIPPED, read_table
 
     job = load_job(file, overrides or ())
     with naming(file):
@@ -126,7 +126,7 @@ def _ways(found: Forecast) -> Table:
 
 
 def _sentences(found: Forecast) -> list[str]:
-    from fedpriv.forecast.advice import UNKNOWN
+    from fedpriv.forecasting.advice import UNKNOWN
 
     best = next(one for one in found.ways if one.way == found.best)
     near = found.near
@@ -157,7 +157,7 @@ def _sites(sites: Sequence[OfSite], unlike: Sequence[str]) -> Iterator[str]:
         said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
-        from fedpriv.forecast.advice import by_verdict
+        from fedpriv.forecasting.advice import by_verdict
 
         counted = ", ".join(
             f"{count} {verdict or 'no verdict'}"
