@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,26 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
     return ledger
 
 
+def declared_size(stated: int | None, ledger: str | None) -> int:
+    """How many units there are, as somebody stated, here or when the ledger was made.
+
+    Raises:
+        ConfigError: nobody did.
+        LedgerError: the ledger can't be read.
+    """
+    if stated is None and ledger is not None:
+        with Ledger.open(Path(ledger), reading=True) as found:
+            return found.terms.declared_size
+    if stated is None:
+        raise ConfigError(
+            "is missing",
+            key="size",
+            fix="State it, or name a ledger, which has it. The size is public: type a number, don't"
+            " count the records.",
+        )
+    return stated
+
+
 def check_terms(
     ledger: Ledger, size: int | None, delta: float | None, unit: str, most: int
 ) -> None:
@@ -147,8 +168,9 @@ def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Le
         budget=planned.epsilon if target is None else target,
         simulated=False,
     )
-    with (
-        tempfile.TemporaryDirectory(prefix="fedpriv-") as folder,
-        Ledger.create(Path(folder) / "ledger.db", terms) as ledger,
-    ):
-        yield ledger
+    folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
+    try:
+        with Ledger.create(folder / "ledger.db", terms) as ledger:
+            yield ledger
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
