@@ -12,8 +12,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.errors import naming
-
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.forecasting.advice import Forecast, OfSite
@@ -58,20 +56,16 @@ def forecast(
     Reads the file and a table of measured runs, and no record.
     """
     from fedpriv.config.load import load_job
-    from fedpriv.forecasting.advice import forecast as expected
     from fedpriv.forecasting.federation import federation_of
-    from fedpriv.forecasting.table import SHIPPED, read_table
+    from fedpriv.forecasting.of_file import forecast as expected
 
-    job = load_job(file, overrides or ())
-    with naming(file):
-        federation = federation_of(job, sizes or ())
-    measured = read_table(table)
-    with naming(table or SHIPPED):
-        found = expected(job, federation, measured, kind)
+    given = sizes or ()
+    found = expected(file, overrides or (), sizes=given, table=table, kind=kind)
     if as_json:
         print(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        show(job, federation, found, Console(highlight=False))
+        job = load_job(file, overrides or ())
+        show(job, federation_of(job, given), found, Console(highlight=False))
 
 
 def show(job: JobConfig, federation: Federation, found: Forecast, console: Console) -> None:
