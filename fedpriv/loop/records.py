@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import SHAPES, ModelSection
+from fedpriv.data.columns import KEY
 from fedpriv.data.encode import Example, check_label, encode_record
 from fedpriv.data.identity import identities, whole_record
 from fedpriv.data.population import Population, encode_population
@@ -22,38 +23,6 @@ from fedpriv.privacy.ledger.unit_index import Identity
 
 if TYPE_CHECKING:
     import datasets
-
-KEY = "records"  # how errors call them
-# In the order in which they are looked for: a table of conversations may have a text, too.
-_FIELDS = (
-    {"messages"},
-    {"prompt", "completion"},
-    {"text", "label"},
-    {"text"},
-)
-
-
-def columns_of(records: Records) -> dict[str, str]:
-    """The columns of records that are in one of the formats of trl, or a text with a label.
-
-    Raises:
-        DataError: they are in none, or there is no record.
-    """
-    named = getattr(records, "column_names", None)
-    if named is None:
-        if not len(records):
-            raise DataError("holds no record", key=KEY, fix="Give at least one.")
-        named = list(next(iter(records)))
-    for fields in _FIELDS:
-        if fields <= set(named):
-            return {field: field for field in sorted(fields)}
-    raise DataError(
-        "are in no format that is known",
-        key=KEY,
-        value=sorted(map(str, named)),
-        fix="Columns are text; prompt and completion; messages; or text and label. Name yours"
-        ' with columns, such as columns={"text": "note"}.',
-    )
 
 
 def spec_of(

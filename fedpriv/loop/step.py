@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedpriv.data.columns import columns_of
 from fedpriv.data.read import Records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, section_of, worker_of
-from fedpriv.loop.records import OwnUnits, columns_of, own_units, public_examples, spec_of
+from fedpriv.loop.records import OwnUnits, own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_terms, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector, check_vector

@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from fedpriv.data.columns import columns_of
 from fedpriv.data.read import Records
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import PrivateConfig, refuse_named
-from fedpriv.loop.records import columns_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 

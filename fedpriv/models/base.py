@@ -194,18 +194,21 @@ def _first_line(error: Exception) -> str:
 
 
 def _quiet() -> Any:
-    """Silence the loader's note about a new head."""
+    """Silence the loader's note about a new head, and its bar."""
     import contextlib
 
     from transformers.utils import logging
 
     @contextlib.contextmanager
     def quiet() -> Any:
-        level = logging.get_verbosity()
+        level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity(40)  # errors only
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
             logging.set_verbosity(level)
+            if shown:
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
     return quiet()

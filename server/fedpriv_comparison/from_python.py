@@ -67,7 +67,7 @@ def compare(
 
     console = Console()
     console.quiet = quiet or not console.is_terminal
-    asked = {"file": None if file is None else str(file), "methods": list(methods)}
+    asked: dict[str, object] = {"file": None if file is None else str(file), "methods": list(methods)}
     asked |= {"overrides": list(overrides), "grid": list(grid), "seeds": seeds}
     said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
     found = carry_out(
