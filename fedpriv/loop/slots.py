@@ -123,7 +123,7 @@ def declared_size(stated: int | None, ledger: str | None) -> int:
     return stated
 
 
-def check_terms(
+def check_stated(
     ledger: Ledger, size: int | None, delta: float | None, unit: str, most: int
 ) -> None:
     """Check that a ledger was made with what is stated now, as far as it is.

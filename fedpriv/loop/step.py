@@ -19,7 +19,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, section_of, worker_of
 from fedpriv.loop.records import OwnUnits, own_units, public_examples, spec_of
-from fedpriv.loop.slots import Slots, check_terms, ledger_for, open_lasting
+from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy import usual
@@ -137,7 +137,7 @@ class PrivateStep:
             lasting = None
             if ledger is not None:
                 lasting = resources.enter_context(open_lasting(Path(ledger), _path(witness)))
-                check_terms(lasting, size, delta, unit, max_records_per_unit)
+                check_stated(lasting, size, delta, unit, max_records_per_unit)
                 size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
             assert size is not None and delta is not None  # else `_check` would have said so
             planned = solve(

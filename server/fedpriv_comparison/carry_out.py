@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
 from fedpriv_comparison.estimate import estimate
@@ -75,7 +76,7 @@ def carry_out(
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=not is_watched(console),
         transient=True,
     )
     task = bar.add_task("Runs", total=asked.runs)
@@ -83,7 +84,7 @@ def carry_out(
 
     def done(trial: Any, result: Any) -> None:
         bar.advance(task)
-        if not console.is_terminal:
+        if not is_watched(console):
             loss = result.last("eval_loss")
             said = result.error or ("" if loss is None else f"loss {loss:.3f}")
             print_plain(f"{trial.key} seed {trial.seed}: {said}")

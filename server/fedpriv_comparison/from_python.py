@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from fedpriv.environment import set_environment
+from fedpriv.progress import is_watched
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ def compare(
     from fedpriv_comparison.carry_out import carry_out
 
     console = Console()
-    console.quiet = quiet or not console.is_terminal
-    asked: dict[str, object] = {"file": None if file is None else str(file), "methods": list(methods)}
-    asked |= {"overrides": list(overrides), "grid": list(grid), "seeds": seeds}
+    console.quiet = quiet or not is_watched(console)
+    path = None if file is None else Path(file)
+    asked = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}
     said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
     found = carry_out(
-        None if file is None else Path(file),
+        path,
         ",".join(methods),
         overrides,
         grid=grid,
@@ -82,6 +83,6 @@ def compare(
         out=Path(out),
         parallel=parallel,
         console=console,
-        command=f"fedpriv.compare({said})",
+        command=f"fedpriv.compare({None if file is None else str(file)!r}, {said})",
     )
     return Comparison(found.document["rows"], found.report)

@@ -13,6 +13,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
+from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
 from fedpriv_simulation.watching import new_run, watching
 
@@ -81,7 +82,7 @@ def simulate(
     config, source = _job(job, overrides)
     folder = new_run(config) if out is None else Path(out)
     console = Console()
-    console.quiet = quiet or not console.is_terminal
+    console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
         with watching(config, opening, console) as progress:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedpriv.config.job import JobConfig
+from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=not is_watched(console),
         transient=True,
     )
     task = bar.add_task("Loading", total=config.job.rounds, note="")
@@ -50,7 +51,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
 
     def say(text: str) -> None:
         bar.update(task, description=text)
-        if not console.is_terminal:
+        if not is_watched(console):
             console.print(text, highlight=False)
 
     def started(job: Any) -> None:
@@ -63,7 +64,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
         nonlocal note
         if metrics["eval_loss"] is not None:
             note = f"loss {metrics['eval_loss']:.3f}"
-            if not console.is_terminal:
+            if not is_watched(console):
                 number, of = metrics["round"], config.job.rounds
                 console.print(f"round {number:4}/{of}  {note}", highlight=False)
         if metrics["held_out"] is not None:
