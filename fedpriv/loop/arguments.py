@@ -66,6 +66,20 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "auto_find_batch_size": ((False, None), f"depends on no memory: {_BATCH}", _LEAVE),
     "deepspeed": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
 }
+_LOSS = (
+    "the loss is each record's own, a mean over its own tokens; a loss over a batch, such as a mean"
+    " over all of its tokens, makes every record's gradient depend on the others"
+)
+# Arguments of a Trainer that a private one does not take, and why.
+_OF_A_TRAINER = {
+    "data_collator": f"{_BATCH}, and batches are made of it here",
+    "compute_loss_func": _LOSS,
+    "compute_metrics": "evaluation is of losses and accuracy on records stated to be public",
+    "preprocess_logits_for_metrics": "evaluation is of losses and accuracy",
+    "model_init": "every trial of a search would be paid by the same people",
+    "formatting_func": "records are prepared by public settings; bring them in one of the formats",
+    "optimizer_cls_and_kwargs": "give an optimizer with optimizers=(optimizer, None)",
+}
 
 
 @dataclass
@@ -158,18 +172,3 @@ def refuse_named(given: Mapping[str, Any]) -> None:
                 value=type(value).__name__,
                 fix="Leave it out.",
             )
-
-
-_LOSS = (
-    "the loss is each record's own, a mean over its own tokens; a loss over a batch, such as a mean"
-    " over all of its tokens, makes every record's gradient depend on the others"
-)
-_OF_A_TRAINER = {
-    "data_collator": f"{_BATCH}, and batches are made of it here",
-    "compute_loss_func": _LOSS,
-    "compute_metrics": "evaluation is of losses and accuracy on records stated to be public",
-    "preprocess_logits_for_metrics": "evaluation is of losses and accuracy",
-    "model_init": "every trial of a search would be paid by the same people",
-    "formatting_func": "records are prepared by public settings; bring them in one of the formats",
-    "optimizer_cls_and_kwargs": "give an optimizer with optimizers=(optimizer, None)",
-}

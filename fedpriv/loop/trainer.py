@@ -16,8 +16,15 @@ from fedpriv.loop.arguments import PrivateConfig, refuse_named
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 
-# What a Trainer logs of the records themselves, or of its idle batches.
-_NOT_LOGGED = {"loss", "train_loss", "train_samples_per_second", "total_flos"}
+# What a Trainer logs of the records, of its idle batches, or of how long the steps took.
+_NOT_LOGGED = {
+    "loss",
+    "train_loss",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "total_flos",
+}
 
 
 class PrivateTrainer(Trainer):
