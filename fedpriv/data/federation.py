@@ -58,8 +58,9 @@ def write_federation(
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
-    first = next(iter(records.values())) if isinstance(records, Mapping) else records
-    named = columns or columns_of(first)
+    named = columns or columns_of(
+        next(iter(records.values())) if isinstance(records, Mapping) else records
+    )
     unit = str(tables.get("privacy", {}).get("unit", "record"))
     wanted = list(dict.fromkeys([*named.values(), *([] if unit == "record" else [unit])]))
     divided = _divided(records, sites, wanted, unit)
@@ -77,16 +78,16 @@ def write_federation(
     text = tomli_w.dumps({**tree, "sites": sections})
     with replacing_folder(folder) as made:
         (made / FILE).write_text(text, encoding="utf-8")
-        for name, rows in divided.items():
-            _write(made / f"{name}.jsonl", rows)
-        _write(made / EVALUATION, _rows(evaluation, wanted))
-        try:
+        try:  # before a file is named by a site
             load_job(made / FILE)
         except ConfigError as error:
             problem, key = error.problem, error.key
             raise ConfigError(
                 problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
             ) from None
+        for name, rows in divided.items():
+            _write(made / f"{name}.jsonl", rows)
+        _write(made / EVALUATION, _rows(evaluation, wanted))
     return folder / FILE
 
 
@@ -102,6 +103,13 @@ def _divided(
         ConfigError: nobody said how many sites there are, or somebody did who named them, too.
     """
     if isinstance(records, Mapping):
+        if hasattr(records, "column_names"):
+            raise ConfigError(
+                "are the splits of a data set, and a test split is no site",
+                key=KEY,
+                value=list(records),
+                fix='Give one of them, or name the sites: {"north": …, "south": …}.',
+            )
         if sites is not None:
             raise ConfigError("are named by the records already", key="sites", value=sites)
         return {name: _rows(own, wanted) for name, own in records.items()}

@@ -83,6 +83,7 @@ def test_a_size_is_counted_of_public_records_alone(tmp_path: Path) -> None:
         ({"job": {"rounds": 0}}, ConfigError, "federation.toml: job.rounds"),
         ({"jobs": {"rounds": 1}}, ConfigError, "Did you mean 'job'?"),
         ({"privacy": {"unit": "patient"}}, DataError, "got 'patient'"),
+        ({"sites": ["north", "../south"]}, ConfigError, "federation.toml: sites.1.name"),
     ],
 )
 def test_what_cannot_be_leaves_nothing_behind(
@@ -94,6 +95,12 @@ def test_what_cannot_be_leaves_nothing_behind(
     assert words in str(found.value)
     assert "tmp" not in str(found.value).replace(str(tmp_path), "")
     assert "secret" not in str(found.value) and list(tmp_path.iterdir()) == []
+
+
+def test_splits_are_no_sites(tmp_path: Path) -> None:
+    splits = Dataset.from_list(rows()).train_test_split(0.5)
+    with pytest.raises(ConfigError, match="a test split is no site"):
+        write_federation(tmp_path / "f", splits, rows(2), size=30, columns={"text": "note"}, **JOB)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
