@@ -10,7 +10,7 @@ from fedpriv.forecasting.of_file import forecast as forecast
 from fedpriv.loop.arguments import PrivateConfig as PrivateConfig
 from fedpriv.loop.step import PrivateStep as PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer as PrivateTrainer
-from fedpriv.privacy.accounting.planning import solve as plan
+from fedpriv.privacy.accounting.from_python import plan as plan
 from fedpriv.privacy.ledger.ledger import Ledger as Ledger
 from fedpriv_comparison.from_python import compare as compare
 from fedpriv_simulation.from_python import simulate as simulate

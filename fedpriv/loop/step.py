@@ -23,7 +23,7 @@ from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy import usual
-from fedpriv.privacy.accounting.planning import solve
+from fedpriv.privacy.accounting.from_python import plan
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng
@@ -140,7 +140,7 @@ class PrivateStep:
                 check_stated(lasting, size, delta, unit, max_records_per_unit)
                 size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
             assert size is not None and delta is not None  # else `_check` would have said so
-            planned = solve(
+            planned = plan(
                 epsilon=epsilon,
                 delta=delta,
                 sample_rate=sample_rate,
