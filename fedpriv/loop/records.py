@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,8 @@ from fedpriv.privacy.ledger.unit_index import Identity
 
 if TYPE_CHECKING:
     import datasets
+
+Claim = Callable[[Iterable[Sequence[Identity]]], None]
 
 
 def spec_of(
@@ -45,41 +46,30 @@ def spec_of(
     return DataSpec.of(columns, model, unit=unit, max_records_per_unit=max_records_per_unit)
 
 
-@dataclass(frozen=True)
-class OwnUnits:
-    """A site's records, as its steps use them.
-
-    Attributes:
-        population: what is sampled.
-        identities: by which another ledger would know the same units.
-        digests: of whole records, to tell that others are not among them.
-
-    Privacy:
-        Private throughout.
-    """
-
-    population: Population
-    identities: tuple[Sequence[Identity], ...]
-    digests: frozenset[str]
-
-
-def own_units(records: Records, spec: DataSpec, tokenizer: Any) -> OwnUnits:
+def own_units(
+    records: Records, spec: DataSpec, tokenizer: Any, claim: Claim | None = None
+) -> tuple[Population, frozenset[str]]:
     """A site's records as units; no clear text of them is left on the disk.
+
+    Args:
+        claim: told by what another ledger would know the same units, before anything is encoded.
+
+    Returns:
+        What is sampled, and digests of whole records, to tell that others are not among them.
 
     Raises:
         DataError: they can't be read, or one has a label that is not declared; names the row and
             never what it holds.
+        FedprivError: whatever `claim` raises.
 
     Privacy:
-        A map over single units by public settings; see `encode_population`.
+        A map over single units by public settings; see `encode_population`. Private throughout.
     """
-    with _read(records, spec) as (rows, folder):
+    with _read(records, spec, spec.unit) as (rows, folder):
+        if claim is not None:
+            claim(identities(row, spec.unit) for row in rows)
         population = encode_population(rows, spec, tokenizer, TokenFile(folder))
-        return OwnUnits(
-            population,
-            tuple(identities(row, spec.unit) for row in rows),
-            frozenset(_digests(rows)),
-        )
+        return population, frozenset(_digests(rows))
 
 
 def public_examples(
@@ -93,7 +83,7 @@ def public_examples(
     Raises:
         DataError: some are the site's own, or there is nothing to measure.
     """
-    with _read(records, spec) as (rows, _):
+    with _read(records, spec, "record") as (rows, _):  # whose they are plays no part
         own = sum(digest in private for digest in _digests(rows))
         if own:
             raise DataError(
@@ -119,10 +109,10 @@ def _digests(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 @contextmanager
-def _read(records: Records, spec: DataSpec) -> Iterator[tuple[datasets.Dataset, Path]]:
+def _read(records: Records, spec: DataSpec, unit: str) -> Iterator[tuple[datasets.Dataset, Path]]:
     """The rows in a folder of their own (0700), which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="fedpriv-") as name:
-        rows = take_records(records, spec.columns, unit=spec.unit, cache_dir=Path(name), key=KEY)
+        rows = take_records(records, spec.columns, unit=unit, cache_dir=Path(name), key=KEY)
         if "label" in spec.columns:
             for number, row in enumerate(rows, 1):
                 check_label(row, spec.labels, row=number, source=IN_MEMORY)

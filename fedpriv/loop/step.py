@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,14 +19,14 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, section_of, worker_of
-from fedpriv.loop.records import OwnUnits, own_units, public_examples, spec_of
+from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.from_python import plan
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
-from fedpriv.privacy.ledger.unit_index import UnitIndex
+from fedpriv.privacy.ledger.unit_index import Identity, UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
@@ -167,10 +168,8 @@ class PrivateStep:
                 numerics=numerics,
             )
             self._execution = PlanExecution(self.plan, values)
-            units = own_units(records, self._spec, tokenizer)
-            self._population, self._own = units.population, units.digests
-            if lasting is not None:
-                _claim(lasting, units)
+            claim = None if lasting is None else partial(_claim, lasting)
+            self._population, self._own = own_units(records, self._spec, tokenizer, claim)
             self.ledger = lasting or resources.enter_context(
                 ledger_for(planned, size, unit, max_records_per_unit)
             )
@@ -285,12 +284,10 @@ def _digest(worker: Worker, spec: DataSpec) -> str:
     return sha256(canonical_json([worker.vector.digest, settings]))
 
 
-def _claim(ledger: Ledger, units: OwnUnits) -> None:
+def _claim(ledger: Ledger, units: Iterable[Sequence[Identity]]) -> None:
     """Claim the units for a ledger, so that no other one beside it pays for the same people."""
     path = ledger.path.resolve()
-    UnitIndex(path.parent).claim(
-        ledger.terms.dataset_id, units.identities, file=path.name, begun=ledger.begun
-    )
+    UnitIndex(path.parent).claim(ledger.terms.dataset_id, units, file=path.name, begun=ledger.begun)
 
 
 def _check(

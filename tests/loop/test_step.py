@@ -290,6 +290,7 @@ def test_a_patient_is_one_unit(private_step: Make) -> None:
     step = private_step(unit="mrn", size=25, max_records_per_unit=2)
     assert len(step._population) == 20
     assert {len(unit) for unit in step._population.units} == {2}
+    assert step.evaluate([{"text": "of nobody"}], data_is_public=True).eval_loss > 0
 
 
 @pytest.mark.parametrize(
