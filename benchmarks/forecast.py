@@ -24,9 +24,9 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from fedpriv.files import write_json
-from fedpriv.forecast.curve import Setting, plain, runs_of
-from fedpriv.forecast.table import WAYS, Point, Table, read_table
-from fedpriv.forecast.validation import leave_groups_out
+from fedpriv.forecasting.curve import Setting, plain, runs_of
+from fedpriv.forecasting.table import WAYS, Point, Table, read_table
+from fedpriv.forecasting.validation import leave_groups_out
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 
 VALUES, RATE, ROUNDS, DELTA = 60, 0.2, 30, 1e-5

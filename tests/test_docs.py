@@ -37,6 +37,7 @@ DOCUMENTS = [
     "docs/methods.md",
     "docs/models.md",
     "docs/privacy.md",
+    "docs/python.md",
     "docs/roadmap.md",
     "docs/secure-sum.md",
     "docs/sharing.md",
@@ -209,6 +210,37 @@ def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
             words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_python_of_the_documents_runs(tmp_path: Path) -> None:
+    """As it is written in docs/python.md and then in the README, with a step or two for all."""
+    program = str(Path(sys.executable).parent / "fedpriv")
+    script = ""
+    for document in ("docs/python.md", "README.md"):
+        text = (ROOT / document).read_text()
+        for command in re.findall(r"^```console\n(fedpriv .*?)$", text, re.M):
+            words = [program, *shlex.split(command)[1:]]
+            done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+        if document == "README.md":  # whose data sets have the column that is usual
+            script += "notes = notes.rename_column('transcription', 'text')\n"
+            script += "public = public.rename_column('transcription', 'text')\n"
+        script += "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    for much, little in (
+        (r'"rounds": \d+', '"rounds": 1'),
+        (r"\bsteps=30\b", "steps=2"),
+        (r"num_train_epochs=6", "num_train_epochs=0.4"),
+    ):
+        script, count = re.subn(much, little, script)
+        assert count, much
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "federation.toml: privacy.epsilon: input should be greater than 0" in done.stdout
+    for made in ("adapter", "out/adapter"):
+        assert (tmp_path / made / "adapter_model.safetensors").is_file()
 
 
 def test_every_figure_of_the_summary_is_from_a_table_below_it() -> None:

@@ -12,14 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.errors import naming
-
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.forecast.advice import Forecast, OfSite
-    from fedpriv.forecast.curve import Interval
-    from fedpriv.forecast.federation import Federation
-    from fedpriv.forecast.validation import LeftOut
+    from fedpriv.forecasting.advice import Forecast, OfSite
+    from fedpriv.forecasting.curve import Interval
+    from fedpriv.forecasting.federation import Federation
+    from fedpriv.forecasting.validation import LeftOut
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
@@ -58,20 +56,16 @@ def forecast(
     Reads the file and a table of measured runs, and no record.
     """
     from fedpriv.config.load import load_job
-    from fedpriv.forecast.advice import forecast as expected
-    from fedpriv.forecast.federation import federation_of
-    from fedpriv.forecast.table import SHIPPED, read_table
+    from fedpriv.forecasting.federation import federation_of
+    from fedpriv.forecasting.of_file import forecast as expected
 
-    job = load_job(file, overrides or ())
-    with naming(file):
-        federation = federation_of(job, sizes or ())
-    measured = read_table(table)
-    with naming(table or SHIPPED):
-        found = expected(job, federation, measured, kind)
+    given = sizes or ()
+    found = expected(file, overrides or (), sizes=given, table=table, kind=kind)
     if as_json:
         print(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        show(job, federation, found, Console(highlight=False))
+        job = load_job(file, overrides or ())
+        show(job, federation_of(job, given), found, Console(highlight=False))
 
 
 def show(job: JobConfig, federation: Federation, found: Forecast, console: Console) -> None:
@@ -126,7 +120,7 @@ def _ways(found: Forecast) -> Table:
 
 
 def _sentences(found: Forecast) -> list[str]:
-    from fedpriv.forecast.advice import UNKNOWN
+    from fedpriv.forecasting.advice import UNKNOWN
 
     best = next(one for one in found.ways if one.way == found.best)
     near = found.near
@@ -157,7 +151,7 @@ def _sites(sites: Sequence[OfSite], unlike: Sequence[str]) -> Iterator[str]:
         said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
-        from fedpriv.forecast.advice import by_verdict
+        from fedpriv.forecasting.advice import by_verdict
 
         counted = ", ".join(
             f"{count} {verdict or 'no verdict'}"

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv.config.job import HUB_NAME
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
@@ -32,6 +32,19 @@ if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
 UNIT = "unit"
+IN_MEMORY = "the records in memory"
+
+
+class Records(Protocol):
+    """A data set in memory, or the list of its rows, each a mapping from column to value."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+# What starts the rows from the first, and a digest of what they hold.
+Opened = tuple[Callable[[], Iterator[Row]], str]
 
 
 def read_records(
@@ -67,33 +80,70 @@ def read_records(
         Reads private records and writes them, in clear, under `cache_dir` on this machine.
         Each row is converted alone. Messages name rows and columns, never contents.
     """
-    fields = dict(columns) if unit == "record" else {**columns, UNIT: unit}
+    fields = _fields(columns, unit)
     if isinstance(source, OmopSection | FhirSection):
         key = f"{key.rpartition('.')[0]}.{source.kind}"
     with _quiet():
         folder = private_folder(cache_dir)
-        rows, fingerprint = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
-        try:
-            _check_columns(rows(), fields, where(source), key)
-            return _write(rows, fields, where(source), fingerprint, folder)
-        except DataError:
-            raise
-        except Exception as error:  # each format fails in its own way
-            refused = _data_error(error)
-            if refused is not None:
-                raise refused from None
-            raise DataError(
-                f"can't be read ({_reason(error)})",
-                file=where(source),
-                key=key,
-                fix="Check that the file is whole and that its name ends as its format does.",
-            ) from None
+        opened = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
+        return _read(opened, fields, where(source), key, folder)
 
 
-def _open(
-    source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str
-) -> tuple[Callable[[], Iterator[Row]], str]:
-    """A function that starts the source's rows from the first, and a digest of its content.
+def take_records(
+    records: Records,
+    columns: Mapping[str, str],
+    *,
+    unit: str,
+    cache_dir: Path,
+    key: str,
+) -> datasets.Dataset:
+    """Records that are in memory, as `read_records` gives those of a file.
+
+    Args:
+        columns, unit, cache_dir, key: see `read_records`.
+
+    Raises:
+        DataError: see `read_records`; never quotes a record.
+
+    Privacy:
+        As `read_records`.
+    """
+    fields = _fields(columns, unit)
+    with _quiet():
+        if hasattr(records, "column_names"):
+            opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
+        else:
+            opened = (lambda: iter(records)), secrets.token_hex(16)
+        return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
+
+
+def _fields(columns: Mapping[str, str], unit: str) -> dict[str, str]:
+    return dict(columns) if unit == "record" else {**columns, UNIT: unit}
+
+
+def _read(
+    opened: Opened, fields: Mapping[str, str], source: Path | str, key: str, folder: Path
+) -> datasets.Dataset:
+    rows, fingerprint = opened
+    try:
+        _check_columns(rows(), fields, source, key)
+        return _write(rows, fields, source, fingerprint, folder)
+    except DataError:
+        raise
+    except Exception as error:  # each format fails in its own way
+        refused = _data_error(error)
+        if refused is not None:
+            raise refused from None
+        raise DataError(
+            f"can't be read ({_reason(error)})",
+            file=source,
+            key=key,
+            fix="Check that the file is whole and that its name ends as its format does.",
+        ) from None
+
+
+def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
+    """What starts the source's rows from the first, and a digest of its content.
 
     What can't be told to be the same again has a digest of its own each time.
     """
@@ -268,9 +318,7 @@ def _one_split(splits: Mapping[str, Any], source: Path | str, key: str) -> datas
     )
 
 
-def _from_dataset(
-    dataset: datasets.Dataset, wanted: Sequence[str]
-) -> tuple[Callable[[], Iterator[Row]], str]:
+def _from_dataset(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
     present = set(wanted) <= set(dataset.column_names)
     chosen = dataset.with_format(None)
     chosen = chosen.select_columns(list(wanted)) if present else chosen

@@ -61,8 +61,6 @@ class OpacusGradients:
                     f" trainable {type(module).__name__}. Leave it out of lora.modules_to_save."
                 )
             self._layers.append(module)
-        for layer in self._layers:
-            layer.training = True  # opacus looks at no others; a layer of these has no dropout
         try:
             self._hooks = GradSampleModule(model, loss_reduction="sum")
         except NotImplementedError as error:
@@ -95,6 +93,11 @@ class OpacusGradients:
             NotPrivateError: a layer was fed something that is not the batch, or the records'
                 gradients don't add up to the gradient of the sum.
         """
+        held = [p.grad for p in self._trained]
+        for p in self._trained:
+            p.grad = None
+        for layer in self._layers:
+            layer.training = True  # opacus looks at no others; a layer of these has no dropout
         try:
             with warnings.catch_warnings():  # of an adapter in the first layer
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
@@ -104,6 +107,8 @@ class OpacusGradients:
                 self._check(torch.cat(parts, 1))
         finally:
             self._forget()
+            for p, grad in zip(self._trained, held, strict=True):
+                p.grad = grad
         for (start, _), part in zip(self.blocks, parts, strict=True):
             take(start, part)
 
@@ -111,7 +116,7 @@ class OpacusGradients:
         """Let go of what the hooks keep, also after a batch that failed half-way."""
         for layer in self._layers:
             vars(layer).pop("max_batch_len", None)
-            layer.activations = []
+            layer.activations, layer.training = [], False
         for p in self._trained:
             vars(p).pop("_current_grad_sample", None)
             p._forward_counter = 0  # type: ignore[attr-defined]
@@ -145,5 +150,3 @@ class OpacusGradients:
     def detach(self) -> None:
         """Take the hooks off."""
         self._hooks.remove_hooks()
-        for layer in self._layers:
-            layer.training = False

@@ -176,12 +176,16 @@ class PerSampleGradients:
 
     def _record(self, block: _Block, x: Tensor, g: Tensor) -> None:
         batch = self._batch
+        if self._take is None:
+            raise NotPrivateError(
+                f"{block.name}: went backwards outside of a private step. Its gradients would be"
+                " those of the records themselves, so none are made."
+            )
         if x.shape[0] != batch or x.ndim < 2:
             raise NotPrivateError(
                 f"{block.name}: was fed a tensor of shape {tuple(x.shape)} in a batch of {batch},"
                 " so its gradient can't be told apart by record."
             )
-        assert self._take is not None  # only `stream` runs the model
         x = x.reshape(batch, -1, x.shape[-1]).to(self.dtype)  # (B, T, d_in)
         g = g.reshape(batch, -1, g.shape[-1]).to(self.dtype)  # (B, T, d_out)
         d_out, d_in = block.shape

@@ -82,10 +82,7 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
                 new = {*loaded["missing_keys"], *drawn}
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(settings, error) from None
-    use_attention(model)
-    if model.config.pad_token_id is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
-    model.config.use_cache = False  # what generates asks for its cache
+    compute_alone(model, tokenizer)
     model.requires_grad_(False)
     model.eval()
     if settings.task == "classification":
@@ -97,14 +94,23 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
             f"model.name: the tokenizer of {settings.name!r} knows {tokens} tokens, the"
             f" model {rows}. Use the tokenizer the model was trained with."
         )
-    longest = _longest(model)
-    if settings.max_length > longest:
+    most = longest(model)
+    if settings.max_length > most:
         raise ConfigError(
-            f"is more than the {longest} tokens that {settings.name!r} can read",
+            f"is more than the {most} tokens that {settings.name!r} can read",
             key="model.max_length",
             value=settings.max_length,
         )
     return Base(model, tokenizer, source, base_digest(stored, tokenizer), frozenset(new))
+
+
+def compute_alone(model: Any, tokenizer: Any) -> None:
+    """Let a model compute each record of a batch by itself, whoever loaded it."""
+    register_attention()
+    use_attention(model)
+    if model.config.pad_token_id is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
+    model.config.use_cache = False  # what generates asks for its cache
 
 
 def digest_of(name: str) -> str:
@@ -122,7 +128,7 @@ def digest_of(name: str) -> str:
     return base_digest(stored, tokenizer)
 
 
-def _longest(model: PreTrainedModel) -> int:
+def longest(model: PreTrainedModel) -> int:
     """Tokens a model has positions for."""
     positions = int(getattr(model.config, "max_position_embeddings", 0) or 2**20)
     embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
@@ -160,14 +166,22 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
             f"model.name: can't load the tokenizer of {settings.name!r}: {_first_line(error)}."
             " Name a folder that holds tokenizer.json, or a hub model."
         ) from None
+    pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
+    return tokenizer  # type: ignore[no-any-return]
+
+
+def pad_with_end(tokenizer: Any, name: str) -> None:
+    """Give a tokenizer without a padding token its end token for one.
+
+    Raises:
+        ModelError: it has neither.
+    """
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
             raise ModelError(
-                f"model.name: the tokenizer of {settings.name!r} has no padding and no end token."
-                " Add one and save the tokenizer again."
+                f"{name} has no padding and no end token. Add one and save the tokenizer again."
             )
         tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer  # type: ignore[no-any-return]
 
 
 def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
@@ -182,18 +196,21 @@ def _first_line(error: Exception) -> str:
 
 
 def _quiet() -> Any:
-    """Silence the loader's note about a new head."""
+    """Silence the loader's note about a new head, and its bar."""
     import contextlib
 
     from transformers.utils import logging
 
     @contextlib.contextmanager
     def quiet() -> Any:
-        level = logging.get_verbosity()
+        level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity(40)  # errors only
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
             logging.set_verbosity(level)
+            if shown:
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
     return quiet()

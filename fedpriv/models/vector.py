@@ -65,6 +65,18 @@ class TrainableVector:
                 p.copy_(part.view(p.shape))
                 start += p.numel()
 
+    def add_gradient(self, gradient: Vector) -> None:
+        """Add a gradient (P,) to what the parameters have in ``.grad``, as `backward` does."""
+        import torch
+
+        check_vector(gradient, self.size)
+        start = 0
+        for p in self._parameters:
+            part = torch.from_numpy(gradient[start : start + p.numel()].copy())
+            own = part.view(p.shape).to(p.device, p.dtype)
+            p.grad = own if p.grad is None else p.grad + own
+            start += p.numel()
+
 
 def check_vector(vector: np.ndarray[Any, np.dtype[Any]], size: int) -> None:
     """Refuse anything but a finite float32 vector of `size` values.

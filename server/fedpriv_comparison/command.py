@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpriv.errors import ConfigError, RunError
-from fedpriv.files import write_atomic, write_json
 from fedpriv.process import stop_on_terminate
 
 
@@ -67,81 +63,35 @@ def compare(
     """
     console = Console(stderr=as_json)
     with console.status("Loading") if console.is_terminal else nullcontext():
-        from fedpriv_comparison import comparison as running
-        from fedpriv_comparison import figures, present
-        from fedpriv_comparison.estimate import estimate
-        from fedpriv_comparison.runner import Runner, open_folder
-        from fedpriv_comparison.variants import listed, parse_variants
-    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
-    names = listed(methods)
-    variants = parse_variants(names, grid or [])
-    held = _baseline(names, baseline)
-    asked = running.Comparison.of(file, set_ or [], variants, seeds, tuning_seeds, held_out)
-    folder = _folder(out)
+        from fedpriv_comparison import present
+        from fedpriv_comparison.carry_out import carry_out
     stop_on_terminate()
-
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    task = bar.add_task("Runs", total=asked.runs)
-    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-
-    def done(trial: Any, result: Any) -> None:
-        bar.advance(task)
-        if not console.is_terminal:
-            loss = result.last("eval_loss")
-            said = result.error or ("" if loss is None else f"loss {loss:.3f}")
-            print_plain(f"{trial.key} seed {trial.seed}: {said}")
-
     try:
-        with open_folder(folder / "runs"):
-            print_plain(estimate(asked, folder / "runs", parallel))
-            with bar:
-                rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
+        compared = carry_out(
+            file,
+            methods,
+            set_ or [],
+            grid=grid or [],
+            seeds=seeds,
+            tuning_seeds=tuning_seeds,
+            baseline=baseline,
+            held_out=held_out,
+            out=out,
+            parallel=parallel,
+            console=console,
+            command=shlex.join(["fedpriv", *sys.argv[1:]]),
+        )
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.", highlight=False)
         raise
-    found = figures.figures(asked, rows, held)
-    command = shlex.join(["fedpriv", *sys.argv[1:]])
-    title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
-    document = present.as_json(asked, found, held, command)
-    write_json(folder / "compare.json", document)
-    write_atomic(folder / "compare.md", present.markdown(asked, found, title, command))
-    write_atomic(folder / "compare.svg", present.chart(rows))
     if as_json:
-        print(json.dumps(document, indent=2))
+        print(json.dumps(compared.document, indent=2))
         return
-    console.print(f"{escape(title)}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
-    for table in present.tables(found, seeds):
+    title = escape(compared.title)
+    console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
+    for table in present.tables(compared.figures, seeds):
         console.print(table)
-    for line in present.failures(found):
+    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    for line in present.failures(compared.figures):
         print_plain(f"failed  {line}", style="yellow")
-    print_plain(f"{present.MEANING}\n{folder / 'compare.md'}")
-
-
-def _baseline(names: list[str], wanted: str | None) -> str:
-    if wanted is None:
-        trained = [name for name in names if name != "base"]
-        return "dp-lora" if "dp-lora" in names else (trained or names)[-1]
-    if wanted not in names:
-        raise ConfigError(
-            "is not compared", key="--baseline", value=wanted, fix=f"Use one of {', '.join(names)}."
-        )
-    return wanted
-
-
-def _folder(out: Path) -> Path:
-    """The folder of a comparison, new or begun."""
-    known = {"runs", "compare.json", "compare.md", "compare.svg"}
-    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    others = {name for name in names - known if not name.startswith(".")}
-    if out.exists() and (not out.is_dir() or others):
-        raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+    print_plain(f"{present.MEANING}\n{compared.report}")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
-from fedpriv.report.figures import amount, give_or_take, look_line
+from fedpriv.report.figures import amount, give_or_take
+from fedpriv_simulation.watching import new_run, watching
 
 MODELS = ("base", "federated", "alone", "personal", "together")
 
@@ -54,9 +53,7 @@ def simulate(
     config = load_job(file, overrides)
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out with the directory of the run")
-    if out is None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        out = Path("runs") / f"{config.job.name}-{stamp}"
+    out = out or new_run(config)
     console = Console(stderr=as_json)
     source = file or EMBEDDED
     if personal:
@@ -129,51 +126,15 @@ def _run(
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_simulation import simulate as simulation
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    task = bar.add_task("Loading", total=config.job.rounds, note="")
-    note = ""
-
-    def say(text: str) -> None:
-        bar.update(task, description=text)
-        if not console.is_terminal:
-            console.print(text, highlight=False)
-
-    def started(job: Any) -> None:
-        nonlocal note
-        note = f"loss {job.baseline.eval_loss:.3f}"
-        console.print(_opening(config, out, insecure_seed), highlight=False, soft_wrap=True)
-        bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
-
-    def round_done(metrics: dict[str, Any]) -> None:
-        nonlocal note
-        if metrics["eval_loss"] is not None:
-            note = f"loss {metrics['eval_loss']:.3f}"
-            if not console.is_terminal:
-                number, of = metrics["round"], config.job.rounds
-                console.print(f"round {number:4}/{of}  {note}", highlight=False)
-        if metrics["held_out"] is not None:
-            text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
-            console.print(text, highlight=False, soft_wrap=True)
-        bar.update(task, completed=metrics["round"], note=note)
-
     try:
-        with bar:
+        with watching(config, _opening(config, out, insecure_seed), console) as progress:
             return simulation.simulate(
                 config,
                 out,
                 source=source,
                 resume=resume,
                 insecure_seed=insecure_seed,
-                progress=simulation.Progress(say, started, round_done),
+                progress=progress,
             )
     except KeyboardInterrupt:
         if (out / "run.json").exists():

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data import read_records
-from fedpriv.data.read import UNIT
+from fedpriv.data.read import UNIT, take_records
 from fedpriv.errors import DataError
 
 ROWS = [
@@ -340,3 +340,18 @@ def test_ids_that_look_alike_are_one_persons(tmp_path: Path, names: tuple[str, .
     path.write_text("".join(json.dumps({"id": name, "note": "x"}) + "\n" for name in names))
     records = read_records(path, {"text": "note"}, unit="id", cache_dir=tmp_path / "c", key="data")
     assert len({record[UNIT] for record in records}) == 1
+
+
+def test_records_in_memory_are_those_of_a_file(tmp_path: Path) -> None:
+    """A value is converted alone, whatever else is in its column."""
+    rows = [{"note": 7, "mrn": " 1 "}, {"note": None, "mrn": 1.0}, {"note": "x", "mrn": "2"}]
+    file = tmp_path / "notes.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns: Any = {"columns": {"text": "note"}, "unit": "mrn", "key": "data"}
+    expected = read_records(file, cache_dir=tmp_path / "cache", **columns).to_list()
+    assert take_records(rows, cache_dir=tmp_path / "cache", **columns).to_list() == expected
+    alike = datasets.Dataset.from_list([{"note": "7", "mrn": 1}, {"note": "x", "mrn": 2}])
+    found = take_records(alike, cache_dir=tmp_path / "cache", **columns).to_list()
+    assert found == [{"text": "7", "unit": "1"}, {"text": "x", "unit": "2"}]
+    with pytest.raises(DataError, match=r"the records in memory: .* row 1 has no unit id"):
+        take_records([{"note": "secret", "mrn": ""}], cache_dir=tmp_path / "cache", **columns)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.forecast.curve import Runs, Terms, fit_curve, plain
+from fedpriv.forecasting.curve import Runs, Terms, fit_curve, plain
 
 
 @dataclass(frozen=True)

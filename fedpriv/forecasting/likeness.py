@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.forecast.curve import Setting, measured_range
-from fedpriv.forecast.federation import Federation
-from fedpriv.forecast.table import Kind, Point, Table
+from fedpriv.forecasting.curve import Setting, measured_range
+from fedpriv.forecasting.federation import Federation
+from fedpriv.forecasting.table import Kind, Point, Table
 
 FAR = 2.0  # rounds, rate or window other than measured by more than this factor
 

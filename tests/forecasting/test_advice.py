@@ -13,10 +13,10 @@ from made_up_runs import plain, read, runs, table
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.forecast.advice import PAYS, PAYS_NOT, UNKNOWN, Forecast, forecast, verdict
-from fedpriv.forecast.curve import Interval
-from fedpriv.forecast.federation import federation_of
-from fedpriv.forecast.table import TWO_ALONE, Table
+from fedpriv.forecasting.advice import PAYS, PAYS_NOT, UNKNOWN, Forecast, forecast, verdict
+from fedpriv.forecasting.curve import Interval
+from fedpriv.forecasting.federation import federation_of
+from fedpriv.forecasting.table import TWO_ALONE, Table
 
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedpriv.config.load import config_error
 from fedpriv.errors import ConfigError
-from fedpriv.forecast.noise import noise_to_signal
+from fedpriv.forecasting.noise import noise_to_signal
 from fedpriv.privacy.accounting.shares import shares_of
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "border.json"
@@ -80,7 +80,7 @@ class Point(Entry):
 
     @property
     def noise(self) -> float:
-        """Noise to signal of the whole run, as in `fedpriv.forecast.noise`."""
+        """Noise to signal of the whole run, as in `fedpriv.forecasting.noise`."""
         shares = 1
         if self.trust == "secure-sum":
             shares = shares_of(self.sites, self.max_colluding or 0)

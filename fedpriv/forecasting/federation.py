@@ -16,7 +16,7 @@ from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.looks import held_out_units
 from fedpriv.config.trust import usual_max_colluding
 from fedpriv.errors import ConfigError
-from fedpriv.forecast.noise import noise_to_signal
+from fedpriv.forecasting.noise import noise_to_signal
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
@@ -75,7 +75,7 @@ class Federation:
 
     @cached_property
     def noise(self) -> float:
-        """Noise to signal of the whole job, as in `fedpriv.forecast.noise`.
+        """Noise to signal of the whole job, as in `fedpriv.forecasting.noise`.
 
         Sites that add noise by themselves are weighed by a_i = 1 / σ_i², as the server does, and
         the noise of Σ a_i S_i over Σ a_i q n_i is √(Σ a_i) / Σ a_i q n_i. Sites of a secure sum

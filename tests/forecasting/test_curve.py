@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from made_up_runs import GRID, plain, read, runs
 
-from fedpriv.forecast.curve import Curve, Interval, Runs, Setting, fit_curve, runs_of
-from fedpriv.forecast.curve import plain as plain_terms
-from fedpriv.forecast.validation import leave_groups_out
+from fedpriv.forecasting.curve import Curve, Interval, Runs, Setting, fit_curve, runs_of
+from fedpriv.forecasting.curve import plain as plain_terms
+from fedpriv.forecasting.validation import leave_groups_out
 
 
 def of(points: list[dict[str, Any]]) -> list[Runs]:

@@ -11,8 +11,8 @@ import pytest
 from made_up_runs import runs, table, write
 
 from fedpriv.errors import ConfigError
-from fedpriv.forecast import table as module
-from fedpriv.forecast.table import SHIPPED, read_table
+from fedpriv.forecasting import table as module
+from fedpriv.forecasting.table import SHIPPED, read_table
 
 MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
 

@@ -15,23 +15,23 @@ import numpy as np
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.forecast.curve import (
+from fedpriv.forecasting.curve import (
     Curve,
     Interval,
     Setting,
     fit_curve,
     runs_of,
 )
-from fedpriv.forecast.federation import Federation, changes
-from fedpriv.forecast.likeness import (
+from fedpriv.forecasting.federation import Federation, changes
+from fedpriv.forecasting.likeness import (
     kind_for,
     other_pace,
     point_setting,
     typical,
     unlike_measured,
 )
-from fedpriv.forecast.table import TWO_ALONE, WAYS, Point, Table
-from fedpriv.forecast.validation import LeftOut, leave_groups_out
+from fedpriv.forecasting.table import TWO_ALONE, WAYS, Point, Table
+from fedpriv.forecasting.validation import LeftOut, leave_groups_out
 
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
 

@@ -1,0 +1,31 @@
+"""The types of `import fedpriv`; where each name is from, pyproject.toml says to Python.
+
+Packages above the library are named here for type checkers alone: nothing imports this file.
+"""
+
+from fedpriv.config.load import load_job as load_job
+from fedpriv.data.federation import write_federation as write_federation
+from fedpriv.errors import FedprivError as FedprivError
+from fedpriv.forecasting.of_file import forecast as forecast
+from fedpriv.loop.arguments import PrivateConfig as PrivateConfig
+from fedpriv.loop.step import PrivateStep as PrivateStep
+from fedpriv.loop.trainer import PrivateTrainer as PrivateTrainer
+from fedpriv.privacy.accounting.from_python import plan as plan
+from fedpriv.privacy.ledger.ledger import Ledger as Ledger
+from fedpriv_comparison.from_python import compare as compare
+from fedpriv_simulation.from_python import simulate as simulate
+
+__version__: str
+__all__ = [
+    "FedprivError",
+    "Ledger",
+    "PrivateConfig",
+    "PrivateStep",
+    "PrivateTrainer",
+    "compare",
+    "forecast",
+    "load_job",
+    "plan",
+    "simulate",
+    "write_federation",
+]

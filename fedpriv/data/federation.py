@@ -1,0 +1,163 @@
+"""From data sets in memory to the folder of a federation that is simulated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedpriv.config.load import load_job
+from fedpriv.data.columns import KEY, columns_of
+from fedpriv.data.formats import Row
+from fedpriv.data.read import Records, as_read
+from fedpriv.errors import ConfigError, DataError, RunError
+from fedpriv.files import canonical_json, replacing_folder
+
+FILE, EVALUATION = "federation.toml", "evaluation.jsonl"
+
+
+def write_federation(
+    folder: Path | str,
+    records: Records | Mapping[str, Records],
+    evaluation: Records,
+    *,
+    sites: int | Sequence[str] | None = None,
+    size: int | Mapping[str, int] | None = None,
+    columns: Mapping[str, str] | None = None,
+    **tables: Mapping[str, Any],
+) -> Path:
+    """Write a federation file and the records of its sites, as `fedpriv simulate` reads them.
+
+    Args:
+        folder: new; only its owner may read it, as the records are there in clear.
+        records: a data set for each site, by its name; or one, which is divided among `sites`.
+            All records of a unit go to one site, chosen by a hash of the unit alone.
+        evaluation: public records, or the coordinator's own, by which models are measured.
+        sites: how many, or their names, where `records` is one data set.
+        size: declared number of units of each site, which is public and so never counted, unless
+            ``job={"data_is_public": True}`` says that everything is.
+        columns: from text, label, prompt, completion, messages to the names of your columns.
+        tables: of the federation file, such as ``job={"rounds": 20}``, ``privacy={"epsilon": 4}``.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ConfigError: a table that can't be; names key and value. Nothing was written.
+        DataError: records that can't be used; never quotes one.
+        RunError: the folder is not empty.
+
+    Privacy:
+        Writes private records, in clear, on this machine. Which site a unit goes to depends on that
+        unit alone.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder}: is not empty. Name a new folder.")
+    named = columns or columns_of(
+        next(iter(records.values())) if isinstance(records, Mapping) else records
+    )
+    unit = str(tables.get("privacy", {}).get("unit", "record"))
+    wanted = list(dict.fromkeys([*named.values(), *([] if unit == "record" else [unit])]))
+    divided = _divided(records, sites, wanted, unit)
+    public = tables.get("job", {}).get("data_is_public") is True
+    tree = {
+        **{name: dict(table) for name, table in tables.items()},
+        "data": {"columns": dict(named)},
+    }
+    tree.setdefault("job", {}).setdefault("name", folder.name)
+    tree["evaluation"] = {**tree.get("evaluation", {}), "data": EVALUATION}
+    described = {
+        name: _declared(name, rows, size, unit, public=public) for name, rows in divided.items()
+    }
+    sections = [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()]
+    text = tomli_w.dumps({**tree, "sites": sections})
+    with replacing_folder(folder) as made:
+        (made / FILE).write_text(text, encoding="utf-8")
+        try:  # before a file is named by a site
+            load_job(made / FILE)
+        except ConfigError as error:
+            problem, key = error.problem, error.key
+            raise ConfigError(
+                problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
+            ) from None
+        for name, rows in divided.items():
+            _write(made / f"{name}.jsonl", rows)
+        _write(made / EVALUATION, _rows(evaluation, wanted))
+    return folder / FILE
+
+
+def _divided(
+    records: Records | Mapping[str, Records],
+    sites: int | Sequence[str] | None,
+    wanted: Sequence[str],
+    unit: str,
+) -> dict[str, list[Row]]:
+    """The rows of each site.
+
+    Raises:
+        ConfigError: nobody said how many sites there are, or somebody did who named them, too.
+    """
+    if isinstance(records, Mapping):
+        if hasattr(records, "column_names"):
+            raise ConfigError(
+                "are the splits of a data set, and a test split is no site",
+                key=KEY,
+                value=list(records),
+                fix='Give one of them, or name the sites: {"north": …, "south": …}.',
+            )
+        if sites is not None:
+            raise ConfigError("are named by the records already", key="sites", value=sites)
+        return {name: _rows(own, wanted) for name, own in records.items()}
+    names = [f"site-{n}" for n in range(1, sites + 1)] if isinstance(sites, int) else sites
+    if not names:
+        raise ConfigError(
+            "is missing", key="sites", value=sites, fix="Say among how many to divide the records."
+        )
+    divided: dict[str, list[Row]] = {name: [] for name in names}
+    for row in _rows(records, wanted):
+        owner = canonical_json(row) if unit == "record" else as_read(str(row[unit])).encode()
+        drawn = int.from_bytes(hashlib.sha256(b"site\0" + owner).digest()[:8])
+        divided[names[drawn % len(names)]].append(row)
+    return divided
+
+
+def _rows(records: Records, wanted: Sequence[str]) -> list[Row]:
+    """The columns that are used, as JSON has them."""
+    rows = []
+    for number, row in enumerate(records, 1):
+        missing = [column for column in wanted if column not in row]
+        if missing:
+            raise DataError(
+                f"row {number} has no such column",
+                key=KEY,
+                value=missing[0],
+                fix=f"Its columns are {', '.join(map(str, row))}.",
+            )
+        rows.append(json.loads(json.dumps({c: row[c] for c in wanted}, default=str)))
+    return rows
+
+
+def _declared(
+    name: str, rows: Sequence[Row], size: int | Mapping[str, int] | None, unit: str, *, public: bool
+) -> int:
+    stated = size.get(name) if isinstance(size, Mapping) else size
+    if stated is not None:
+        return stated
+    if not public:
+        raise ConfigError(
+            f"is missing for {name}",
+            key="size",
+            fix="Type a number of units. It is public, and a count of private records would tell"
+            " that somebody is among them.",
+        )
+    return len(rows) if unit == "record" else len({as_read(str(row[unit])) for row in rows})
+
+
+def _write(path: Path, rows: Iterable[Row]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

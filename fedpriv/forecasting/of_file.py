@@ -1,0 +1,47 @@
+"""A forecast from a federation file: `fedpriv.forecast`, and what `fedpriv forecast` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import load_job
+from fedpriv.errors import naming
+from fedpriv.forecasting.advice import Forecast
+from fedpriv.forecasting.advice import forecast as expected
+from fedpriv.forecasting.federation import federation_of
+from fedpriv.forecasting.table import SHIPPED, read_table
+
+
+def forecast(
+    job: JobConfig | Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    sizes: Sequence[str] = (),
+    table: Path | str | None = None,
+    kind: str | None = None,
+) -> Forecast:
+    """Whether joining is expected to pay, before any ε is spent, and what would change it.
+
+    Args:
+        job: a federation file, or a job that `load_job` made of one.
+        overrides: ``a.b=value`` texts for the keys of a file.
+        sizes: declared units of sites for which the job has none: ``250``, or ``NAME=250``.
+        table: measured runs; by default those that are shipped.
+        kind: of the measured records that yours are like; by default the nearest of the task.
+
+    Raises:
+        ConfigError: a setting or a table that can't be used.
+
+    Privacy:
+        Reads settings and measured runs, and no record.
+    """
+    config = job if isinstance(job, JobConfig) else load_job(Path(job), overrides)
+    source = Path(config.job.name) if isinstance(job, JobConfig) else Path(job)
+    with naming(source):
+        federation = federation_of(config, sizes)
+    path = None if table is None else Path(table)
+    measured = read_table(path)
+    with naming(path or SHIPPED):
+        return expected(config, federation, measured, kind)

@@ -1,0 +1,108 @@
+"""From a model that somebody else loaded to a worker, whose gradients are of one record each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
+from fedpriv.training.pool import with_gradients
+from fedpriv.training.worker import ModelRecipe, Worker
+
+_FORMATS: dict[torch.dtype, Any] = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float64: "float64",
+}
+
+
+def section_of(model: Any, labels: tuple[str, ...], max_length: int) -> ModelSection:
+    """What a model is, as a federation file would say.
+
+    Args:
+        labels: of a classifier; a language model has none.
+
+    Raises:
+        ConfigError: a window is longer than what the model can read.
+    """
+    base = base_of(model)
+    if max_length > longest(base):
+        raise ConfigError(
+            f"is more than the {longest(base)} tokens that the model can read",
+            key="max_length",
+            value=max_length,
+        )
+    return ModelSection(
+        name=base.config.name_or_path or "in memory",
+        task="classification" if labels else "causal-lm",
+        labels=labels,
+        max_length=max_length,
+    )
+
+
+def worker_of(
+    model: Any, tokenizer: Any, section: ModelSection, engine: Any, microbatch: int | None
+) -> Worker:
+    """A worker that holds the model itself, not a copy of it.
+
+    From now on the model attends record by record, and its linear layers make gradients of single
+    records; `Worker.gradients.detach` takes the latter back.
+
+    Raises:
+        NotPrivateError: dropout, or a layer or number format with which a record's gradient would
+            not be a function of that record alone, or nothing is trained.
+        ModelError: the tokenizer has neither a padding nor an end token.
+    """
+    _refuse_dropout(model)
+    pad_with_end(tokenizer, "The tokenizer")
+    base = base_of(model)
+    compute_alone(base, tokenizer)
+    trained = next((p for p in model.parameters() if p.requires_grad), None)
+    first = next(base.parameters())
+    if first.dtype not in _FORMATS:
+        raise NotPrivateError(
+            f"The model is in {first.dtype}, which overflows where a record's gradient is large."
+            ' Load it with dtype="float32" or "bfloat16".'
+        )
+    compute = ComputeSection(
+        device=str((first if trained is None else trained).device),
+        dtype=_FORMATS[first.dtype],
+        microbatch=microbatch,
+        engine=engine,
+    )
+    recipe = ModelRecipe(section, LoraSection(), 0, compute)
+    with computing(model):
+        return with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
+
+
+def base_of(model: Any) -> Any:
+    """The transformers model below an adapter of peft's."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def computing(model: nn.Module) -> Iterator[None]:
+    """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _refuse_dropout(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if ".lora_dropout." in f".{name}." and isinstance(module, nn.Dropout) and module.p > 0:
+            raise NotPrivateError(
+                f"{name}: dropout of {module.p:g}. A mask that is drawn for a batch moves one"
+                " record's gradient when another joins or leaves, so that clipping bounds nothing."
+                " Set lora_dropout = 0; the noise regularises more than it would."
+            )

@@ -1,0 +1,119 @@
+"""Records that are in memory, as units of examples."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.config.job import SHAPES, ModelSection
+from fedpriv.data.columns import KEY
+from fedpriv.data.encode import Example, check_label, encode_record
+from fedpriv.data.identity import identities, whole_record
+from fedpriv.data.population import Population, encode_population
+from fedpriv.data.read import IN_MEMORY, Records, take_records
+from fedpriv.data.spec import DataSpec
+from fedpriv.data.store import TokenFile
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.files import sha256
+from fedpriv.privacy.ledger.unit_index import Identity
+
+if TYPE_CHECKING:
+    import datasets
+
+Claim = Callable[[Iterable[Sequence[Identity]]], None]
+
+
+def spec_of(
+    columns: Mapping[str, str], model: ModelSection, unit: str, max_records_per_unit: int
+) -> DataSpec:
+    """How records become examples.
+
+    Raises:
+        ConfigError: the columns are not those of the model's task.
+    """
+    allowed = SHAPES[model.task]
+    if set(columns) not in allowed:
+        shapes = " or ".join(" and ".join(sorted(shape)) for shape in allowed)
+        raise ConfigError(
+            f"are not those of a model for {model.task}",
+            key="columns",
+            value=dict(columns),
+            fix=f"Such a model is trained on {shapes}.",
+        )
+    return DataSpec.of(columns, model, unit=unit, max_records_per_unit=max_records_per_unit)
+
+
+def own_units(
+    records: Records, spec: DataSpec, tokenizer: Any, claim: Claim | None = None
+) -> tuple[Population, frozenset[str]]:
+    """A site's records as units; no clear text of them is left on the disk.
+
+    Args:
+        claim: told by what another ledger would know the same units, before anything is encoded.
+
+    Returns:
+        What is sampled, and digests of whole records, to tell that others are not among them.
+
+    Raises:
+        DataError: they can't be read, or one has a label that is not declared; names the row and
+            never what it holds.
+        FedprivError: whatever `claim` raises.
+
+    Privacy:
+        A map over single units by public settings; see `encode_population`. Private throughout.
+    """
+    with _read(records, spec, spec.unit) as (rows, folder):
+        if claim is not None:
+            claim(identities(row, spec.unit) for row in rows)
+        population = encode_population(rows, spec, tokenizer, TokenFile(folder))
+        return population, frozenset(_digests(rows))
+
+
+def public_examples(
+    records: Records, spec: DataSpec, tokenizer: Any, private: frozenset[str]
+) -> list[Example]:
+    """Examples of records that are said to be public, to measure a model on.
+
+    Args:
+        private: digests of the site's own.
+
+    Raises:
+        DataError: some are the site's own, or there is nothing to measure.
+    """
+    with _read(records, spec, "record") as (rows, _):  # whose they are plays no part
+        own = sum(digest in private for digest in _digests(rows))
+        if own:
+            raise DataError(
+                f"{own} of {len(rows)} records are also among those that train; a loss on private"
+                " records would be a release that nobody paid for",
+                key="evaluation",
+                fix="Take them out, or use public records.",
+            )
+        examples = [
+            example
+            for number, row in enumerate(rows, 1)
+            for example in encode_record(row, spec, tokenizer, row=number, source=IN_MEMORY)
+        ]
+    if not examples:
+        raise DataError(
+            "has nothing to evaluate: no record has a token to predict", key="evaluation"
+        )
+    return examples
+
+
+def _digests(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (sha256(content) for content in map(whole_record, rows) if content)
+
+
+@contextmanager
+def _read(records: Records, spec: DataSpec, unit: str) -> Iterator[tuple[datasets.Dataset, Path]]:
+    """The rows in a folder of their own (0700), which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fedpriv-") as name:
+        rows = take_records(records, spec.columns, unit=unit, cache_dir=Path(name), key=KEY)
+        if "label" in spec.columns:
+            for number, row in enumerate(rows, 1):
+                check_label(row, spec.labels, row=number, source=IN_MEMORY)
+        yield rows, Path(name)

@@ -1,0 +1,176 @@
+"""The slots of one plan, paid for one after the other."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.errors import ConfigError, SlotError
+from fedpriv.files import canonical_json, sha256
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.accounting.planning import Planned
+from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.terms import new_dataset_id
+
+
+class Slots:
+    """The slots of a plan in an open ledger.
+
+    Raises:
+        BudgetError: the ledger does not pay for the plan. Nothing was spent.
+        ConfigError: it has another plan of that name.
+    """
+
+    def __init__(self, ledger: Ledger, plan: Plan) -> None:
+        known = ledger.plan(plan.job)
+        if known is not None and known != plan:
+            raise ConfigError(
+                "is the name of a plan with other settings",
+                file=ledger.path,
+                key="job",
+                value=plan.job,
+                fix="A plan can't change once it is committed: use the same settings, or a new"
+                " name.",
+            )
+        ledger.check(plan)
+        self.ledger, self.plan = ledger, plan
+        self.taken = len(ledger.slots(plan.job))  # what was reserved before may have been used
+
+    @property
+    def left(self) -> int:
+        """Slots that can still be paid for."""
+        return self.plan.steps - self.taken
+
+    @property
+    def epsilon(self) -> float:
+        """What the slots taken so far cost by themselves: an upper bound; 0 before the first."""
+        if not self.taken:
+            return 0.0
+        return epsilon_upper([self.plan.event(self.taken)], self.ledger.terms.plan_delta)
+
+    def pay(self, parameters: Vector) -> Reservation:
+        """Pay for the next slot, on disk.
+
+        Args:
+            parameters: that the step is computed with, public.
+
+        Raises:
+            SlotError: all were taken.
+            LedgerError: the ledger can't be written.
+        """
+        if not self.left:
+            raise SlotError(
+                f"All {self.plan.steps} steps of {self.plan.job!r} were taken. Further ones need a"
+                " plan of their own, and are paid for as such."
+            )
+        slot = self.taken
+        held = np.ascontiguousarray(parameters, "<f4").tobytes()
+        asked = sha256(canonical_json([self.plan.job, slot, sha256(held)]))
+        [paid] = OpenSlots(self.ledger, self.plan, range(slot, slot + 1), asked).pay()
+        self.taken += 1
+        return paid
+
+    def release(self, paid: Reservation, released: Vector) -> None:
+        """Note that a slot was released, before anybody gets what was.
+
+        Only a digest is kept: nobody asks for it again, as a server may.
+        """
+        self.ledger.release(paid, sha256(released.tobytes()).encode())
+
+
+def open_lasting(path: Path, witness: Path | None) -> Ledger:
+    """A ledger that outlives the loop, made beforehand with the budget that its people have.
+
+    Raises:
+        ConfigError: it is of a simulation.
+        LedgerError: it can't be used; see `Ledger.open`.
+    """
+    ledger = Ledger.open(path, witness)
+    if ledger.terms.simulated:
+        ledger.close()
+        raise ConfigError(
+            "was made for simulations, and pays for no training whose result may leave",
+            file=path,
+            key="ledger",
+            fix="Make another one: fedpriv ledger init, without --simulated.",
+        )
+    return ledger
+
+
+def declared_size(stated: int | None, ledger: str | None) -> int:
+    """How many units there are, as somebody stated, here or when the ledger was made.
+
+    Raises:
+        ConfigError: nobody did.
+        LedgerError: the ledger can't be read.
+    """
+    if stated is None and ledger is not None:
+        with Ledger.open(Path(ledger), reading=True) as found:
+            return found.terms.declared_size
+    if stated is None:
+        raise ConfigError(
+            "is missing",
+            key="size",
+            fix="State it, or name a ledger, which has it. The size is public: type a number, don't"
+            " count the records.",
+        )
+    return stated
+
+
+def check_stated(
+    ledger: Ledger, size: int | None, delta: float | None, unit: str, most: int
+) -> None:
+    """Check that a ledger was made with what is stated now, as far as it is.
+
+    Args:
+        most: records of a unit.
+
+    Raises:
+        ConfigError: it was not.
+    """
+    terms = ledger.terms
+    for key, stated, fixed in (
+        ("size", size, terms.declared_size),
+        ("delta", delta, terms.delta),
+        ("unit", unit, terms.unit),
+        ("max_records_per_unit", most, terms.max_records_per_unit),
+    ):
+        if stated is not None and stated != fixed:
+            raise ConfigError(
+                f"was fixed as {fixed!r} when the ledger was made",
+                file=ledger.path,
+                key=key,
+                value=stated,
+                fix="State the same again. Another population needs another ledger.",
+            )
+
+
+@contextmanager
+def ledger_for(planned: Planned, size: int, unit: str, most: int) -> Iterator[Ledger]:
+    """A ledger for one plan, gone with the loop: it knows of no other use of the records.
+
+    Args:
+        most: records of a unit.
+    """
+    target = planned.target_epsilon
+    terms = Terms(
+        dataset_id=new_dataset_id(),
+        declared_size=size,
+        unit=unit,
+        max_records_per_unit=most,
+        delta=planned.delta,
+        budget=planned.epsilon if target is None else target,
+        simulated=False,
+    )
+    folder = Path(tempfile.mkdtemp(prefix="fedpriv-"))
+    try:
+        with Ledger.create(folder / "ledger.db", terms) as ledger:
+            yield ledger
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,327 @@
+"""Private steps of a training loop that somebody writes by hand."""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.data.columns import columns_of
+from fedpriv.data.read import Records
+from fedpriv.data.spec import DataSpec
+from fedpriv.errors import ConfigError
+from fedpriv.files import canonical_json, sha256
+from fedpriv.loop.model import computing, section_of, worker_of
+from fedpriv.loop.records import own_units, public_examples, spec_of
+from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.models.vector import Vector, check_vector
+from fedpriv.privacy import usual
+from fedpriv.privacy.accounting.from_python import plan
+from fedpriv.privacy.ledger.ledger import Ledger, Plan
+from fedpriv.privacy.ledger.unit_index import Identity, UnitIndex
+from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.privacy.usual import Numerics
+from fedpriv.training.batch_invariance import try_lengths
+from fedpriv.training.private_step import private_step
+from fedpriv.training.released import GradientSum
+from fedpriv.training.scores import Scores, score
+from fedpriv.training.worker import Worker
+
+METHOD = "dp-lora"
+
+
+class PrivateStep:
+    """DP-SGD on the records of one site, in place of ``loss.backward()``.
+
+    `backward` draws a secret sample, clips each unit's gradient, adds noise, and leaves the result
+    in the ``.grad`` of whatever is trained; any torch optimiser goes on from there. What a step
+    costs is paid from a ledger before it is computed, for all steps together before the first.
+
+    ```python
+    step = PrivateStep(
+        model, tokenizer, notes, epsilon=4, delta=1e-5, size=2000, batch=64, steps=200
+    )
+    while step.left:
+        step.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ```
+
+    Args:
+        model: of transformers, with an adapter of peft's (LoRA without dropout), or with linear
+            layers that are trained whole. It is used as it is, not copied, and trained in place.
+        tokenizer: of the model.
+        records: a data set, or its rows, with the columns ``text``; ``prompt`` and ``completion``;
+            ``messages``; or ``text`` and ``label``.
+        steps: of the whole plan.
+        epsilon: that the plan may cost at most; or `noise_multiplier` says the noise itself.
+        sample_rate: chance of each unit to be in a step; or `batch`, the expected number of them.
+        delta, size: δ, below 1 / `size`, and the declared number of units, which is public and so
+            never counted from the records. A lasting ledger has both.
+        clip_norm: the longest that a unit's gradient may be, in the L2 norm.
+        unit: what is protected: ``record``, or the column of an id, such as a patient's.
+        max_records_per_unit: records, or windows of a long text, of a unit that are used.
+        columns: from those names to the names that your columns have.
+        labels: of a classifier, in the order of its outputs.
+        max_length: tokens in a window.
+        numerics: with ``strict``, each record is computed alone and sums are whole numbers.
+        ledger: file of a ledger that `fedpriv ledger init` made, with the budget that these people
+            have for life; without one, the steps are accounted for and the account is then gone.
+        witness: of that ledger, if it was made with one.
+        job: name of the plan in the ledger. A name that is there goes on with that plan.
+        microbatch: records that are computed at once at most.
+        engine: which library makes the gradients of single records; ``opacus`` knows more layers.
+
+    Attributes:
+        plan: what was decided, with its noise multiplier.
+        ledger: that pays.
+
+    Raises:
+        ConfigError, DataError: a setting or records that can't be used; never quotes a record.
+        NotPrivateError: a record's gradient would not be a function of that record alone.
+        BudgetError: the ledger does not pay for so much. Nothing was spent.
+        OverlapError: another ledger beside this one covers some of the same units.
+
+    Privacy:
+        What `backward` gives over the life of the plan, and all that is made of it, the trained
+        model included, is (ε, δ)-differentially private for adding or removing one unit, with the
+        plan's ε at the ledger's δ. Each step is one `PlanExecution.step`: a Poisson-subsampled
+        Gaussian mechanism of sensitivity C. Divided is by sample rate × declared size and never
+        by how many were drawn. A lasting ledger adds up all plans for the same people. Without one
+        the claim is about this object alone, and whoever makes a second one of the same records
+        has to add up by hand. What a script computes of the records or of their losses by other
+        means is covered by nothing. How long a step takes is not covered. With numerics other than
+        ``strict``, it is an assumption that a gradient computed beside others does not depend on
+        them; see docs/privacy.md.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        records: Records,
+        *,
+        steps: int,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        sample_rate: float | None = None,
+        batch: float | None = None,
+        delta: float | None = None,
+        size: int | None = None,
+        clip_norm: float = 1.0,
+        unit: str = usual.UNIT,
+        max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT,
+        columns: Mapping[str, str] | None = None,
+        labels: Sequence[str] = (),
+        max_length: int = 128,
+        numerics: Numerics = "default",
+        ledger: Path | str | None = None,
+        witness: Path | str | None = None,
+        job: str | None = None,
+        microbatch: int | None = None,
+        engine: Literal["fedpriv", "opacus"] = "fedpriv",
+    ) -> None:
+        _check(epsilon, noise_multiplier, sample_rate, batch, clip_norm, ledger, size, delta)
+        resources = ExitStack()
+        self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
+        try:
+            lasting = None
+            if ledger is not None:
+                lasting = resources.enter_context(open_lasting(Path(ledger), _path(witness)))
+                check_stated(lasting, size, delta, unit, max_records_per_unit)
+                size, delta = lasting.terms.declared_size, lasting.terms.plan_delta
+            assert size is not None and delta is not None  # else `_check` would have said so
+            planned = plan(
+                epsilon=epsilon,
+                delta=delta,
+                sample_rate=sample_rate,
+                steps=steps,
+                noise_multiplier=noise_multiplier,
+                batch=batch,
+                size=size,
+            )
+            columns = columns_of(records) if columns is None else columns
+            section = section_of(model, tuple(labels), max_length)
+            self._spec = spec_of(columns, section, unit, max_records_per_unit)
+            self._worker = worker_of(model, tokenizer, section, engine, microbatch)
+            resources.callback(self._worker.gradients.detach)
+            self._method = DpLora()
+            values = self._method.prepare(self._worker, self._worker.vector.read())
+            self.plan = Plan(
+                job=job or f"loop-{secrets.token_hex(4)}",
+                method=METHOD,
+                sample_rate=planned.event.sample_rate,
+                noise_multiplier=planned.event.noise_multiplier,
+                clip_norm=clip_norm,
+                steps=planned.event.count,
+                proposal=_digest(self._worker, self._spec),
+                numerics=numerics,
+            )
+            self._execution = PlanExecution(self.plan, values)
+            claim = None if lasting is None else partial(_claim, lasting)
+            self._population, self._own = own_units(records, self._spec, tokenizer, claim)
+            self.ledger = lasting or resources.enter_context(
+                ledger_for(planned, size, unit, max_records_per_unit)
+            )
+            self._slots = Slots(self.ledger, self.plan)
+            self._expected_units = self.plan.sample_rate * size
+            if numerics != "strict":  # where each record is computed alone
+                with computing(model):
+                    try_lengths(self._worker, self._population.units)
+        except BaseException:
+            resources.close()
+            raise
+
+    @property
+    def left(self) -> int:
+        """Steps of the plan that were not taken yet."""
+        return self._slots.left
+
+    @property
+    def taken(self) -> int:
+        """Steps that are paid for, whether or not anything came of them."""
+        return self._slots.taken
+
+    @property
+    def epsilon(self) -> float:
+        """What the steps taken so far cost by themselves, an upper bound.
+
+        No guarantee if somebody stops because of what was released: the claim is `epsilon_planned`.
+        """
+        return self._slots.epsilon
+
+    @property
+    def epsilon_planned(self) -> float:
+        """What all steps of the plan cost, an upper bound: the claim. It is paid with the first."""
+        return self.plan.epsilon(self.ledger.terms.plan_delta)
+
+    def backward(self) -> Privatised[Vector]:
+        """Take a step: add its gradient to the ``.grad`` of what is trained.
+
+        Returns:
+            The same gradient, (P,) float32, in the order of the model's parameters.
+
+        Raises:
+            SlotError: all steps of the plan were taken.
+            LedgerError: the step can't be paid for; nothing was sampled.
+            ProtocolError: what is trained is not finite; nothing was paid.
+
+        Privacy:
+            Paid before anything is sampled, on disk. The result is the noisy sum of clipped
+            vectors over sample rate × declared size; it is the same mechanism if nobody was drawn
+            or a unit failed. An interrupt loses the step, which stays paid.
+        """
+        worker = self._worker
+        parameters = worker.vector.read()
+        check_vector(parameters, worker.vector.size)
+        paid = self._slots.pay(parameters)
+        with computing(worker.model):
+            total = private_step(
+                self._execution,
+                self._method,
+                worker,
+                self._population,
+                parameters,
+                paid,
+                self._csprng(paid.slot),
+            )
+        self._slots.release(paid, total.value.values)
+        gradient = post_process(self._mean, total)
+        worker.vector.add_gradient(gradient.value)
+        return gradient
+
+    def _mean(self, total: GradientSum) -> Vector:
+        return total.values / np.float32(self._expected_units)
+
+    def _csprng(self, slot: int) -> RandomSource:
+        return SystemCsprng()
+
+    def evaluate(self, records: Records, *, data_is_public: bool) -> Scores:
+        """How good the model is on records that are not private.
+
+        Args:
+            data_is_public: whoever calls states that they are public, or their own to show.
+
+        Raises:
+            ConfigError: nobody states it.
+            DataError: some are among the records that train, or there is nothing to evaluate.
+
+        Privacy:
+            A loss on private records is a figure that nobody paid for. Only copies of the training
+            records are noticed; for the rest it is the caller's word.
+        """
+        if not data_is_public:
+            raise ConfigError(
+                "would print what nobody paid for: a loss on private records",
+                key="data_is_public",
+                value=data_is_public,
+                fix="Evaluate on public records and say so, or ask a federation for a look at"
+                " held-out ones ([evaluation.sites]).",
+            )
+        worker = self._worker
+        examples = public_examples(records, self._spec, worker.base.tokenizer, self._own)
+        with computing(worker.model):
+            return score(worker, examples, worker.vector.read())
+
+
+def _path(stated: Path | str | None) -> Path | None:
+    return None if stated is None else Path(stated)
+
+
+def _digest(worker: Worker, spec: DataSpec) -> str:
+    """Of what is trained, and how records become examples: all that a plan does not say itself."""
+    settings = {**asdict(spec), "columns": dict(spec.columns)}
+    return sha256(canonical_json([worker.vector.digest, settings]))
+
+
+def _claim(ledger: Ledger, units: Iterable[Sequence[Identity]]) -> None:
+    """Claim the units for a ledger, so that no other one beside it pays for the same people."""
+    path = ledger.path.resolve()
+    UnitIndex(path.parent).claim(ledger.terms.dataset_id, units, file=path.name, begun=ledger.begun)
+
+
+def _check(
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    sample_rate: float | None,
+    batch: float | None,
+    clip_norm: float,
+    ledger: Path | str | None,
+    size: int | None,
+    delta: float | None,
+) -> None:
+    """Raises: ConfigError, when settings are missing or contradict each other."""
+    for one, other, pair in (
+        (epsilon, noise_multiplier, "epsilon or noise_multiplier"),
+        (sample_rate, batch, "sample_rate or batch"),
+    ):
+        if (one is None) == (other is None):
+            count = "neither" if one is None else "both"
+            raise ConfigError(
+                f"expected one of two settings, got {count}", key=pair, fix="Give exactly one."
+            )
+    if not usual.MIN_CLIP <= clip_norm <= usual.MAX_CLIP:
+        raise ConfigError(
+            f"must be from {usual.MIN_CLIP:g} to {usual.MAX_CLIP:g}",
+            key="clip_norm",
+            value=clip_norm,
+        )
+    if ledger is None:
+        for key, value in (("size", size), ("delta", delta)):
+            if value is None:
+                raise ConfigError(
+                    "is missing",
+                    key=key,
+                    fix="State it, or name a ledger, which has it. The size is public: type a"
+                    " number, don't count the records.",
+                )

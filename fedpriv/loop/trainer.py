@@ -1,0 +1,237 @@
+"""transformers' Trainer, whose every step is a private one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
+
+from fedpriv.data.columns import columns_of
+from fedpriv.data.read import Records
+from fedpriv.errors import ConfigError, ModelError
+from fedpriv.loop.arguments import PrivateConfig, refuse_named
+from fedpriv.loop.slots import declared_size
+from fedpriv.loop.step import PrivateStep
+
+# What a Trainer logs of the records, of its idle batches, or of how long the steps took.
+_NOT_LOGGED = {
+    "loss",
+    "train_loss",
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "total_flos",
+}
+
+
+class PrivateTrainer(Trainer):
+    """A Trainer whose steps are those of `PrivateStep`; optimiser, schedule, callbacks stay.
+
+    A script for trl's ``SFTTrainer`` changes two lines: the import, and the arguments, to which ε,
+    δ and the declared size are added. Records may have the formats of trl: ``text``; ``prompt``
+    and ``completion``; ``messages``; or ``text`` and ``label``.
+
+    Args:
+        model: of transformers, or the name or folder of one; with an adapter, or with
+            `peft_config`.
+        args: `PrivateConfig`.
+        train_dataset: the private records.
+        eval_dataset: public records, if ``args.eval_data_is_public`` says that they are.
+        processing_class: the tokenizer.
+        peft_config: of the adapter to put on the model.
+        callbacks, optimizers: as of a Trainer.
+        refused: further arguments of a Trainer, which have no place here.
+
+    Attributes:
+        private: the steps, and what they cost.
+
+    Raises:
+        FedprivError: as `PrivateConfig` and `PrivateStep`; says what was given and why it can't be.
+
+    Privacy:
+        As of `PrivateStep`: the trained model, checkpoints, and all that is logged are made of
+        releases and public settings. No training loss is logged, because nobody paid for one; in
+        its place is ``epsilon``, of the steps so far. Samples are drawn inside the steps: the
+        Trainer's own data loader counts, and holds no record. A run goes on from a checkpoint only
+        with a ledger, which knows what was paid before.
+    """
+
+    args: PrivateConfig
+
+    def __init__(
+        self,
+        model: Any,
+        args: PrivateConfig,
+        train_dataset: Records,
+        eval_dataset: Records | None = None,
+        processing_class: Any = None,
+        peft_config: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        **refused: Any,
+    ) -> None:
+        refuse_named(refused)
+        if not isinstance(args, PrivateConfig):
+            raise ConfigError(
+                "has no ε",
+                key="args",
+                value=type(args).__name__,
+                fix="Use fedpriv.PrivateConfig, which takes the same arguments and more.",
+            )
+        _check_evaluation(args, eval_dataset)
+        size = declared_size(args.size, args.ledger)
+        rate, args.max_steps = args.steps_of(size)
+        model = _with_adapter(model, peft_config)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=range(args.max_steps),
+            eval_dataset=eval_dataset,
+            processing_class=processing_class or _tokenizer_of(model),
+            callbacks=[*(callbacks or []), _StopWhenUsedUp(self)],
+            optimizers=optimizers,
+        )
+        self.private = PrivateStep(
+            self.model,
+            self.processing_class,
+            train_dataset,
+            steps=args.max_steps,
+            epsilon=args.epsilon,
+            noise_multiplier=args.noise_multiplier,
+            sample_rate=rate,
+            delta=args.delta,
+            size=args.size,
+            clip_norm=args.clip_norm,
+            unit=args.unit,
+            max_records_per_unit=args.max_records_per_unit,
+            columns=args.columns or _columns(train_dataset, args.dataset_text_field),
+            labels=args.labels,
+            max_length=args.max_length,
+            numerics=args.numerics,
+            ledger=args.ledger,
+            witness=args.witness,
+            job=args.job,
+            microbatch=args.microbatch,
+        )
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Counts the steps; records are sampled within them."""
+        steps: Any = range(self.args.max_steps)
+        return DataLoader(steps, batch_size=1, collate_fn=_nothing)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """As `Trainer.train`.
+
+        Raises:
+            ConfigError: there is no ledger that knows what was paid before the checkpoint.
+            SlotError: all steps of the plan were taken.
+        """
+        if resume_from_checkpoint and self.args.ledger is None:
+            raise ConfigError(
+                "goes on with a run of which no account is left",
+                key="resume_from_checkpoint",
+                value=resume_from_checkpoint,
+                fix="Train with a ledger (fedpriv ledger init) and a name for the plan (job).",
+            )
+        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """A private step. Its loss is not known to anybody: NaN."""
+        self.private.backward()
+        return torch.full((), torch.nan, device=self.args.device)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: they would tell how many records were drawn, and how long they are."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what is public, with ε of the steps so far."""
+        shown = {key: value for key, value in logs.items() if key not in _NOT_LOGGED}
+        super().log({**shown, "epsilon": self.private.epsilon}, start_time)
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Loss and accuracy on records that are stated to be public.
+
+        Raises:
+            ConfigError: nobody stated it, or there are none.
+            DataError: some are among the records that train.
+        """
+        records: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if records is None:
+            raise ConfigError("is missing", key="eval_dataset", fix="Give public records.")
+        scores = self.private.evaluate(records, data_is_public=self.args.eval_data_is_public)
+        found = {
+            key.replace("eval", metric_key_prefix, 1): value
+            for key, value in scores.as_dict().items()
+        }
+        self.log(dict(found))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        return found
+
+
+class _StopWhenUsedUp(TrainerCallback):
+    """Ends a run that went on from an older checkpoint when the steps of its plan are used up."""
+
+    def __init__(self, trainer: PrivateTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if not self._trainer.private.left:
+            control.should_training_stop = True
+
+
+def _nothing(steps: list[int]) -> dict[str, Any]:
+    """The batch of a step, as the Trainer sees it."""
+    return {}
+
+
+def _check_evaluation(args: PrivateConfig, records: Any) -> None:
+    if records is not None and not args.eval_data_is_public:
+        raise ConfigError(
+            "would print what nobody paid for: a loss on private records",
+            key="eval_dataset",
+            fix="Evaluate on public records and say so: eval_data_is_public=True.",
+        )
+
+
+def _columns(records: Records, text: str) -> dict[str, str]:
+    return {"text": text} if text != "text" else columns_of(records)
+
+
+def _with_adapter(model: Any, peft_config: Any) -> Any:
+    if isinstance(model, str):
+        model = AutoModelForCausalLM.from_pretrained(
+            model, dtype="float32", use_safetensors=True, trust_remote_code=False
+        )
+    if peft_config is None:
+        return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, peft_config)
+
+
+def _tokenizer_of(model: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    name = model.config.name_or_path
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError):
+        raise ModelError(
+            f"No tokenizer of {name!r} was found. Give one with processing_class."
+        ) from None

@@ -1,0 +1,124 @@
+"""A comparison from its settings to its files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedpriv.errors import ConfigError, RunError
+from fedpriv.files import write_atomic, write_json
+from fedpriv.progress import is_watched
+from fedpriv_comparison import comparison as running
+from fedpriv_comparison import present
+from fedpriv_comparison.estimate import estimate
+from fedpriv_comparison.figures import Figures, figures
+from fedpriv_comparison.runner import Runner, open_folder
+from fedpriv_comparison.variants import listed, parse_variants
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison came to.
+
+    Attributes:
+        figures: of each variant.
+        document: everything that the table says, as compare.json holds it.
+        report: path of compare.md; compare.json and compare.svg are beside it.
+    """
+
+    title: str
+    figures: Sequence[Figures]
+    document: dict[str, Any]
+    report: Path
+
+
+def carry_out(
+    file: Path | None,
+    methods: str,
+    overrides: Sequence[str],
+    *,
+    grid: Sequence[str],
+    seeds: int,
+    tuning_seeds: int,
+    baseline: str | None,
+    held_out: float | None,
+    out: Path,
+    parallel: int,
+    console: Console,
+    command: str,
+) -> Compared:
+    """Run what has not been run yet, and write the tables; the settings are those of the command.
+
+    Args:
+        console: where progress is shown.
+        command: by which somebody makes the tables again.
+
+    Raises:
+        FedprivError: a setting that can't be used.
+        KeyboardInterrupt: with all finished runs kept.
+    """
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    names = listed(methods)
+    variants = parse_variants(names, list(grid))
+    held = _baseline(names, baseline)
+    asked = running.Comparison.of(file, overrides, variants, seeds, tuning_seeds, held_out)
+    folder = _folder(out)
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not is_watched(console),
+        transient=True,
+    )
+    task = bar.add_task("Runs", total=asked.runs)
+    print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+
+    def done(trial: Any, result: Any) -> None:
+        bar.advance(task)
+        if not is_watched(console):
+            loss = result.last("eval_loss")
+            said = result.error or ("" if loss is None else f"loss {loss:.3f}")
+            print_plain(f"{trial.key} seed {trial.seed}: {said}")
+
+    with open_folder(folder / "runs"):
+        print_plain(estimate(asked, folder / "runs", parallel))
+        with bar:
+            rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
+    found = figures(asked, rows, held)
+    title = f"{', '.join(names)}: {seeds} seed{'' if seeds == 1 else 's'}"
+    document = present.as_json(asked, found, held, command)
+    write_json(folder / "compare.json", document)
+    write_atomic(folder / "compare.md", present.markdown(asked, found, title, command))
+    write_atomic(folder / "compare.svg", present.chart(rows))
+    return Compared(title, found, document, folder / "compare.md")
+
+
+def _baseline(names: list[str], wanted: str | None) -> str:
+    if wanted is None:
+        trained = [name for name in names if name != "base"]
+        return "dp-lora" if "dp-lora" in names else (trained or names)[-1]
+    if wanted not in names:
+        raise ConfigError(
+            "is not compared", key="--baseline", value=wanted, fix=f"Use one of {', '.join(names)}."
+        )
+    return wanted
+
+
+def _folder(out: Path) -> Path:
+    """The folder of a comparison, new or begun."""
+    known = {"runs", "compare.json", "compare.md", "compare.svg"}
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    others = {name for name in names - known if not name.startswith(".")}
+    if out.exists() and (not out.is_dir() or others):
+        raise RunError(f"{out}: holds something that is no comparison. Give another --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    return out

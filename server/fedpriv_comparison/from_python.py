@@ -1,0 +1,88 @@
+"""`fedpriv.compare`: methods side by side, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedpriv.environment import set_environment
+from fedpriv.progress import is_watched
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison came to.
+
+    Attributes:
+        rows: of each variant, as `pandas.json_normalize` takes them.
+        report: path of compare.md, the same as a table; compare.svg is the chart beside it.
+    """
+
+    rows: list[dict[str, Any]]
+    report: Path
+
+
+def compare(
+    file: Path | str | None = None,
+    methods: Sequence[str] = ("base", "lora", "dp-lora"),
+    overrides: Sequence[str] = (),
+    *,
+    grid: Sequence[str] = (),
+    seeds: int = 3,
+    tuning_seeds: int = 1,
+    baseline: str | None = None,
+    held_out: float | None = None,
+    out: Path | str = "comparison",
+    parallel: int = 1,
+    quiet: bool = False,
+) -> Comparison:
+    """Methods side by side on public data, each with settings chosen for it.
+
+    The same call goes on where it was stopped.
+
+    Args:
+        file: a federation file; None is the embedded one.
+        methods, grid: as ``--methods`` and ``--grid`` of `fedpriv compare` take them.
+        overrides: ``a.b=value`` texts for the keys of the file, in all runs.
+        seeds: runs of each method that are reported.
+        tuning_seeds: other runs, by which each setting of a grid is judged.
+        baseline: what the others are held against; by default dp-lora, where it is compared.
+        held_out: share of its units that each site tests on, if it names none.
+        out: folder where results are kept and found again.
+        parallel: runs at once.
+        quiet: show nothing. Else there is a bar on a terminal and in a notebook.
+
+    Raises:
+        FedprivError: a setting that can't be used.
+        KeyboardInterrupt: with all finished runs kept.
+
+    Privacy:
+        None: samples and noise are drawn from seeds. It takes data that is marked as public alone.
+    """
+    set_environment()
+    from fedpriv_comparison.carry_out import carry_out
+
+    console = Console()
+    console.quiet = quiet or not is_watched(console)
+    path = None if file is None else Path(file)
+    asked = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}
+    said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
+    found = carry_out(
+        path,
+        ",".join(methods),
+        overrides,
+        grid=grid,
+        seeds=seeds,
+        tuning_seeds=tuning_seeds,
+        baseline=baseline,
+        held_out=held_out,
+        out=Path(out),
+        parallel=parallel,
+        console=console,
+        command=f"fedpriv.compare({None if file is None else str(file)!r}, {said})",
+    )
+    return Comparison(found.document["rows"], found.report)

@@ -1,0 +1,137 @@
+"""`fedpriv.simulate`: a federation on this machine, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.environment import set_environment
+from fedpriv.errors import ConfigError, RunError
+from fedpriv.progress import is_watched
+from fedpriv.report.budget import BudgetReport
+from fedpriv_simulation.watching import new_run, watching
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation came to.
+
+    Attributes:
+        folder: the run directory; see docs/first-steps.md.
+        metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them; those of
+            a site are in columns such as ``sites.surgery.epsilon_spent``.
+        before: the scores of the base model.
+        adapter: folder that peft loads.
+        budget: site → its signed budget report.
+        report: the page report.html.
+
+    Privacy:
+        Everything but `folder`/private may be handed on: it was released by a mechanism that a
+        site's ledger paid for, or is public.
+    """
+
+    folder: Path
+    metrics: list[dict[str, Any]]
+    before: dict[str, float]
+    adapter: Path
+    budget: dict[str, BudgetReport]
+    report: Path
+
+
+def simulate(
+    job: JobConfig | Path | str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    insecure_seed: int | None = None,
+    quiet: bool = False,
+) -> Simulation:
+    """Fine-tune a model across the sites of a federation, all on this machine.
+
+    Shows a bar on a terminal and in a notebook, and nothing where nobody watches. An interrupt
+    leaves a run that goes on with `resume`, of the same job in the same folder, at no further cost.
+
+    Args:
+        job: a federation file, a job that `load_job` made, or None for the embedded federation.
+        overrides: ``a.b=value`` texts for the keys of a file, as ``--set`` takes them.
+        out: run directory, which has to be new; by default one of the job's name in ``runs``.
+        resume: go on with the run in `out`.
+        insecure_seed: repeatable noise, for public data alone; the result is NOT PRIVATE.
+        quiet: show nothing.
+
+    Raises:
+        FedprivError: something is wrong. Before the first round nothing was spent.
+        KeyboardInterrupt: with a note that says how to go on.
+
+    Privacy:
+        As of `fedpriv simulate`: each site pays from its ledger before it computes, and adds its
+        own noise. Whoever runs it on one machine has the records of all sites before their eyes.
+    """
+    set_environment()
+    from fedpriv_simulation import simulate as simulation
+
+    if resume and out is None:
+        raise RunError("There is no run to go on with: name its folder with out.")
+    config, source = _job(job, overrides)
+    folder = new_run(config) if out is None else Path(out)
+    console = Console()
+    console.quiet = quiet or not is_watched(console)
+    opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
+    try:
+        with watching(config, opening, console) as progress:
+            found = simulation.simulate(
+                config,
+                folder,
+                source=source,
+                resume=resume,
+                insecure_seed=insecure_seed,
+                progress=progress,
+            )
+    except KeyboardInterrupt as stopped:
+        if (folder / "run.json").exists():
+            stopped.add_note(
+                "What was spent stays spent. To go on, call simulate again with the same job and"
+                f" out={str(folder)!r}, resume=True."
+            )
+        raise
+    return Simulation(
+        folder=folder,
+        metrics=[_flat(row) for row in found.rounds],
+        before=found.baseline.as_dict(),
+        adapter=folder / "adapter",
+        budget=dict(found.budgets),
+        report=found.report,
+    )
+
+
+def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[JobConfig, Path]:
+    """The job, and how messages call where it is from."""
+    if isinstance(job, JobConfig):
+        if overrides:
+            raise ConfigError(
+                "are for the keys of a file",
+                key="overrides",
+                value=list(overrides),
+                fix="Give them to load_job.",
+            )
+        return job, Path(job.job.name)
+    file = None if job is None else Path(job)
+    return load_job(file, overrides), file or EMBEDDED
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """One level of names, joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

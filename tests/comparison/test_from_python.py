@@ -1,0 +1,39 @@
+"""`fedpriv.compare`: as the command, from Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+import fedpriv
+from fedpriv.errors import ConfigError, RunError
+
+
+def test_methods_side_by_side_and_again_at_no_cost(
+    federation: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file, out = federation(rounds=1), tmp_path / "comparison"
+    found = fedpriv.compare(file, ["base", "dp-lora"], seeds=1, out=out)
+    assert capfd.readouterr() == ("", "")
+    assert pandas.json_normalize(found.rows)["name"].tolist() == ["base", "dp-lora"]
+    kept = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.json")}
+    again = fedpriv.compare(str(file), ["base", "dp-lora"], seeds=1, out=out)
+    assert again.rows == found.rows
+    assert kept == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*.json")}
+    document = json.loads((out / "compare.json").read_text())
+    assert document["rows"] == found.rows
+    assert "fedpriv.compare(" in document["command"] in found.report.read_text()
+
+
+def test_what_is_wrong_is_a_typed_error(federation: Callable[..., Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="data_is_public"):
+        fedpriv.compare(federation(public=False), ["dp-lora"], out=tmp_path / "comparison")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("x")
+    with pytest.raises(RunError, match="no comparison"):
+        fedpriv.compare(federation(), ["dp-lora"], out=tmp_path / "other")

@@ -1,0 +1,109 @@
+"""Data sets in memory as the folder of a federation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.config import load_job
+from fedpriv.data.federation import _divided, write_federation
+from fedpriv.errors import ConfigError, DataError, RunError
+
+JOB: dict[str, Any] = {"job": {"rounds": 2}}
+
+
+def rows(count: int = 40) -> list[dict[str, Any]]:
+    return [{"note": f"note {i}", "mrn": i // 4, "doctor": "secret"} for i in range(count)]
+
+
+def test_it_writes_what_the_commands_read(tmp_path: Path) -> None:
+    folder = tmp_path / "hospitals"
+    parts = {"north": Dataset.from_list(rows(8)), "south": rows(12)}
+    file = write_federation(
+        folder,
+        parts,
+        rows(3),
+        size={"north": 10, "south": 20},
+        columns={"text": "note"},
+        privacy={"epsilon": 3.0, "unit": "mrn", "delta": 1e-3},
+        **JOB,
+    )
+    job = load_job(file)
+    assert job.job.name == "hospitals" and job.privacy.unit == "mrn"
+    assert [(s.name, s.size, s.data) for s in job.sites] == [
+        ("north", 10, folder / "north.jsonl"),
+        ("south", 20, folder / "south.jsonl"),
+    ]
+    written = [json.loads(line) for line in (folder / "north.jsonl").read_text().splitlines()]
+    assert written == [{"note": row["note"], "mrn": row["mrn"]} for row in rows(8)]
+    assert len((folder / "evaluation.jsonl").read_text().splitlines()) == 3
+    assert folder.stat().st_mode & 0o77 == (folder / "north.jsonl").stat().st_mode & 0o77 == 0
+
+
+@given(st.lists(st.integers(0, 30), min_size=1), st.integers(0, 30), st.integers(1, 5))
+def test_a_unit_is_at_one_site_and_moves_no_other(units: list[int], more: int, sites: int) -> None:
+    def divided(people: list[int]) -> dict[str, list[Any]]:
+        found = [{"note": f"note {i}", "mrn": who} for i, who in enumerate(people)]
+        return _divided(found, sites, ["note", "mrn"], "mrn")  # type: ignore[return-value]
+
+    before, after = divided(units), divided([*units, more])
+    homes = {row["mrn"]: name for name, own in after.items() for row in own}
+    assert all(homes[row["mrn"]] == name for name, own in after.items() for row in own)
+    changed = [name for name in after if after[name] != before[name]]
+    assert changed == [homes[more]]
+
+
+def test_many_units_are_divided_about_evenly() -> None:
+    divided = _divided(rows(4000), 4, ["note"], "record")
+    assert sorted(divided) == ["site-1", "site-2", "site-3", "site-4"]
+    assert all(850 < len(own) < 1150 for own in divided.values())
+
+
+def test_a_size_is_counted_of_public_records_alone(tmp_path: Path) -> None:
+    given: Any = {"columns": {"text": "note"}, "privacy": {"unit": "mrn", "delta": 1e-3}}
+    with pytest.raises(ConfigError, match="size: is missing for one"):
+        write_federation(tmp_path / "f", {"one": rows()}, rows(2), **given, **JOB)
+    public = {"job": {"rounds": 2, "data_is_public": True}}
+    file = write_federation(tmp_path / "f", {"one": rows()}, rows(2), **given, **public)
+    assert [site.size for site in load_job(file).sites] == [10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"sites": None}, ConfigError, "sites: is missing"),
+        ({"columns": None}, DataError, "no format that is known"),
+        ({"columns": {"text": "notes"}}, DataError, "row 1 has no such column (got 'notes')"),
+        ({"job": {"rounds": 0}}, ConfigError, "federation.toml: job.rounds"),
+        ({"jobs": {"rounds": 1}}, ConfigError, "Did you mean 'job'?"),
+        ({"privacy": {"unit": "patient"}}, DataError, "got 'patient'"),
+        ({"sites": ["north", "../south"]}, ConfigError, "federation.toml: sites.1.name"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing_behind(
+    tmp_path: Path, changes: Any, error: Any, words: str
+) -> None:
+    settings = {"sites": 2, "size": 30, "columns": {"text": "note"}, **JOB, **changes}
+    with pytest.raises(error) as found:
+        write_federation(tmp_path / "f", rows(), rows(2), **settings)
+    assert words in str(found.value)
+    assert "tmp" not in str(found.value).replace(str(tmp_path), "")
+    assert "secret" not in str(found.value) and list(tmp_path.iterdir()) == []
+
+
+def test_splits_are_no_sites(tmp_path: Path) -> None:
+    splits = Dataset.from_list(rows()).train_test_split(0.5)
+    with pytest.raises(ConfigError, match="a test split is no site"):
+        write_federation(tmp_path / "f", splits, rows(2), size=30, columns={"text": "note"}, **JOB)
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(RunError, match="is not empty"):
+        write_federation(tmp_path, rows(), rows(2), sites=2, size=30, **JOB)

@@ -1,0 +1,401 @@
+"""A private step of somebody's own loop: what it computes, what it costs, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loop.conftest import SETTINGS
+from scipy.stats import binom, chi2
+
+from fedpriv.config import load_job
+from fedpriv.data.encode import encode_text
+from fedpriv.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    FedprivError,
+    LedgerError,
+    NotPrivateError,
+    OverlapError,
+    ProtocolError,
+    SlotError,
+)
+from fedpriv.loop.step import PrivateStep
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Terms
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
+from fedpriv.privacy.mechanism import execution
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness
+from fedpriv.training.pool import load_model
+from fedpriv.training.released import unpack
+from fedpriv.training.worker import ModelRecipe
+from fedpriv_simulation.simulate import simulate
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def private_step(lora: Make, byte_tokenizer: Any, notes: Any) -> Iterator[Make]:
+    """A factory of private steps, which are closed when the test is over."""
+    made = []
+
+    def make(records: Any = None, model: Any = None, **changes: Any) -> PrivateStep:
+        records = notes if records is None else records
+        settings = {**SETTINGS, **changes}
+        step = PrivateStep(model or lora(), byte_tokenizer, records, **settings)
+        made.append(step)
+        return step
+
+    yield make
+    for step in made:
+        step.close()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The samples that are drawn, with all noise off."""
+    samples: list[list[int]] = []
+    sample = execution.poisson_sample
+
+    def keep(*arguments: Any) -> Any:
+        samples.append(sample(*arguments).tolist())
+        return np.array(samples[-1])
+
+    monkeypatch.setattr(execution, "poisson_sample", keep)
+    monkeypatch.setattr(execution, "rounded_gaussian", lambda size, *_: np.zeros(size))
+    return samples
+
+
+def by_hand(model: Any, tokenizer: Any, texts: list[str], clip_norm: float) -> np.ndarray:
+    """A record at a time by plain autograd and the loss of transformers, clipped, added up."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = np.zeros(sum(p.numel() for p in trained))
+    for text in texts:
+        [example] = encode_text(text, tokenizer, 64, 1)
+        ids = torch.tensor([example.input_ids])
+        labels = torch.tensor([example.labels])
+        loss = model(input_ids=ids, labels=labels).loss
+        row = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, trained)]).double()
+        total += (row * min(1.0, clip_norm / float(row.norm()))).numpy()
+    return total
+
+
+def test_a_step_is_the_clipped_sum_over_the_declared_batch(
+    private_step: Make, lora: Make, byte_tokenizer: Any, notes: Any, drawn: list[list[int]]
+) -> None:
+    """The divisor is what was declared, 0.3 × 50, whoever was drawn of the forty."""
+    step = private_step()
+    gradient = step.backward().value
+    [sample] = drawn
+    assert sample
+    texts = [notes[place]["text"] for place in sample]
+    expected = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 50)
+    assert np.abs(gradient - expected).max() < 2e-5 * np.abs(expected).max() + 1e-9
+    grads = [p.grad.reshape(-1) for p in step._worker.model.parameters() if p.requires_grad]
+    assert np.array_equal(torch.cat(grads).numpy(), gradient)
+
+
+def test_clipping_bites_here(lora: Make, byte_tokenizer: Any, notes: Any) -> None:
+    """Without it the test above would say nothing of it."""
+    texts = [note["text"] for note in notes]
+    clipped = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"])
+    whole = by_hand(lora().eval(), byte_tokenizer, texts, 1e9)
+    assert np.abs(clipped - whole).max() > 0.1 * np.abs(clipped).max()
+
+
+def test_opacus_makes_the_same_step(
+    private_step: Make, drawn: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("opacus")
+    monkeypatch.setattr(PrivateStep, "_csprng", lambda self, slot: InsecureRandomness(1, slot))
+    monkeypatch.setattr(execution, "require_secret", lambda *_: None)
+    ours, theirs = (
+        private_step(engine=engine).backward().value for engine in ("fedpriv", "opacus")
+    )
+    assert drawn[0] == drawn[1] != []
+    assert np.abs(ours - theirs).max() < 2e-5 * np.abs(ours).max()
+
+
+def test_it_releases_what_a_simulation_does_of_the_same_draws(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: it is the same mechanism, not another like it."""
+    file = federation(rounds=2, sites=1)
+    config = load_job(file)
+    outcome = simulate(config, tmp_path / "run", source=file, insecure_seed=5)
+    with Ledger.open(tmp_path / "run/sites/site-0/ledger.db", reading=True) as paid:
+        job = outcome.run.info["job_id"]
+        plan, terms = paid.plan(job), paid.terms
+        replies = [unpack(paid._chain.reply(job, slot) or b"").values for slot in (0, 1)]
+    assert plan is not None
+    rows = (file.parent / "site-0.jsonl").read_text().splitlines()
+    base, model = load_model(ModelRecipe.of(config))
+    own = tmp_path / "own.db"
+    Ledger.create(
+        own, Terms("0" * 32, 24, "record", 1, terms.delta, 100, simulated=False, private=False)
+    ).close()
+    monkeypatch.setattr(
+        PrivateStep, "_csprng", lambda self, slot: InsecureRandomness(5, "site-0", slot)
+    )
+    step = PrivateStep(
+        model,
+        base.tokenizer,
+        [json.loads(row) for row in rows],
+        noise_multiplier=plan.noise_multiplier,
+        sample_rate=plan.sample_rate,
+        steps=plan.steps,
+        clip_norm=plan.clip_norm,
+        columns={"text": "note"},
+        max_records_per_unit=1,
+        max_length=32,
+        ledger=own,
+    )
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=config.optimizer.lr, weight_decay=0
+    )
+    for slot, reply in enumerate(replies):
+        gradient = step.backward().value
+        expected = reply / np.float32(plan.sample_rate * 24)
+        if slot == 0:
+            assert np.array_equal(gradient, expected)
+        assert np.allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert step.epsilon == outcome.budgets["site-0"].epsilon_spent
+    step.close()
+
+
+def test_samples_are_poisson(private_step: Make) -> None:
+    """Their sizes spread as coins do, and two units are together as often as chance has it."""
+    steps, rate = 150, 0.3
+    step = private_step(steps=steps, noise_multiplier=20.0)
+    seen: list[list[Any]] = []
+    place_of = {tuple(unit[0].input_ids): i for i, unit in enumerate(step._population.units)}
+
+    class Watching:
+        def clipped_sum(self, worker: Any, units: Any, *_: Any) -> ClippedSum:
+            seen.append([place_of[tuple(unit[0].input_ids)] for unit in units])
+            return ClippedSum(torch.zeros(step._execution.size, dtype=torch.float64), 0.0)
+
+    step._method = Watching()  # type: ignore[assignment]
+    for _ in range(steps):
+        step.backward()
+    sizes = np.array([len(sample) for sample in seen])
+    spread = float(((sizes - 40 * rate) ** 2).sum() / (40 * rate * (1 - rate)))
+    assert chi2.ppf(1e-7, steps) < spread < chi2.isf(1e-7, steps)
+    together = sum({0, 1} <= set(sample) for sample in seen)
+    assert binom.ppf(1e-7, steps, rate**2) <= together <= binom.isf(1e-7, steps, rate**2)
+
+
+def test_a_step_is_paid_before_it_is_sampled(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = private_step()
+    at_the_draw: list[Any] = []
+    sample = execution.poisson_sample
+
+    def look(*arguments: Any) -> Any:
+        at_the_draw.append((step.ledger.slots(step.plan.job), step.ledger.plan(step.plan.job)))
+        return sample(*arguments)
+
+    monkeypatch.setattr(execution, "poisson_sample", look)
+    step.backward()
+    step.backward()
+    assert at_the_draw == [
+        ([(0, False)], step.plan),
+        ([(0, True), (1, False)], step.plan),
+    ]
+    assert step.ledger.slots(step.plan.job) == [(0, True), (1, True)]
+
+
+def test_what_cannot_be_paid_is_not_sampled(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> Any:
+        raise LedgerError("the disk is full")
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("sampled")
+
+    step = private_step()
+    monkeypatch.setattr(OpenSlots, "pay", refuse)
+    monkeypatch.setattr(execution, "poisson_sample", never)
+    with pytest.raises(LedgerError, match="disk is full"):
+        step.backward()
+    assert step.taken == 0
+    assert all(p.grad is None for p in step._worker.model.parameters())
+
+
+def test_it_knows_what_it_has_cost_and_ends(private_step: Make) -> None:
+    step = private_step()
+    assert step.epsilon == 0.0 and step.left == 3
+    spent = []
+    while step.left:
+        step.backward()
+        spent.append(step.epsilon)
+    assert spent == [epsilon_upper([Event(0.3, 1.0, n)], 1e-3) for n in (1, 2, 3)]
+    assert step.epsilon_planned == spent[-1] == step.ledger.epsilon_committed
+    with pytest.raises(SlotError, match="All 3 steps"):
+        step.backward()
+
+
+def test_the_noise_is_solved_for(private_step: Make) -> None:
+    step = private_step(noise_multiplier=None, epsilon=2.0, sample_rate=None, batch=10)
+    assert step.plan.sample_rate == 10 / 50
+    assert 0.99 * 2 < step.epsilon_planned <= 2.0
+
+
+def test_gradients_add_up_as_those_of_torch(private_step: Make) -> None:
+    step = private_step()
+    first, second = step.backward().value, step.backward().value
+    grads = [p.grad.reshape(-1) for p in step._worker.model.parameters() if p.requires_grad]
+    assert np.allclose(torch.cat(grads).numpy(), first + second, atol=1e-6)
+
+
+def test_dropout_of_the_base_model_is_off_in_a_step_and_back_afterwards(
+    private_step: Make, lora: Make, byte_tokenizer: Any, notes: Any, drawn: list[list[int]]
+) -> None:
+    model = lora("gpt2")
+    assert any(m.p > 0 for m in model.modules() if isinstance(m, torch.nn.Dropout))
+    model.train()
+    modes = [module.training for module in model.modules()]
+    oracle = copy.deepcopy(model).eval()
+    gradient = private_step(model=model).backward().value
+    assert [module.training for module in model.modules()] == modes
+    texts = [notes[place]["text"] for place in drawn[0]]
+    expected = by_hand(oracle, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 50)
+    assert np.abs(gradient - expected).max() < 2e-4 * np.abs(expected).max()
+
+
+def test_going_backwards_outside_of_a_step_makes_no_gradient(private_step: Make) -> None:
+    step = private_step()
+    model, ids = step._worker.model, torch.tensor([[5, 6, 7, 8]])
+    with pytest.raises(NotPrivateError, match="outside of a private step"):
+        model(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is None for p in model.parameters())
+    step.close()
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert any(p.grad is not None for p in model.parameters())
+
+
+def test_a_patient_is_one_unit(private_step: Make) -> None:
+    step = private_step(unit="mrn", size=25, max_records_per_unit=2)
+    assert len(step._population) == 20
+    assert {len(unit) for unit in step._population.units} == {2}
+    assert step.evaluate([{"text": "of nobody"}], data_is_public=True).eval_loss > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"size": None}, "size: is missing"),
+        ({"delta": None}, "delta: is missing"),
+        ({"delta": 0.5}, "below 1/size"),
+        ({"epsilon": 2.0}, "epsilon or noise_multiplier: expected one of two settings, got both"),
+        ({"sample_rate": None}, "sample_rate or batch: expected one of two settings, got neither"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"columns": {"text": "texts"}}, "Did you mean 'text'?"),
+        ({"labels": ("no", "yes")}, "columns: are not those of a model for classification"),
+        ({"max_length": 4096}, "max_length: is more than the 128 tokens"),
+        ({"unit": "patient"}, "privacy.unit: no such column"),
+    ],
+)
+def test_settings_are_refused_by_name(private_step: Make, changes: Any, words: str) -> None:
+    with pytest.raises(FedprivError) as found:
+        private_step(**changes)
+    assert words in str(found.value)
+
+
+def test_models_are_refused_by_name(private_step: Make, lora: Make) -> None:
+    with pytest.raises(NotPrivateError, match=r"lora_dropout.*dropout of 0\.1"):
+        private_step(model=lora(dropout=0.1))
+    with pytest.raises(NotPrivateError, match="float16"):
+        private_step(model=lora(dtype="float16"))
+
+
+def test_what_is_trained_has_to_be_finite_and_costs_nothing_else(private_step: Make) -> None:
+    step = private_step()
+    next(p for p in step._worker.model.parameters() if p.requires_grad).data[:] = torch.nan
+    with pytest.raises(ProtocolError, match="finite"):
+        step.backward()
+    assert step.taken == 0
+
+
+def test_errors_quote_no_record(private_step: Make, notes: Any) -> None:
+    with pytest.raises(DataError) as found:
+        private_step([*notes, {"text": ["secret"], "mrn": 1}])
+    assert "row 41" in str(found.value) and "secret" not in str(found.value)
+    with pytest.raises(DataError, match="no format that is known"):
+        private_step([{"remark": "secret"}])
+
+
+def test_evaluation_is_of_public_records(private_step: Make, notes: Any) -> None:
+    step = private_step()
+    public = [{"text": "a public note about fever"}]
+    scores = step.evaluate(public, data_is_public=True)
+    assert scores.eval_loss > 0
+    with pytest.raises(ConfigError, match="loss on private records"):
+        step.evaluate(public, data_is_public=False)
+    with pytest.raises(DataError, match="1 of 2 records are also among those that train"):
+        step.evaluate([*public, {"text": f"  {notes[3]['text']} "}], data_is_public=True)
+
+
+def lasting(path: Path, rule: Any = None, **changes: Any) -> Path:
+    """A ledger for life."""
+    terms = {"declared_size": 50, "unit": "record", "max_records_per_unit": 1, "delta": 1e-3}
+    terms |= {"budget": 20.0, "simulated": False, "rule": rule or SumRule(5e-4)}
+    Ledger.create(path, Terms(dataset_id=path.stem.rjust(32, "0"), **{**terms, **changes})).close()
+    return path
+
+
+def test_a_ledger_for_life_adds_up_and_refuses(private_step: Make, tmp_path: Path) -> None:
+    path = lasting(tmp_path / "a.db")
+    stated = {"ledger": path, "size": None, "delta": None}
+    first = private_step(**stated, noise_multiplier=2.0)
+    assert first.plan.sample_rate == 0.3 and first._expected_units == 0.3 * 50
+    first.backward()
+    first.close()
+    second = private_step(**stated, noise_multiplier=2.0)
+    second.backward()
+    assert second.ledger.epsilon_allocated == pytest.approx(2 * second.epsilon_planned)
+    second.close()
+    with pytest.raises(BudgetError):
+        private_step(**stated, noise_multiplier=0.3)
+    with pytest.raises(ConfigError, match="size: was fixed as 50"):
+        private_step(ledger=path, size=60, delta=None)
+    with pytest.raises(ConfigError, match="simulations"):
+        private_step(**{**stated, "ledger": lasting(tmp_path / "b.db", simulated=True)})
+    with pytest.raises(OverlapError):
+        private_step(**{**stated, "ledger": lasting(tmp_path / "c.db")})
+
+
+def test_a_plan_with_a_name_goes_on(private_step: Make, tmp_path: Path) -> None:
+    path = lasting(tmp_path / "a.db", RdpRule(8))
+    stated = {"ledger": path, "size": None, "delta": None, "noise_multiplier": 2.0, "job": "notes"}
+    step = private_step(**stated)
+    step.backward()
+    step._slots.pay(step._worker.vector.read())  # and then the power fails
+    step.close()
+    again = private_step(**stated)
+    assert (again.taken, again.left) == (2, 1)
+    again.backward()
+    assert not again.left
+    again.close()
+    with pytest.raises(ConfigError, match="job: is the name of a plan with other settings"):
+        private_step(**{**stated, "steps": 4})
+
+
+def test_an_account_without_a_ledger_leaves_nothing_behind(private_step: Make) -> None:
+    step = private_step()
+    folder = step.ledger.path.parent
+    assert folder.stat().st_mode & 0o77 == 0
+    step.close()
+    assert not folder.exists()

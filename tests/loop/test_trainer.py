@@ -1,0 +1,279 @@
+"""A Trainer whose steps are private: what it trains, what it tells, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+
+from fedpriv.errors import ConfigError, DataError, SlotError
+from fedpriv.loop.arguments import PrivateConfig
+from fedpriv.loop.step import PrivateStep
+from fedpriv.loop.trainer import PrivateTrainer
+from fedpriv.models.vector import TrainableVector
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.mechanism import execution
+from fedpriv.privacy.mechanism.csprng import InsecureRandomness
+
+Make = Callable[..., Any]
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Make:
+    """A factory of arguments for four steps on a CPU."""
+
+    def make(**changes: Any) -> PrivateConfig:
+        settings = {
+            "output_dir": str(tmp_path / "out"),
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "noise_multiplier": 1.0,
+            "delta": 1e-3,
+            "size": 50,
+            "per_device_train_batch_size": 10,
+            "max_steps": 4,
+            "clip_norm": 0.02,
+            "max_length": 64,
+            "max_records_per_unit": 1,
+            "save_strategy": "no",
+            "logging_steps": 1,
+        }
+        return PrivateConfig(**{**settings, **changes})
+
+    return make
+
+
+@pytest.fixture
+def trainer(lora: Make, byte_tokenizer: Any, notes: Any, config: Make) -> Iterator[Make]:
+    """A factory of trainers, which are closed when the test is over."""
+    made = []
+
+    def make(records: Any = None, model: Any = None, **changes: Any) -> PrivateTrainer:
+        given = {k: changes.pop(k) for k in ("eval_dataset", "callbacks") if k in changes}
+        given |= {k: changes.pop(k) for k in ("peft_config", "optimizers") if k in changes}
+        tokenizer = changes.pop("processing_class", byte_tokenizer)
+        records = notes if records is None else records
+        found = PrivateTrainer(
+            model or lora(), config(**changes), records, processing_class=tokenizer, **given
+        )
+        made.append(found)
+        return found
+
+    yield make
+    for one in made:
+        one.private.close()
+
+
+def test_a_script_for_trl_with_two_other_lines(
+    model_folder: Make, byte_tokenizer: Any, config: Make, tmp_path: Path, trainer: Make
+) -> None:
+    """From the name of a model and a data set to an adapter that peft loads."""
+    records = Dataset.from_list(
+        [{"prompt": f"patient {i} has", "completion": f" fever {i}"} for i in range(40)]
+    )
+    own = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    made = trainer(records, str(model_folder("llama")), peft_config=own, learning_rate=1e-2)
+    before = TrainableVector(made.model).read()
+    made.train()
+    assert not np.array_equal(TrainableVector(made.model).read(), before)
+    made.save_model(str(tmp_path / "adapter"))
+    base = AutoModelForCausalLM.from_pretrained(model_folder("llama"))
+    loaded = PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
+    assert np.array_equal(TrainableVector(loaded).read(), TrainableVector(made.model).read())
+
+
+@pytest.mark.parametrize("kind", ["text", "messages", "note", "labels"])
+def test_the_formats_of_trl(
+    trainer: Make, byte_tokenizer: Any, model_folder: Make, kind: str
+) -> None:
+    tokenizer = copy.deepcopy(byte_tokenizer)
+    tokenizer.chat_template = TEMPLATE
+    changes: dict[str, Any] = {"processing_class": tokenizer, "max_steps": 1}
+    if kind == "messages":
+        talk = [{"role": "user", "content": "fever?"}, {"role": "assistant", "content": "yes"}]
+        rows: list[Any] = [{"messages": talk}] * 20
+    elif kind == "note":
+        rows, changes["dataset_text_field"] = [{"note": f"fever {i}"} for i in range(20)], "note"
+    else:
+        rows = [{"text": f"fever {i}"} for i in range(20)]
+    if kind == "labels":
+        from transformers import AutoModelForSequenceClassification
+
+        rows = [{**row, "label": i % 2} for i, row in enumerate(rows)]
+        changes |= {"labels": ["0", "1"], "peft_config": LoraConfig(
+            r=2, target_modules=["query"], task_type="SEQ_CLS")}  # fmt: skip
+        model: Any = AutoModelForSequenceClassification.from_pretrained(model_folder("bert"))
+    else:
+        model = None
+    made = trainer(Dataset.from_list(rows), model, **changes)
+    made.train()
+    assert made.private.taken == 1
+    assert all(len(unit) == 1 for unit in made.private._population.units)
+
+
+def test_it_is_the_loop_by_hand(
+    trainer: Make,
+    lora: Make,
+    byte_tokenizer: Any,
+    notes: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the same draws: optimiser, schedule and nothing else happen between two steps."""
+    monkeypatch.setattr(PrivateStep, "_csprng", lambda self, slot: InsecureRandomness(1, slot))
+    monkeypatch.setattr(execution, "require_secret", lambda *_: None)
+    made = trainer(optim="sgd", learning_rate=0.5, lr_scheduler_type="constant")
+    made.train()
+    model = lora()
+    step = PrivateStep(
+        model,
+        byte_tokenizer,
+        notes,
+        noise_multiplier=1.0,
+        delta=1e-3,
+        size=50,
+        batch=10,
+        steps=4,
+        clip_norm=0.02,
+        max_length=64,
+        max_records_per_unit=1,
+    )
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    while step.left:
+        step.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    step.close()
+    expected = TrainableVector(model).read()
+    assert np.abs(TrainableVector(made.model).read() - expected).max() < 1e-6
+    assert np.abs(expected - TrainableVector(lora()).read()).max() > 0.002
+
+
+def test_the_records_go_nowhere_but_into_the_steps(
+    trainer: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the data loader nor a batch of the Trainer holds one, and no loss is told."""
+    made = trainer()
+    batches = list(made.get_train_dataloader())
+    assert batches == [{}] * 4
+    result = made.train()
+    assert math.isnan(result.training_loss)
+    told = {key for row in made.state.log_history for key in row}
+    assert told == {"epoch", "epsilon", "grad_norm", "learning_rate", "step"}
+    assert [row["epsilon"] for row in made.state.log_history][3] == made.private.epsilon
+    assert made.private.epsilon == made.private.epsilon_planned
+
+
+def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
+    made = trainer(max_steps=-1, num_train_epochs=2)
+    assert (made.private.plan.sample_rate, made.private.plan.steps) == (0.2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("packing", True, "several records into a window"),
+        ("padding_free", True, "join the records"),
+        ("completion_only_loss", False, "loss on the completion alone"),
+        ("assistant_only_loss", False, "loss on what the assistant says"),
+        ("gradient_accumulation_steps", 2, "one secret Poisson sample"),
+        ("train_sampling_strategy", "group_by_length", "one secret Poisson sample"),
+        ("label_smoothing_factor", 0.1, "another loss"),
+        ("neftune_noise_alpha", 5.0, "public seed"),
+        ("fp16", True, "scale the loss"),
+        ("bf16", True, "number format of the model"),
+        ("gradient_checkpointing", True, "runs a layer once"),
+        ("torch_compile", True, "compiling"),
+        ("auto_find_batch_size", True, "one secret Poisson sample"),
+    ],
+)
+def test_arguments_are_refused_by_name(config: Make, name: str, value: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as found:
+        config(**{name: value})
+    assert str(found.value).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("data_collator", "secret Poisson sample"),
+        ("compute_loss_func", "a mean over all of its tokens"),
+        ("compute_metrics", "stated to be public"),
+        ("model_init", "paid by the same people"),
+        ("formatting_func", "public settings"),
+    ],
+)
+def test_what_else_a_trainer_takes_is_refused_by_name(
+    lora: Make, notes: Any, config: Make, name: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as found:
+        PrivateTrainer(lora(), config(), notes, **{name: lambda *_: None})
+    assert str(found.value).startswith(f"{name}: ")
+    with pytest.raises(TypeError, match="no argument 'sampler'"):
+        PrivateTrainer(lora(), config(), notes, sampler=None)
+
+
+def test_it_wants_its_own_arguments(lora: Make, notes: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="PrivateConfig"):
+        PrivateTrainer(lora(), TrainingArguments(output_dir=str(tmp_path)), notes)  # type: ignore[arg-type]
+
+
+def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, notes: Any) -> None:
+    public = [{"text": "a public note about fever"}]
+    with pytest.raises(ConfigError, match=r"eval_dataset.*loss on private records"):
+        trainer(eval_dataset=public)
+    said: Any = {"eval_data_is_public": True, "eval_strategy": "steps", "eval_steps": 2}
+    made = trainer(eval_dataset=public, **said)
+    made.train()
+    assert len([row for row in made.state.log_history if "eval_loss" in row]) == 2
+    with pytest.raises(DataError, match="among those that train"):
+        made.evaluate(notes[:2])
+    with pytest.raises(ConfigError, match="loss on private records"):
+        trainer().evaluate(public)
+
+
+class Stop(TrainerCallback):
+    """As a power cut would, but after a checkpoint."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_it_goes_on_from_a_checkpoint_and_pays_nothing_twice(trainer: Make, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger.create(path, Terms("0" * 32, 50, "record", 1, 1e-3, 50, simulated=False)).close()
+    stated: Any = {"ledger": str(path), "job": "notes", "size": None, "delta": None}
+    stated |= {"save_strategy": "steps", "save_steps": 2}
+    first = trainer(**stated, callbacks=[Stop()])
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    first.private.backward()  # a step that the checkpoint knows nothing of
+    first.private.close()
+    values = TrainableVector(first.model).read()
+    again = trainer(**stated)
+    assert again.private.left == 1
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 3 and not again.private.left
+    assert not np.array_equal(TrainableVector(again.model).read(), values)
+    state = json.loads((tmp_path / "out/checkpoint-2/trainer_state.json").read_text())
+    assert "loss" not in {key for row in state["log_history"] for key in row}
+    with pytest.raises(SlotError, match="All 4 steps"):
+        again.train()
+
+
+def test_it_goes_on_only_where_an_account_is_left(trainer: Make) -> None:
+    with pytest.raises(ConfigError, match="no account is left"):
+        trainer().train(resume_from_checkpoint=True)
