@@ -64,6 +64,8 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         witness=budget.witness,
         model=allow.model,
         held_out=file.data.held_out,
+        server=file.server.address,
+        ask=allow.approve == "ask",
     )
 
 

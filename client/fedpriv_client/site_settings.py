@@ -32,6 +32,8 @@ class SiteSettings:
         model: what is loaded, however the server calls it; None, in a simulation, is what the
             proposal names.
         held_out: records that no job trains on: a file of further ones, or a share of the units.
+        server: host:port from which proposals come; None in a simulation, which keeps none.
+        ask: a job waits until a person has approved its proposal.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
     """
 
@@ -47,6 +49,8 @@ class SiteSettings:
     witness: Path | None = None
     model: str | None = None
     held_out: Path | float | None = None
+    server: str | None = None
+    ask: bool = False
     report_folder: Path | None = None
 
     @property

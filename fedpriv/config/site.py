@@ -168,6 +168,13 @@ class BudgetSection(Section):
 class AllowSection(Section):
     """What a server may ask for. What goes beyond it is refused, and costs nothing."""
 
+    approve: Literal["automatic", "ask"] = Field(
+        "automatic",
+        description="Whether a job within these limits begins by itself (automatic), or waits until"
+        " somebody at the site has approved its proposal (ask): fedpriv-client approve, or"
+        " fedpriv-client serve-page. Until then the server hears what it hears of a site that is"
+        " paused, and nothing is spent.",
+    )
     methods: tuple[str, ...] = Field(
         ("dp-lora",), min_length=1, description="Names of the methods that may be run."
     )

@@ -57,6 +57,8 @@ class Setting:
         terms: Terms = TERMS,
         witness: Path | None = None,
         model: str | None = None,
+        server: str | None = None,
+        ask: bool = False,
         **limits: Any,
     ) -> Site:
         settings = SiteSettings(
@@ -70,6 +72,8 @@ class Setting:
             compute=self.compute,
             witness=witness,
             model=model,
+            server=server,
+            ask=ask,
         )
         return Site(settings, self.pool, lambda job, slot: SystemCsprng())
 

@@ -1,0 +1,148 @@
+"""The jobs of a site, those that ran and those that may: what became of each, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Literal
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv_client.account import read_account
+from fedpriv_client.control import Approval, Orders
+from fedpriv_client.proposals import KeptProposal, kept_proposals
+from fedpriv_client.site_settings import SiteSettings
+
+State = Literal["waits for approval", "refused", "not begun", "running", "finished", "closed"]
+WAITS: State = "waits for approval"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One proposal, or one plan of the ledger.
+
+    Attributes:
+        proposal: what was proposed; None of a job from before proposals were kept.
+        paid: steps that are paid for.
+        approval: who said yes to it; None if nobody did, or nobody was asked.
+        epsilon: of the plan by itself at the ledger's δ, an upper bound; for an adaptive plan its
+            whole budget.
+        epsilon_alone: the same if nobody else's noise counts; None without a budget for that.
+    """
+
+    plan: Plan
+    state: State
+    proposal: KeptProposal | None
+    paid: int
+    approval: Approval | None
+    epsilon: float
+    epsilon_alone: float | None
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.plan.job
+
+    @property
+    def digest(self) -> str:
+        """Of its proposal."""
+        return self.plan.proposal
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """All jobs of a ledger, those that wait first, then the newest; and what the ledger says.
+
+    Attributes:
+        account: as `fedpriv_client.account.read_account` gives it.
+    """
+
+    jobs: tuple[Job, ...]
+    account: Mapping[str, Any]
+    orders: Orders
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        """Those that wait for somebody's yes."""
+        return tuple(job for job in self.jobs if job.state == WAITS)
+
+    def find(self, name: str, digest: str | None = None) -> Job:
+        """The job that waits, or else was proposed, under an id or a name.
+
+        Args:
+            digest: of its proposal, where there are several.
+
+        Raises:
+            ConfigError: there is none, or there are several.
+        """
+        of_name = [job for job in self.jobs if name in (job.name, job.name.rpartition("-")[0])]
+        found = [job for job in of_name if digest in (None, job.digest)]
+        found = [job for job in found if job.state == WAITS] or found
+        if not found:
+            known = ", ".join(dict.fromkeys(job.name for job in self.jobs)) or "none yet"
+            raise ConfigError(
+                "was not proposed to this site, or not within its limits",
+                key="JOB" if digest is None else "JOB and --digest",
+                value=name if digest is None else f"{name} {digest}",
+                fix=f"Jobs that were: {known}.",
+            )
+        if len(found) > 1:
+            several = ", ".join(f"{job.name} {job.digest}" for job in found)
+            raise ConfigError(
+                "may be one of several",
+                key="JOB",
+                value=name,
+                fix=f"Give the id and --digest of one: {several}.",
+            )
+        return found[0]
+
+
+def jobs_of(settings: SiteSettings) -> Jobs:
+    """The jobs of a site, from its folder.
+
+    Raises:
+        LedgerError, ConfigError: the ledger, or what is written down beside it, can't be read.
+    """
+    account, orders = read_account(settings), Orders.read(settings.state_dir)
+    proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
+    delta, two = account["delta"], account["budget_alone"] is not None
+
+    def job(plan: Plan, state: State, paid: int) -> Job:
+        yes = orders.approved.get(plan.proposal)
+        epsilon, alone = _epsilon(plan, delta), _epsilon(plan.alone, delta) if two else None
+        return Job(plan, state, proposals.get(plan.proposal), paid, yes, epsilon, alone)
+
+    begun = {row["proposal"] for row in account["plans"]}
+    new = [
+        job(kept.plan, _state_before(kept, orders, ask=settings.ask), 0)
+        for kept in proposals.values()
+        if kept.digest not in begun
+    ]
+    old = [
+        job(_plan(row), _state(row, orders), row["reserved"]) for row in reversed(account["plans"])
+    ]
+    return Jobs(tuple(sorted([*new, *old], key=lambda one: one.state != WAITS)), account, orders)
+
+
+def _state_before(kept: KeptProposal, orders: Orders, *, ask: bool) -> State:
+    if orders.refuses(kept.job):
+        return "refused"
+    return WAITS if ask and kept.digest not in orders.approved else "not begun"
+
+
+def _state(row: Mapping[str, Any], orders: Orders) -> State:
+    if row["closed"]:
+        return "closed"
+    if row["reserved"] == row["steps"]:
+        return "finished"
+    return "refused" if orders.refuses(row["job"]) else "running"
+
+
+def _plan(row: Mapping[str, Any]) -> Plan:
+    return Plan(**{field.name: row[field.name] for field in fields(Plan)})
+
+
+@cache
+def _epsilon(plan: Plan, delta: float) -> float:
+    return plan.epsilon(delta)
