@@ -8,9 +8,10 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.files import private_folder, write_json
@@ -22,13 +23,25 @@ class Approval:
 
     Attributes:
         job: that it is for.
-        at: when, in UTC.
+        at: when.
         by: who, or how.
     """
 
     job: str
-    at: str
+    at: datetime
     by: str
+
+    @classmethod
+    def read(cls, found: Mapping[str, str]) -> Self:
+        """As it stands in the file of orders.
+
+        Raises:
+            KeyError, TypeError, ValueError: something else does.
+        """
+        return cls(str(found["job"]), datetime.fromisoformat(found["at"]), str(found["by"]))
+
+    def as_json(self) -> dict[str, str]:
+        return {"job": self.job, "at": self.at.isoformat(), "by": self.by}
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class Orders:
             approved = found.get("approved", {})  # which older versions don't know
             if type(paused) is not bool or type(refused) is not list:
                 raise TypeError
-            yes = {digest: Approval(**fields) for digest, fields in approved.items()}
+            yes = {digest: Approval.read(one) for digest, one in approved.items()}
             return cls(paused, tuple(map(str, refused)), yes)
         except FileNotFoundError:
             return cls()
@@ -71,7 +84,7 @@ class Orders:
 
     def write(self, folder: Path) -> None:
         """Let these stand from now on."""
-        approved = {digest: asdict(yes) for digest, yes in self.approved.items()}
+        approved = {digest: yes.as_json() for digest, yes in self.approved.items()}
         found = {"paused": self.paused, "refused": list(self.refused), "approved": approved}
         write_json(folder / "orders.json", found)
 
@@ -103,7 +116,7 @@ class Orders:
             JobRefusedError: its job is refused.
         """
         self._check_not_refused(job, "Take that back first: fedpriv-client refuse --undo.")
-        yes = Approval(job, datetime.now(UTC).isoformat(timespec="seconds"), by)
+        yes = Approval(job, datetime.now(UTC).replace(microsecond=0), by)
         return replace(self, approved={**self.approved, digest: yes})
 
     def refuses(self, job: str) -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError
-from fedpriv.report.figures import upper
+from fedpriv.report.figures import upper, when
 from fedpriv_client.control import Orders
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import WAITS, Job, jobs_of
@@ -30,17 +30,19 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     if not jobs.jobs:
         print("No job was proposed to this site yet, or none within its limits.")
         return
-    table = Table("job", "state", "steps", "ε by itself", "approved", "proposal")
+    table = Table()
+    longest = max(len(job.name) for job in jobs.jobs)
+    table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
+    for name in ("state", "steps", "ε by itself", "approved"):
+        table.add_column(name)
     for job in jobs.jobs:
         alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
-        approved = "" if job.approval is None else f"{job.approval.at} {job.approval.by}"
         table.add_row(
             job.name,
             job.state,
             f"{job.paid} of {job.plan.steps}",
             f"{upper(job.epsilon)}{alone}",
-            approved,
-            job.digest[:15],
+            "" if job.approval is None else f"{when(job.approval.at)} {job.approval.by}",
         )
     Console().print(table)
     if jobs.waiting:
@@ -88,5 +90,5 @@ def _facts(job: Job) -> dict[str, Any]:
         "epsilon_alone": job.epsilon_alone,
         "server": None if kept is None else kept.server,
         "first_proposed": None if kept is None else kept.first.isoformat(),
-        "approved": None if job.approval is None else f"{job.approval.at} {job.approval.by}",
+        "approved": None if job.approval is None else job.approval.as_json(),
     }

@@ -122,8 +122,8 @@ def _leaves(proposal: Proposal, plan: Plan) -> str:
     looks = proposal.evaluation
     seen = "" if looks is None else f" {_count(looks.looks, 'time')}, two noisy scores of a look."
     return (
-        f"{what}.{seen} Beside that public figures of the ledger, and no record, loss or count of"
-        " records."
+        f"{what}.{seen} With it go public figures of the ledger. No record, no loss and no count of"
+        " records leaves."
     )
 
 

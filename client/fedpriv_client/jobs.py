@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger.plan import Plan
@@ -15,6 +15,7 @@ from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings
 
 State = Literal["waits for approval", "refused", "not begun", "running", "finished", "closed"]
+STATES: tuple[State, ...] = get_args(State)
 WAITS: State = "waits for approval"
 
 
@@ -98,13 +99,17 @@ class Jobs:
         return found[0]
 
 
-def jobs_of(settings: SiteSettings) -> Jobs:
+def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) -> Jobs:
     """The jobs of a site, from its folder.
+
+    Args:
+        account: what the ledger adds up to; it is read if it is not given.
 
     Raises:
         LedgerError, ConfigError: the ledger, or what is written down beside it, can't be read.
     """
-    account, orders = read_account(settings), Orders.read(settings.state_dir)
+    account = read_account(settings) if account is None else account
+    orders = Orders.read(settings.state_dir)
     proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
     delta, two = account["delta"], account["budget_alone"] is not None
 

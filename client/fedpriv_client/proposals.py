@@ -138,15 +138,20 @@ def _first_of(path: Path) -> datetime | None:
 
 
 def _make_room(folder: Path, is_decided: Callable[[KeptProposal], bool]) -> None:
-    """Forget the oldest that nobody has decided on, if there are too many."""
+    """Forget the oldest of those that nobody has decided on, if there are too many."""
     paths = sorted(folder.glob(_NAMES), key=lambda path: path.stat().st_mtime_ns)
-    for path in paths[: max(0, len(paths) - MOST + 1)]:
-        try:
-            lasting = is_decided(KeptProposal.read(path))
-        except ValueError:
-            lasting = False
-        if not lasting:
-            path.unlink(missing_ok=True)
+    if len(paths) < MOST:
+        return
+    open_ones = [path for path in paths if not _lasts(path, is_decided)]
+    for path in open_ones[: max(0, len(open_ones) - MOST + 1)]:
+        path.unlink(missing_ok=True)
+
+
+def _lasts(path: Path, is_decided: Callable[[KeptProposal], bool]) -> bool:
+    try:
+        return is_decided(KeptProposal.read(path))
+    except ValueError:
+        return False
 
 
 def _path(folder: Path, digest: str) -> Path:

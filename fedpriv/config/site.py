@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from fedpriv.config.job import (
     HELD_OUT,
+    METRICS,
     SHAPES,
     Address,
     ComputeSection,
@@ -21,6 +22,7 @@ from fedpriv.config.job import (
     Digest,
     HeldOut,
     Name,
+    Port,
 )
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
@@ -46,6 +48,7 @@ class Identity(Section):
     health: Address | None = Field(
         None, description="The host:port of the gRPC health service. Without it, there is none."
     )
+    metrics_port: Port | None = Field(None, description=METRICS)
 
 
 class ServerLink(Section):
