@@ -14,6 +14,7 @@ from fedpriv.config.site import SiteFile
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.metrics import HOST
 from fedpriv.process import is_running
 
 if TYPE_CHECKING:
@@ -53,9 +54,11 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks.append(("signing key", lambda: _signing_key(file)))
     if not running:
         looks.append(("ledger", lambda: _ledger(file, config)))
-    health = file.site.health
+    health, metrics = file.site.health, file.site.metrics_port
     if health is not None and not running:
         looks.append(("port", lambda: machine.port(health, "site.health")))
+    if metrics is not None and not running:
+        looks.append(("port", lambda: machine.port(f"{HOST}:{metrics}", "site.metrics_port")))
     looks += [
         ("disk", lambda: _disk(file, running=running)),  # before records are read into it
         ("records", lambda: _records(file)),
