@@ -33,8 +33,6 @@ def samples(text: str) -> dict[tuple[str, str], float]:
     }
 
 
-
-
 def test_the_figures_that_are_given_are_served_and_nothing_of_the_machine() -> None:
     text = generate_latest(registry_of(lambda: GIVEN)).decode()
     assert samples(text) == SAMPLES

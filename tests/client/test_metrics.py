@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_setting import TERMS, Setting, request
+from client_setting import Setting, request
 from page_setting import PROPOSAL, Place
 from prometheus_client import generate_latest
 
@@ -98,9 +98,8 @@ def _said(folder: Path, model: Path, changed: str) -> str:
         case "no text":
             rows[5] = {"note": ""}
     setting.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    terms = dataclasses.replace(TERMS, simulated=False, dataset_id=place.settings.terms.dataset_id)
-    setting.folder = folder
-    site = setting.site(terms, server="localhost:8443")
+    terms, ledger = place.settings.terms, place.settings.ledger
+    site = setting.site(terms, ledger=ledger, server="localhost:8443")
     site.consider(setting.proposal)
     for slot in range(2):
         site.step(request(slot), setting.vector)
