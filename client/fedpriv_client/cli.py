@@ -131,7 +131,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     from fedpriv.report import budget
     from fedpriv_client.control import Orders
 
-    folder = _load(config).site.state_dir
+    file = _load(config)
+    folder = file.site.state_dir
     facts: dict[str, Any] = read_status(folder)
     if probe:
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
@@ -142,6 +143,10 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
         report = budget.read(path)
         keys = ("epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job")
         facts |= {"budget": {key: getattr(report, key) for key in keys}}
+    if file.allow.approve == "ask":
+        from fedpriv_client.decide import waiting
+
+        facts |= {"waiting": waiting(file, config)}
     if as_json:
         print(json.dumps(facts, indent=2))
         return
@@ -153,6 +158,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
             print(f"  {key}: {facts[key]}")
     if orders.refused:
         print(f"  refused jobs: {', '.join(orders.refused)}")
+    if facts.get("waiting"):
+        print(f"  jobs that wait for approval: {', '.join(facts['waiting'])}")
     if "budget" in facts:
         held = facts["budget"]
         print(
@@ -254,9 +261,9 @@ def page(
     config: Config = SITE,
 ) -> None:
     """Write a page with this site's jobs, in plain words, and its budget."""
-    from fedpriv_client.page import write_page
+    from fedpriv_client.page import write_site_page
 
-    write_page(_load(config), config, out)
+    write_site_page(_load(config), config, out)
     print(f"Wrote {out}.")
 
 

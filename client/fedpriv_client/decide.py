@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.figures import upper, when
 from fedpriv_client.control import Orders
 from fedpriv_client.job_words import cost, described
@@ -47,6 +47,14 @@ def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
     Console().print(table)
     if jobs.waiting:
         print("fedpriv-client approve JOB shows a job in full, and asks; refuse JOB says no.")
+
+
+def waiting(file: SiteFile, config: Path) -> list[str]:
+    """Ids of the jobs that wait for approval; none before there is a ledger that can be read."""
+    try:
+        return [job.name for job in jobs_of(site_settings(file, config)).waiting]
+    except FedprivError:
+        return []
 
 
 def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes: bool) -> None:

@@ -67,7 +67,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     )
 
 
-def write_page(file: SiteFile, config: Path, out: Path) -> None:
+def write_site_page(file: SiteFile, config: Path, out: Path) -> None:
     """Write the page as a file of its own, readable by its owner only.
 
     Raises:

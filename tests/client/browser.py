@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -57,9 +58,10 @@ class Browser:
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self._numbers = itertools.count(1)
+        self._open = contextlib.ExitStack()
         self._loaded = False
         try:
-            self._socket = connect(self._address(profile), max_size=None)
+            self._socket = self._open.enter_context(connect(self._address(profile), max_size=None))
             for domain in ("Page", "Network", "Log", "Runtime", "Accessibility"):
                 self._call(f"{domain}.enable")
             self.resize(width, height)
@@ -163,5 +165,6 @@ class Browser:
         path.write_bytes(base64.b64decode(made["data"]))
 
     def close(self) -> None:
+        self._open.close()
         self._process.terminate()
         self._process.wait(20)

@@ -13,10 +13,10 @@ import pytest
 from client_setting import Setting, request
 from page_setting import PROPOSAL, Place
 
-from fedpriv.process import Status
+from fedpriv.process import Status, only_process
 from fedpriv_client.account import write_account
 from fedpriv_client.job_words import cost, described
-from fedpriv_client.page import page, write_page
+from fedpriv_client.page import page, write_site_page
 from fedpriv_client.report import write_budget_report
 
 Make = Callable[..., Any]
@@ -123,7 +123,7 @@ def test_the_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     place = Place(tmp_path)
     out = tmp_path / "page.html"
-    write_page(place.file, place.config, out)
+    write_site_page(place.file, place.config, out)
     assert out.stat().st_mode & 0o777 == 0o600
     assert "No job has begun here yet." in text_of(out.read_text())
 
@@ -137,7 +137,10 @@ def test_nothing_of_the_sites_own_models_or_faults_is_on_the_page(tmp_path: Path
     for folder in ("personal", "alone", "adapters", "cache"):
         (place.state / folder / MARKER).mkdir(parents=True)
         (place.state / folder / MARKER / "fedpriv.json").write_text(json.dumps({"loss": MARKER}))
-    assert MARKER not in page(place.file, place.config, "key")
+    with only_process(place.state):
+        html = page(place.file, place.config, "key")
+    assert "The client is running: connected" in text_of(html)
+    assert MARKER not in html
 
 
 @pytest.mark.parametrize("changed", ["one less", "another text"])
