@@ -34,6 +34,7 @@ DOCUMENTS = [
     "docs/privacy.md",
     "docs/roadmap.md",
     "docs/secure-sum.md",
+    "docs/site-page.md",
     "docs/results.md",
     "README.md",
 ]
