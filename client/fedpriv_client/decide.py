@@ -77,12 +77,17 @@ def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes:
         print(f"  {key}: {text}")
     print(f"  What it costs: {cost(jobs, job)}")
     if not yes:
-        if not sys.stdin.isatty():
+        if not is_asked():
             raise ConfigError("is needed where nobody can be asked", key="--yes")
         typer.confirm("Approve it?", abort=True)
     by = f"{getpass.getuser()}, at the command line"
     Orders.change(settings.state_dir, lambda stands: stands.approving(job.name, job.digest, by))
     print(f"Approved. Job {job.name} begins when the server asks again, within a minute or so.")
+
+
+def is_asked() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
 
 
 def _facts(job: Job) -> dict[str, Any]:

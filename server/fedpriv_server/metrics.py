@@ -33,8 +33,12 @@ COMMITTED = Figure(
     "Epsilon that the site's ledger can ever let through.",
     ("site",),
 )
-UP = Figure("fedpriv_server_received_bytes_total", "Bytes from sites since this process began.", (), True)
-DOWN = Figure("fedpriv_server_sent_bytes_total", "Bytes to sites since this process began.", (), True)
+UP = Figure(
+    "fedpriv_server_received_bytes_total", "Bytes from sites since this process began.", (), True
+)
+DOWN = Figure(
+    "fedpriv_server_sent_bytes_total", "Bytes to sites since this process began.", (), True
+)
 FIGURES = (STATE, ROUND, ROUNDS, THERE, ANSWERED, SPENT, COMMITTED, UP, DOWN)
 
 
