@@ -273,9 +273,11 @@ def serve_page(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8640,
 ) -> None:
     """Serve that page to this machine alone, with buttons to approve and refuse jobs."""
+    from fedpriv import logs
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
+    logs.configure(as_json=False)
     stop_on_terminate()
     from fedpriv_client.page_server import serve_page as serve_it
 

@@ -223,6 +223,9 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding
     findings += [Finding("job", None, text) for text in verdict.unchecked]
     if verdict.plan is not None and not verdict.refusals:
         findings.append(Finding("job", True, _cost(verdict)))
+        if settings.ask:
+            text = "waits until somebody here approves it: fedpriv-client approve"
+            findings.append(Finding("job", True, text))
     if verdict.trained is not None and not verdict.refusals:
         findings.append(look("step", lambda: _step(proposal, settings, pool)))
     return findings

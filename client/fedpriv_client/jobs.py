@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from fedpriv.errors import ConfigError
@@ -27,9 +27,8 @@ class Job:
         proposal: what was proposed; None of a job from before proposals were kept.
         paid: steps that are paid for.
         approval: who said yes to it; None if nobody did, or nobody was asked.
-        epsilon: of the plan by itself at the ledger's δ, an upper bound; for an adaptive plan its
-            whole budget.
-        epsilon_alone: the same if nobody else's noise counts; None without a budget for that.
+        delta: of the ledger.
+        two_claims: the ledger has a budget for what holds alone, too.
     """
 
     plan: Plan
@@ -37,8 +36,8 @@ class Job:
     proposal: KeptProposal | None
     paid: int
     approval: Approval | None
-    epsilon: float
-    epsilon_alone: float | None
+    delta: float
+    two_claims: bool
 
     @property
     def name(self) -> str:
@@ -49,6 +48,16 @@ class Job:
     def digest(self) -> str:
         """Of its proposal."""
         return self.plan.proposal
+
+    @property
+    def epsilon(self) -> float:
+        """Of the plan by itself, an upper bound; of an adaptive plan, its whole budget."""
+        return _epsilon(self.plan, self.delta)
+
+    @property
+    def epsilon_alone(self) -> float | None:
+        """The same if nobody else's noise counts; None without a budget for that."""
+        return _epsilon(self.plan.alone, self.delta) if self.two_claims else None
 
 
 @dataclass(frozen=True)
@@ -115,8 +124,7 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
 
     def job(plan: Plan, state: State, paid: int) -> Job:
         yes = orders.approved.get(plan.proposal)
-        epsilon, alone = _epsilon(plan, delta), _epsilon(plan.alone, delta) if two else None
-        return Job(plan, state, proposals.get(plan.proposal), paid, yes, epsilon, alone)
+        return Job(plan, state, proposals.get(plan.proposal), paid, yes, delta, two)
 
     begun = {row["proposal"] for row in account["plans"]}
     new = [
@@ -148,6 +156,6 @@ def _plan(row: Mapping[str, Any]) -> Plan:
     return Plan(**{field.name: row[field.name] for field in fields(Plan)})
 
 
-@cache
+@lru_cache(1000)
 def _epsilon(plan: Plan, delta: float) -> float:
     return plan.epsilon(delta)

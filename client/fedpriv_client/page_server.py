@@ -15,6 +15,7 @@ import hmac
 import logging
 import re
 import secrets
+import socket
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -63,8 +64,6 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
         ConfigError: the port can't be bound.
         LedgerError: the token can't be used, or there is no ledger yet.
     """
-    import socket
-
     site_settings(file, config)  # what is wrong shows here
     token, path = token_of(file.site.state_dir)
     try:

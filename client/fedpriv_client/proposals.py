@@ -126,7 +126,7 @@ def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
         try:
             found.append(KeptProposal.read(path))
         except (OSError, ValueError, FedprivError) as error:
-            log.warning("%s: can't be read: %s", path, type(error).__name__)
+            log.debug("%s: can't be read: %s", path, type(error).__name__)
     yield from sorted(found, key=lambda kept: (kept.first, kept.digest), reverse=True)
 
 

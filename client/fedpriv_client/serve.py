@@ -72,7 +72,7 @@ def serve(file: SiteFile, config: Path) -> None:
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.training.pool import WorkerPool
-    from fedpriv_client.account import write_account
+    from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
     from fedpriv_client.settings import site_settings
@@ -81,7 +81,10 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     settings = site_settings(file, config)
     site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
-    write_account(site.ledger, settings)
+    try:
+        write_account(site.ledger, settings)
+    except OSError as error:  # people see less, and the site works on
+        log.error("%s: not written: %s.", account_file(settings), error.strerror)
     log.info("%s is ready.", file.site.name)
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 
