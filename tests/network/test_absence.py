@@ -165,6 +165,8 @@ def test_a_job_waits_until_somebody_at_a_site_has_approved_it(
     """The server goes on asking, as it asks a site that is paused; the yes outlives a restart."""
     federation.only(2, needed=2)
     federation.change(federation.site_file(1), "[allow]", '[allow]\napprove = "ask"')
+    tried = federation.doctor(1, "--offline", "--json", "--job", str(federation.file))
+    assert "waits until somebody here approves it" in tried.stdout
     server = federation.server()
     federation.client(0)
     client = federation.client(1)
