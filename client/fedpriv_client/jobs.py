@@ -14,7 +14,7 @@ from fedpriv_client.control import Approval, Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_client.site_settings import SiteSettings
 
-State = Literal["waits for approval", "refused", "not begun", "running", "finished", "closed"]
+State = Literal["waits for approval", "refused", "not begun", "begun", "finished", "closed"]
 STATES: tuple[State, ...] = get_args(State)
 WAITS: State = "waits for approval"
 
@@ -122,34 +122,35 @@ def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) ->
     proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
     delta, two = account["delta"], account["budget_alone"] is not None
 
-    def job(plan: Plan, state: State, paid: int) -> Job:
-        yes = orders.approved.get(plan.proposal)
-        return Job(plan, state, proposals.get(plan.proposal), paid, yes, delta, two)
+    def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
+        kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
+        state = _state(plan, row, orders, waits=settings.ask and kept is not None and yes is None)
+        paid = 0 if row is None else row["reserved"]
+        return Job(plan, state, kept, paid, yes, delta, two)
 
     begun = {row["proposal"] for row in account["plans"]}
-    new = [
-        job(kept.plan, _state_before(kept, orders, ask=settings.ask), 0)
-        for kept in proposals.values()
-        if kept.digest not in begun
-    ]
-    old = [
-        job(_plan(row), _state(row, orders), row["reserved"]) for row in reversed(account["plans"])
-    ]
+    new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]
+    old = [job(_plan(row), row) for row in reversed(account["plans"])]
     return Jobs(tuple(sorted([*new, *old], key=lambda one: one.state != WAITS)), account, orders)
 
 
-def _state_before(kept: KeptProposal, orders: Orders, *, ask: bool) -> State:
-    if orders.refuses(kept.job):
-        return "refused"
-    return WAITS if ask and kept.digest not in orders.approved else "not begun"
+def _state(plan: Plan, row: Mapping[str, Any] | None, orders: Orders, *, waits: bool) -> State:
+    """What became of a job.
 
-
-def _state(row: Mapping[str, Any], orders: Orders) -> State:
-    if row["closed"]:
+    Args:
+        row: of the ledger's figures; None of a job that has not begun.
+        waits: nobody has approved it, and the site asks. One that began before the site did so
+            waits, too, if it is to go on.
+    """
+    if row is not None and row["closed"]:
         return "closed"
-    if row["reserved"] == row["steps"]:
+    if row is not None and row["reserved"] == plan.steps:
         return "finished"
-    return "refused" if orders.refuses(row["job"]) else "running"
+    if orders.refuses(plan.job):
+        return "refused"
+    if waits:
+        return WAITS
+    return "not begun" if row is None else "begun"
 
 
 def _plan(row: Mapping[str, Any]) -> Plan:

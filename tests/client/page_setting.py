@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +119,3 @@ model_digest = "{BASE}"
         Orders.change(self.state, lambda stands: stands.refusing("nonsense"))
         self.propose()
         return self
-
-
-def renamed(place: Place, name: str) -> Place:
-    """The same with another name, for texts that somebody else chose."""
-    place.settings = dataclasses.replace(place.settings, name=name)
-    return place

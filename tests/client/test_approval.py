@@ -44,7 +44,10 @@ def approve(setting: Setting, proposal: Proposal) -> None:
 
 def answer(site: Site, proposal: Proposal) -> dict[str, Any]:
     """What leaves, as a server gets it."""
-    permit = lambda job: Orders.read(site.settings.state_dir).check(job)  # noqa: E731
+
+    def permit(job: str) -> None:
+        Orders.read(site.settings.state_dir).check(job)
+
     with InlineGrid({2: client_app(site, permit)}, 1) as grid:
         [reply] = grid.send_and_receive([message(proposal, 2, QUERY, "0")], timeout=60)
     found: dict[str, Any] = json.loads(reply.content["fedpriv"]["body"])

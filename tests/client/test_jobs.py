@@ -22,7 +22,7 @@ def test_a_job_is_what_its_proposal_its_orders_and_the_ledger_say(tmp_path: Path
     expected = {
         "notes": "waits for approval",
         "nonsense": "refused",
-        "summer": "running",
+        "summer": "begun",
         "spring": "finished",
     }
     assert states(place) == expected
@@ -34,6 +34,16 @@ def test_a_job_is_what_its_proposal_its_orders_and_the_ledger_say(tmp_path: Path
     with place.ledger() as ledger:
         ledger.close_job("summer-12ab34cd")
     assert states(place)["summer"] == "closed"
+
+
+def test_a_job_that_began_before_people_were_asked_waits_for_them(tmp_path: Path) -> None:
+    """It would otherwise go on for nobody, with no way to say yes."""
+    place = Place(tmp_path)
+    place.run(place.propose(), 2)
+    [job] = place.jobs.waiting
+    assert (job.state, job.paid) == ("waits for approval", 2)
+    place.approve(PROPOSAL)
+    assert states(place) == {"notes": "begun"}
 
 
 def test_where_nobody_is_asked_nothing_waits(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_site_says_its_budget_its_jobs_and_its_slots(tmp_path: Path) -> None:
         "fedpriv_site_paused 1.0",
         'fedpriv_site_jobs{state="waits for approval"} 1.0',
         'fedpriv_site_jobs{state="refused"} 1.0',
-        'fedpriv_site_jobs{state="running"} 1.0',
+        'fedpriv_site_jobs{state="begun"} 1.0',
         'fedpriv_site_jobs{state="finished"} 1.0',
         'fedpriv_site_jobs{state="closed"} 0.0',
         'fedpriv_site_epsilon_budget{claim="trust"} 12.0',

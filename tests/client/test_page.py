@@ -89,7 +89,7 @@ def test_the_page_has_all_jobs_and_what_became_of_them(tmp_path: Path) -> None:
     assert "1 job waits for your decision" in text
     for shown in ("nonsense-00000001 refused 0 of 30", "spring-77aa0000 finished 30 of 30"):
         assert shown in text
-    assert "summer-12ab34cd running 12 of 40" in text
+    assert "summer-12ab34cd begun 12 of 40" in text
     assert "a person, " in text
     assert "at most 3 Methods dp-lora" in text
 
@@ -181,5 +181,5 @@ def test_a_job_from_before_proposals_were_kept_is_told_of(tmp_path: Path) -> Non
     place = Place(tmp_path)
     place.run(PROPOSAL, 2)
     [job] = place.jobs.jobs
-    assert (job.state, job.proposal, job.paid) == ("running", None, 2)
+    assert (job.state, job.proposal, job.paid) == ("begun", None, 2)
     assert "before proposals were kept" in text_of(page(place.file, place.config))

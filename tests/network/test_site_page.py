@@ -70,7 +70,7 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
         browser.key("Tab")
         browser.key("Enter", loads=True)
         client.until("slot 0,")
-        wait_for(lambda: 'fedpriv_site_jobs{state="running"} 1.0' in of_site())
+        wait_for(lambda: 'fedpriv_site_jobs{state="begun"} 1.0' in of_site())
         wait_for(lambda: "fedpriv_server_round 1.0" in of_server())
         assert 'fedpriv_server_site_answered{site="site-1"} 1.0' in of_server()
         assert server.wait(90) == 0, server.text
