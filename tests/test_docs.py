@@ -41,6 +41,7 @@ DOCUMENTS = [
     "docs/roadmap.md",
     "docs/secure-sum.md",
     "docs/sharing.md",
+    "docs/site-page.md",
     "docs/results.md",
     "README.md",
 ]

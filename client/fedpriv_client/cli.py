@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,7 @@ from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
     from fedpriv.config.site import SiteFile
+    from fedpriv_client.control import Orders
 
 app = typer.Typer(
     add_completion=False,
@@ -128,7 +131,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     from fedpriv.report import budget
     from fedpriv_client.control import Orders
 
-    folder = _load(config).site.state_dir
+    file = _load(config)
+    folder = file.site.state_dir
     facts: dict[str, Any] = read_status(folder)
     if probe:
         raise typer.Exit(0 if facts["running"] and facts.get("connection") == "connected" else 1)
@@ -139,6 +143,10 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
         report = budget.read(path)
         keys = ("epsilon_spent", "epsilon_allocated", "epsilon_committed", "budget", "job")
         facts |= {"budget": {key: getattr(report, key) for key in keys}}
+    if file.allow.approve == "ask":
+        from fedpriv_client.decide import waiting
+
+        facts |= {"waiting": waiting(file, config)}
     if as_json:
         print(json.dumps(facts, indent=2))
         return
@@ -150,6 +158,8 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
             print(f"  {key}: {facts[key]}")
     if orders.refused:
         print(f"  refused jobs: {', '.join(orders.refused)}")
+    if facts.get("waiting"):
+        print(f"  jobs that wait for approval: {', '.join(facts['waiting'])}")
     if "budget" in facts:
         held = facts["budget"]
         print(
@@ -203,38 +213,81 @@ def evaluate(
 @app.command()
 def pause(config: Config = SITE) -> None:
     """Compute nothing from now on; what is being computed is finished."""
-    _order(config, paused=True)
+    _order(config, lambda stands: replace(stands, paused=True))
 
 
 @app.command()
 def resume(config: Config = SITE) -> None:
     """Compute again."""
-    _order(config, paused=False)
+    _order(config, lambda stands: replace(stands, paused=False))
+
+
+@app.command()
+def jobs(config: Config = SITE, as_json: AsJson = False) -> None:
+    """The jobs that were proposed to this site: what they cost, and which wait for approval."""
+    from fedpriv_client.decide import list_jobs
+
+    list_jobs(_load(config), config, as_json=as_json)
+
+
+@app.command()
+def approve(
+    job: Annotated[str, typer.Argument(help="Id or name of the job, as jobs shows it.")],
+    config: Config = SITE,
+    digest: Annotated[
+        str | None, typer.Option(help="Of the proposal, where there are several.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask again.")] = False,
+) -> None:
+    """Say yes to a proposal that waits (allow.approve = "ask"), after it was shown."""
+    from fedpriv_client.decide import approve as decide
+
+    decide(_load(config), config, job, digest, yes=yes)
 
 
 @app.command()
 def refuse(
-    job: Annotated[str, typer.Argument(help="Id of the job, as status shows it.")],
+    job: Annotated[str, typer.Argument(help="Id or name of the job, as jobs shows it.")],
     config: Config = SITE,
     undo: Annotated[bool, typer.Option("--undo", help="Take it back.")] = False,
 ) -> None:
     """Take no further part in a job; what was spent stays spent."""
-    _order(config, job=job, undo=undo)
+    _order(config, lambda stands: stands.not_refusing(job) if undo else stands.refusing(job))
 
 
-def _order(
-    config: Path, *, paused: bool | None = None, job: str | None = None, undo: bool = False
+@app.command()
+def page(
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("site-page.html"),
+    config: Config = SITE,
 ) -> None:
-    from fedpriv.files import private_folder
+    """Write a page with this site's jobs, in plain words, and its budget."""
+    from fedpriv_client.page import write_site_page
+
+    write_site_page(_load(config), config, out)
+    print(f"Wrote {out}.")
+
+
+@app.command()
+def serve_page(
+    config: Config = SITE,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Of this machine; 0: any.")] = 8640,
+) -> None:
+    """Serve that page to this machine alone, with buttons to approve and refuse jobs."""
+    from fedpriv import logs
+    from fedpriv.process import stop_on_terminate
+
+    file = _load(config)
+    logs.configure(as_json=False)
+    stop_on_terminate()
+    from fedpriv_client.page_server import serve_page as serve_it
+
+    serve_it(file, config, port)
+
+
+def _order(config: Path, how: Callable[[Orders], Orders]) -> None:
     from fedpriv_client.control import Orders
 
-    folder = private_folder(_load(config).site.state_dir)
-    orders = Orders.read(folder)
-    refused = set(orders.refused) - ({job} if job and undo else set())
-    if job and not undo:
-        refused.add(job)
-    stands = Orders(orders.paused if paused is None else paused, tuple(sorted(refused)))
-    stands.write(folder)
+    stands = Orders.change(_load(config).site.state_dir, how)
     print("paused" if stands.paused else "not paused", end="")
     print(f"; refused: {', '.join(stands.refused)}" if stands.refused else "; no job refused")
 

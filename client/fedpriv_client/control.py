@@ -1,16 +1,47 @@
-"""What the administrator says to a running site: pause, go on, refuse a job.
+"""What the administrator says to a running site: pause, go on, refuse a job, approve a proposal.
 
 Said by a file in the site's folder, so that it holds across restarts and needs no port.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv.files import write_json
+from fedpriv.files import private_folder, write_json
+
+
+@dataclass(frozen=True)
+class Approval:
+    """That a person said yes to a proposal.
+
+    Attributes:
+        job: that it is for.
+        at: when.
+        by: who, or how.
+    """
+
+    job: str
+    at: datetime
+    by: str
+
+    @classmethod
+    def read(cls, found: Mapping[str, str]) -> Self:
+        """As it stands in the file of orders.
+
+        Raises:
+            KeyError, TypeError, ValueError: something else does.
+        """
+        return cls(str(found["job"]), datetime.fromisoformat(found["at"]), str(found["by"]))
+
+    def as_json(self) -> dict[str, str]:
+        return {"job": self.job, "at": self.at.isoformat(), "by": self.by}
 
 
 @dataclass(frozen=True)
@@ -21,10 +52,12 @@ class Orders:
         paused: compute nothing, for any job.
         refused: jobs to which no request is answered any more, by id, or by the name that the
             coordinator gave them, which an id begins with.
+        approved: digest of a proposal → that a person said yes to it, and to no other.
     """
 
     paused: bool = False
     refused: tuple[str, ...] = ()
+    approved: Mapping[str, Approval] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Orders:
@@ -37,26 +70,82 @@ class Orders:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             paused, refused = found["paused"], found["refused"]
+            approved = found.get("approved", {})  # which older versions don't know
             if type(paused) is not bool or type(refused) is not list:
                 raise TypeError
-            return cls(paused, tuple(map(str, refused)))
+            yes = {digest: Approval.read(one) for digest, one in approved.items()}
+            return cls(paused, tuple(map(str, refused)), yes)
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ConfigError(
                 "can't be read as orders", file=path, fix="Give the order again, or remove it."
             ) from None
 
     def write(self, folder: Path) -> None:
         """Let these stand from now on."""
-        write_json(folder / "orders.json", {"paused": self.paused, "refused": list(self.refused)})
+        approved = {digest: yes.as_json() for digest, yes in self.approved.items()}
+        found = {"paused": self.paused, "refused": list(self.refused), "approved": approved}
+        write_json(folder / "orders.json", found)
+
+    @classmethod
+    def change(cls, folder: Path, how: Callable[[Orders], Orders]) -> Orders:
+        """Give an order beside those that stand; of two people at once, neither's is lost.
+
+        Raises:
+            ConfigError: those that stand can't be read.
+        """
+        with (private_folder(folder) / "orders.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stands = how(cls.read(folder))
+            stands.write(folder)
+            return stands
+
+    def refusing(self, job: str) -> Orders:
+        """These, and no part in a job, or in any of that name."""
+        return replace(self, refused=tuple(sorted({*self.refused, job})))
+
+    def not_refusing(self, job: str) -> Orders:
+        """These, but for that refusal."""
+        return replace(self, refused=tuple(name for name in self.refused if name != job))
+
+    def approving(self, job: str, digest: str, by: str) -> Orders:
+        """These, and yes to the proposal of that digest.
+
+        Raises:
+            JobRefusedError: its job is refused.
+        """
+        self._check_not_refused(job, "Take that back first: fedpriv-client refuse --undo.")
+        yes = Approval(job, datetime.now(UTC).replace(microsecond=0), by)
+        return replace(self, approved={**self.approved, digest: yes})
+
+    def refuses(self, job: str) -> bool:
+        """Whether the administrator wants no part in a job."""
+        return job in self.refused or job.rpartition("-")[0] in self.refused
+
+    def _check_not_refused(self, job: str, advice: str = "") -> None:
+        if self.refuses(job):
+            text = f"The administrator of this site refuses job {job!r}."
+            raise JobRefusedError(f"{text} {advice}".strip())
 
     def check(self, job: str) -> None:
         """Raises:
         JobRefusedError: the administrator wants no part in this job.
         PausedError: nothing is to be computed now.
         """
-        if job in self.refused or job.rpartition("-")[0] in self.refused:
-            raise JobRefusedError(f"The administrator of this site refuses job {job!r}.")
+        self._check_not_refused(job)
         if self.paused:
             raise PausedError("This site is paused: fedpriv-client resume lets it go on.")
+
+    def check_approved(self, job: str, digest: str) -> None:
+        """Check that a person said yes to a proposal.
+
+        Raises:
+            PausedError: nobody has yet. Asked again later, the answer may be another; and a server
+                can't tell it from that of a site that is paused.
+        """
+        if digest not in self.approved:
+            raise PausedError(
+                f"Job {job!r} waits for somebody to approve it (allow.approve): fedpriv-client jobs"
+                f" shows it, fedpriv-client approve {job} says yes."
+            )

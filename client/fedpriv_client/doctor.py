@@ -15,6 +15,7 @@ from fedpriv.config.sources import where
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.metrics import HOST
 from fedpriv.process import is_running
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
     looks.append(("signing key", lambda: _signing_key(file)))
     if not running:
         looks.append(("ledger", lambda: _ledger(file, config)))
-    health = file.site.health
+    health, metrics = file.site.health, file.site.metrics_port
     if health is not None and not running:
         looks.append(("port", lambda: machine.port(health, "site.health")))
+    if metrics is not None and not running:
+        looks.append(("port", lambda: machine.port(f"{HOST}:{metrics}", "site.metrics_port")))
     looks += [
         ("disk", lambda: _disk(file, running=running)),  # before records are read into it
         ("records", lambda: _records(file)),
@@ -246,6 +249,9 @@ def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding
     findings += [Finding("job", None, text) for text in verdict.unchecked]
     if verdict.plan is not None and not verdict.refusals:
         findings.append(Finding("job", True, _cost(verdict)))
+        if settings.ask:
+            text = "waits until somebody here approves it: fedpriv-client approve"
+            findings.append(Finding("job", True, text))
     if verdict.trained is not None and not verdict.refusals:
         findings.append(look("step", lambda: _step(proposal, settings, pool)))
     return findings

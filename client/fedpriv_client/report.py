@@ -14,6 +14,7 @@ from fedpriv.report.budget import (
     trust_model,
     write,
 )
+from fedpriv_client.account import write_account
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import last_report
 
@@ -128,11 +129,14 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
 def write_budget_report(site: Site, job: str) -> BudgetReport:
     """Sign the report of a job and write it as ``budget.json`` into the site's folder.
 
-    Where ledgers outlive a job, the newest of each is kept beside it, too.
+    Where ledgers outlive a job, the newest of each is kept beside it, too; and over the network
+    what the ledger adds up to, for whoever looks while it is in use.
     """
     report = sign(budget_report(site, job), site.signing_key)
     own = last_report(site.settings, report.dataset_id)
     for path in dict.fromkeys((own, site.settings.report)):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(report, path)
+    if site.settings.server is not None:
+        write_account(site.ledger, site.settings)
     return report

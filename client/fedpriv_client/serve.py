@@ -14,12 +14,14 @@ from fedpriv.config.site import SiteFile
 from fedpriv.errors import CertificateError, EnrolmentError, FedprivError
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
+from fedpriv.metrics import metrics_service
 from fedpriv.pki.enrolment import read_enrolment
 from fedpriv.pki.keys import load_key
 from fedpriv.process import Status, only_process
 from fedpriv.synthetic.records import MAX_BYTES
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.fleet import MIB
+from fedpriv_client.metrics import site_figures
 from fedpriv_client.service import Service
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ def serve(file: SiteFile, config: Path) -> None:
         )
         stack.callback(status.update, connection="none", activity="stopped")
         healthy = stack.enter_context(health_service(file.site.health, "site.health"))
+        stack.enter_context(
+            metrics_service(
+                file.site.metrics_port, "site.metrics_port", lambda: site_figures(file, config)
+            )
+        )
         connection = connection_of(file)
         service = Service(connection, status, healthy)
         stack.callback(service.close)
@@ -65,6 +72,7 @@ def serve(file: SiteFile, config: Path) -> None:
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.training.pool import WorkerPool
+    from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
     from fedpriv_client.settings import site_settings
@@ -73,6 +81,10 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     settings = site_settings(file, config)
     site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
+    try:
+        write_account(site.ledger, settings)
+    except OSError as error:  # people see less, and the site works on
+        log.error("%s: not written: %s.", account_file(settings), error.strerror)
     log.info("%s is ready.", file.site.name)
     return client_app(site, lambda job: Orders.read(settings.state_dir).check(job))
 

@@ -65,6 +65,8 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         model=allow.model,
         held_out=file.data.held_out,
         transform=file.data.transform,
+        server=file.server.address,
+        ask=allow.approve == "ask",
     )
 
 

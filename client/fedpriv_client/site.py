@@ -50,8 +50,10 @@ from fedpriv.training.released import (
     unpack,
 )
 from fedpriv.training.worker import Worker
+from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
+from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
     SiteJob,
@@ -173,7 +175,8 @@ class Site:
         model shows before the first slot is paid.
 
         Raises:
-            FedprivError: the site refuses; the message is for the site alone.
+            FedprivError: the site refuses, or waits for a person; the message is for the site
+                alone.
 
         Privacy:
             Whether and how it refuses is decided by settings, the ledger's public rows and the
@@ -181,13 +184,13 @@ class Site:
         """
         ledger, settings = self.ledger, self.settings
         plan = settings.limits.plan(proposal, ledger.terms)
-        ledger.check(plan)
+        allocated = epsilon, epsilon_alone = ledger.check_both(plan)
         check_fields(proposal, settings)
+        self._ask_people(proposal, plan, allocated)
         with self._lock:
             if self._job is None or self._job.plan != plan:
                 self._job = self._prepare(proposal, plan)
         head = ledger.head
-        epsilon, epsilon_alone = ledger.check_both(plan)
         return Offer(
             site=settings.name,
             dataset_id=ledger.terms.dataset_id,
@@ -202,6 +205,27 @@ class Site:
             ledger_rows=head.rows,
             ledger_head=head.hash,
         )
+
+    def _ask_people(
+        self, proposal: Proposal, plan: Plan, allocated: tuple[float, float | None]
+    ) -> None:
+        """Keep a proposal for people to read and, if the site's file says so, wait for their yes.
+
+        Raises:
+            PausedError: nobody has approved this very proposal yet.
+            ConfigError: the administrator's orders can't be read.
+        """
+        settings = self.settings
+        orders = Orders.read(settings.state_dir)
+
+        def is_decided(kept: KeptProposal) -> bool:
+            return kept.digest in orders.approved or self.ledger.plan(kept.job) == kept.plan
+
+        if settings.server is not None:
+            place = settings.state_dir, settings.server
+            keep_proposal(*place, proposal, plan, allocated, is_decided=is_decided)
+        if settings.ask:
+            orders.check_approved(plan.job, plan.proposal)
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)

@@ -34,6 +34,8 @@ class SiteSettings:
             proposal names.
         held_out: records that no job trains on: a file of further ones, or a share of the units.
         transform: the function that every text goes through, ``package.module:function``.
+        server: host:port from which proposals come; None in a simulation, which keeps none.
+        ask: a job waits until a person has approved its proposal.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
     """
 
@@ -50,6 +52,8 @@ class SiteSettings:
     model: str | None = None
     held_out: Path | float | None = None
     transform: str | None = None
+    server: str | None = None
+    ask: bool = False
     report_folder: Path | None = None
 
     @property

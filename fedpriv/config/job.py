@@ -45,6 +45,7 @@ Address = Annotated[
     Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"),
     AfterValidator(_has_a_port),
 ]
+Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
@@ -53,6 +54,10 @@ HeldOut = Share | Path  # of a site's units, or further records
 HELD_OUT = (
     "Records of the site that nobody trains on and every model is tested on: a share of its units,"
     " such as 0.2, or a file of further records."
+)
+METRICS = (
+    "The port at which this machine, and no other, is told public figures of the process in the"
+    " format of Prometheus. Without it, nobody is."
 )
 MAX_JOB_STEPS = 100_000
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
@@ -488,6 +493,7 @@ class ServerSection(Section):
     health: Address | None = Field(
         None, description="The host:port of the gRPC health service. Without it, there is none."
     )
+    metrics_port: Port | None = Field(None, description=METRICS)
     wait: str = Field(
         "10m", description="How long the first round waits for the last sites, such as 10m."
     )

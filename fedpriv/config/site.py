@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from fedpriv.config.job import (
     HELD_OUT,
+    METRICS,
     SHAPES,
     Address,
     ComputeSection,
@@ -21,6 +22,7 @@ from fedpriv.config.job import (
     Digest,
     HeldOut,
     Name,
+    Port,
 )
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
@@ -47,6 +49,7 @@ class Identity(Section):
     health: Address | None = Field(
         None, description="The host:port of the gRPC health service. Without it, there is none."
     )
+    metrics_port: Port | None = Field(None, description=METRICS)
 
 
 class ServerLink(Section):
@@ -178,6 +181,13 @@ class BudgetSection(Section):
 class AllowSection(Section):
     """What a server may ask for. What goes beyond it is refused, and costs nothing."""
 
+    approve: Literal["automatic", "ask"] = Field(
+        "automatic",
+        description="Whether a job within these limits begins by itself (automatic), or waits until"
+        " somebody at the site has approved its proposal (ask): fedpriv-client approve, or"
+        " fedpriv-client serve-page. Until then the server hears what it hears of a site that is"
+        " paused, and nothing is spent.",
+    )
     methods: tuple[str, ...] = Field(
         ("dp-lora",), min_length=1, description="Names of the methods that may be run."
     )

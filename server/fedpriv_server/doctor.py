@@ -15,6 +15,7 @@ from fedpriv.config.load import load_job
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON, check_certificate, load_certificate
@@ -64,6 +65,9 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
         if server.health is not None:
             health = server.health
             looks.append(("port", lambda: machine.port(health, "server.health")))
+        if server.metrics_port is not None:
+            metrics = f"{HOST}:{server.metrics_port}"
+            looks.append(("port", lambda: machine.port(metrics, "server.metrics_port")))
         if not offline:
             looks.append(("name", lambda: machine.name(server.address)))
     looks.append(("memory", lambda: memory.weights(config.model.name, config.compute)))

@@ -17,6 +17,7 @@ from fedpriv.config.site import is_loopback
 from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap
+from fedpriv.metrics import metrics_service
 from fedpriv.process import Status
 from fedpriv.report import write_report
 from fedpriv.report.figures import look_line
@@ -27,6 +28,7 @@ from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, serving
+from fedpriv_server.metrics import RunFigures
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
@@ -86,6 +88,10 @@ def _serve(
         with contextlib.ExitStack() as stack:
             status = Status(out, job=run.info["job_id"], state="preparing", sites={}, problem="")
             healthy = stack.enter_context(health_service(config.server.health, "server.health"))
+            figures = RunFigures(out, config.job.rounds)
+            stack.enter_context(
+                metrics_service(config.server.metrics_port, "server.metrics_port", figures)
+            )
             stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
             broker = MessageBroker(out / "link")
             grid = NetworkGrid(broker)
@@ -96,13 +102,18 @@ def _serve(
             stack.enter_context(door.watched())
             log.info("Listening on %s:%d%s.", address[0], port, "" if tls else " without TLS")
             healthy(True)
-            _run(config, run, grid, door, status)
+            _run(config, run, grid, door, status, figures)
     finally:
         run.discard()
 
 
 def _run(
-    config: JobConfig, run: RunDirectory, grid: NetworkGrid, door: _Door, status: Status
+    config: JobConfig,
+    run: RunDirectory,
+    grid: NetworkGrid,
+    door: _Door,
+    status: Status,
+    figures: RunFigures,
 ) -> None:
     names = door.broker.names
     job = Job(
@@ -131,6 +142,7 @@ def _run(
         if metrics["held_out"] is not None:
             log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))
         status.update(state="running", round=number, rounds=of, sites=assembly.sites(states))
+        figures.round_done(metrics)
 
     log.info("Job %s, sites %s.", run.info["job_id"], ", ".join(sorted(names.values())))
     try:

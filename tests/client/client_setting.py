@@ -57,6 +57,9 @@ class Setting:
         terms: Terms = TERMS,
         witness: Path | None = None,
         model: str | None = None,
+        ledger: Path | None = None,
+        server: str | None = None,
+        ask: bool = False,
         **limits: Any,
     ) -> Site:
         settings = SiteSettings(
@@ -64,12 +67,14 @@ class Setting:
             data=self.data,
             columns={"text": "note"},
             state_dir=self.folder / "state",
-            ledger=self.folder / "state" / "ledger.db",
+            ledger=ledger or self.folder / "state" / "ledger.db",
             terms=terms,
             limits=self.limits(**limits),
             compute=self.compute,
             witness=witness,
             model=model,
+            server=server,
+            ask=ask,
         )
         return Site(settings, self.pool, lambda job, slot: SystemCsprng())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv_client.control import Orders
+
+DIGEST = "sha256:" + "0" * 64
 
 
 def test_without_orders_everything_is_answered(tmp_path: Path) -> None:
@@ -36,7 +39,41 @@ def test_a_refusal_by_name_is_of_all_jobs_of_that_name(tmp_path: Path) -> None:
         Orders.read(tmp_path).check("notes-1a2b3c4d")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"paused": true}', '{"paused": 1, "refused": 3}'])
+def test_a_yes_is_read_as_it_was_written(tmp_path: Path) -> None:
+    Orders.change(tmp_path, lambda stands: stands.approving("notes-1", DIGEST, "somebody"))
+    stands = Orders.read(tmp_path)
+    assert stands == Orders.read(tmp_path)
+    assert (stands.approved[DIGEST].job, stands.approved[DIGEST].by) == ("notes-1", "somebody")
+    stands.check_approved("notes-1", DIGEST)
+    with pytest.raises(PausedError, match="fedpriv-client approve notes-1"):
+        stands.check_approved("notes-1", DIGEST.replace("0", "1"))
+
+
+def test_orders_of_an_older_version_stand(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text('{"paused": true, "refused": ["bad"]}')
+    assert Orders.read(tmp_path) == Orders(paused=True, refused=("bad",))
+
+
+def test_of_orders_that_are_given_at_once_none_is_lost(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        names = [f"job-{number}" for number in range(40)]
+        list(pool.map(lambda name: Orders.change(tmp_path, lambda o: o.refusing(name)), names))
+    assert Orders.read(tmp_path).refused == tuple(sorted(names))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"paused": true}',
+        '{"paused": 1, "refused": 3}',
+        '{"paused": false, "refused": [], "approved": ["sha256:0"]}',
+        '{"paused": false, "refused": [], "approved": {"sha256:0": {"job": "a"}}}',
+        '{"paused": false, "refused": [], "approved": {"a": {"job": "a", "at": "x", "by": "b"}}}',
+    ],
+)
 def test_orders_that_can_not_be_read_are_not_taken_for_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "orders.json").write_text(text)
     with pytest.raises(ConfigError, match=r"orders\.json"):

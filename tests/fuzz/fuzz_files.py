@@ -8,6 +8,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from random import Random
 import httpx
 import pyarrow
 import torch
+from fuzz_messages import PROPOSAL
 from fuzz_mutate import json_bytes, mutate_bytes, text_bytes
 from fuzz_target import Target, packed, parts, raw, refuses
 from pyarrow import parquet
@@ -22,13 +24,19 @@ from safetensors.torch import save
 
 from fedpriv.base_model import parameters_of
 from fedpriv.config.load import EMBEDDED, digest, load_job
+from fedpriv.config.looks import LooksSection
 from fedpriv.data.formats import READERS
 from fedpriv.data.read import read_records
-from fedpriv.errors import FedprivError
+from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.files import private_folder
+from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.process import read_status
 from fedpriv.report.rundir import read_run
 from fedpriv.synthetic.endpoint import _answer
 from fedpriv_client.control import Orders
+from fedpriv_client.job_words import described
+from fedpriv_client.jobs import Job
+from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.run_directory import RunDirectory
 
@@ -157,10 +165,45 @@ def orders(data: bytes, folder: Path) -> None:
     (folder / "orders.json").write_bytes(data)
     found = Orders.read(folder)
     refuses(isinstance(found.paused, bool), "no order")
+    for approved in found.approved:
+        found.check_approved("job-1", approved)
     found.write(folder)
     refuses(Orders.read(folder) == found, "other orders when they are read again")
     with suppress(FedprivError):
         found.check("job-1")
+
+
+def proposal(data: bytes, folder: Path) -> None:
+    """A proposal that a site keeps, under the name that it gives itself."""
+    named = "0" * 64
+    with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        named = str(json.loads(data)["committed"]["proposal"])[7:]
+    with suppress(OSError, ValueError):  # a name that no file can have
+        private_folder(folder / "proposals")
+        (folder / "proposals" / f"{named}.json").write_bytes(data)
+    found = list(kept_proposals(folder))
+    if not found:
+        raise ProtocolError("It is left out.")
+    [kept] = found
+    refuses(kept.digest == kept.proposal.digest(), "another digest")
+    job = Job(kept.plan, "not begun", kept, 0, None, 1e-5, two_claims=False)
+    refuses(all(text for _, text in described(job, 250)), "no words")
+
+
+def proposed() -> dict[str, bytes]:
+    made = {}
+    for name, changes in (("plain", {}), ("looks", {"evaluation": LooksSection(looks=1, slots=4)})):
+        proposal = PROPOSAL.model_copy(update=changes)
+        plan = Plan(proposal.job_id, "dp-lora", 0.1, 2.0, 1.0, proposal.steps, proposal.digest())
+        kept = KeptProposal(
+            server="localhost:8443",
+            first=datetime(2026, 1, 1, tzinfo=UTC),
+            committed=plan.as_row(),
+            allocated=1.5,
+            proposal=proposal,
+        )
+        made[name] = kept.model_dump_json().encode()
+    return made
 
 
 def weights(data: bytes, folder: Path) -> None:
@@ -267,13 +310,19 @@ def mutate_answer(data: bytes, random: Random) -> bytes:
 
 
 def standing() -> dict[str, bytes]:
-    return {"paused": json.dumps({"paused": True, "refused": ["job-1", "job-2"]}).encode()}
+    yes = {"job": "job-1", "at": "2026-01-01T08:00:00+00:00", "by": "somebody"}
+    approved = {"paused": False, "refused": [], "approved": {"sha256:" + "0" * 64: yes}}
+    return {
+        "paused": json.dumps({"paused": True, "refused": ["job-1", "job-2"]}).encode(),
+        "approved": json.dumps(approved).encode(),
+    }
 
 
 TARGETS = (
     Target("checkpoint", checkpoint, checkpoints, mutate_tensors),
     Target("run", run, runs, mutate_run),
     Target("orders", orders, standing, json_bytes),
+    Target("proposal", proposal, proposed, json_bytes),
     Target("weights", weights, models, mutate_model),
     Target("records", records, files, mutate_records, 0.1),
     Target("answer", answer, answers, mutate_answer, 0.5),

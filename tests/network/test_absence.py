@@ -157,3 +157,32 @@ def test_a_site_is_paused_before_the_job_and_joins_when_it_is_resumed(
     federation.ask(1, "resume")
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
+
+
+def test_a_job_waits_until_somebody_at_a_site_has_approved_it(
+    federation: Federation, expected: Totals
+) -> None:
+    """The server goes on asking, as it asks a site that is paused; the yes outlives a restart."""
+    federation.only(2, needed=2)
+    federation.change(federation.site_file(1), "[allow]", '[allow]\napprove = "ask"')
+    tried = federation.doctor(1, "--offline", "--json", "--job", str(federation.file))
+    assert "waits until somebody here approves it" in tried.stdout
+    server = federation.server()
+    federation.client(0)
+    client = federation.client(1)
+    client.until("waits for somebody to approve it")
+    wait_for(lambda: "takes no part for now: paused (PausedError)" in server.text)
+    wait_for(lambda: federation.server_status()["state"] == "waiting")
+    [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
+    assert (job["state"], job["paid"]) == ("waits for approval", 0)
+    assert server.code is None
+    client.kill()
+    answer = federation.ask(1, "approve", job["job"], "--yes")
+    assert answer.exit_code == 0
+    assert "What it costs: ε = " in answer.stdout
+    federation.client(1)
+    federation.finish(server)
+    assert federation.totals(0) == federation.totals(1) == expected
+    [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
+    assert (job["state"], job["paid"]) == ("finished", 3)
+    assert "at the command line" in job["approved"]["by"]

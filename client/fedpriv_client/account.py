@@ -1,0 +1,73 @@
+"""What a site's ledger adds up to, for people who look while its process has the ledger.
+
+A ledger is open once. So the process writes down what the ledger's rows add up to, whenever that
+has changed, and whoever only looks reads it from there; or from the ledger, if nobody has it.
+
+Privacy
+    Public: terms, plans, and sums over the ledger's rows.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import ConfigError, LedgerInUseError
+from fedpriv.files import write_atomic
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv_client.site_ledger import open_ledger
+from fedpriv_client.site_settings import SiteSettings
+
+
+def account_file(settings: SiteSettings) -> Path:
+    """Where it is written down, for each ledger by itself."""
+    return settings.state_dir / "accounts" / f"{settings.terms.dataset_id}.json"
+
+
+def write_account(ledger: Ledger, settings: SiteSettings) -> None:
+    """Write down what the rows of a site's ledger add up to now.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    path = account_file(settings)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(path, json.dumps(_figures(ledger), indent=2) + "\n", mode=0o600)
+
+
+def read_account(settings: SiteSettings) -> dict[str, Any]:
+    """What the rows of a site's ledger add up to, as of `Ledger.figures`, and how many there are.
+
+    Raises:
+        LedgerError: the ledger can't be used, and no process has it.
+        ConfigError: a process has it, and what that wrote down can't be read.
+    """
+    try:
+        with open_ledger(settings, reading=True) as ledger:
+            return _figures(ledger)
+    except LedgerInUseError:
+        return written_account(settings)
+
+
+def written_account(settings: SiteSettings) -> dict[str, Any]:
+    """What the site's process wrote down last.
+
+    Raises:
+        ConfigError: there is nothing, or something else.
+    """
+    path = account_file(settings)
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = found["plans"], found["epsilon_allocated"], found["rows"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(
+            "can't be read",
+            file=path,
+            fix="The client writes it when it starts; wait for that, or start it again.",
+        ) from None
+    return found
+
+
+def _figures(ledger: Ledger) -> dict[str, Any]:
+    return {**ledger.figures(), "rows": ledger.head.rows}

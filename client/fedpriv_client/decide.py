@@ -1,0 +1,107 @@
+"""`fedpriv-client jobs` and `approve`: what a person at the command line sees, and says."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.report.figures import upper, when
+from fedpriv_client.control import Orders
+from fedpriv_client.job_words import cost, described
+from fedpriv_client.jobs import WAITS, Job, jobs_of
+from fedpriv_client.settings import site_settings
+
+
+def list_jobs(file: SiteFile, config: Path, *, as_json: bool) -> None:
+    """Print the jobs of a site."""
+    jobs = jobs_of(site_settings(file, config))
+    if as_json:
+        print(json.dumps([_facts(job) for job in jobs.jobs], indent=2))
+        return
+    if not jobs.jobs:
+        print("No job was proposed to this site yet, or none within its limits.")
+        return
+    table = Table()
+    longest = max(len(job.name) for job in jobs.jobs)
+    table.add_column("job", no_wrap=True, min_width=longest)  # to be copied
+    for name in ("state", "steps", "ε by itself", "approved"):
+        table.add_column(name)
+    for job in jobs.jobs:
+        alone = "" if job.epsilon_alone is None else f", alone {upper(job.epsilon_alone)}"
+        table.add_row(
+            job.name,
+            job.state,
+            f"{job.paid} of {job.plan.steps}",
+            f"{upper(job.epsilon)}{alone}",
+            "" if job.approval is None else f"{when(job.approval.at)} {job.approval.by}",
+        )
+    Console().print(table)
+    if jobs.waiting:
+        print("fedpriv-client approve JOB shows a job in full, and asks; refuse JOB says no.")
+
+
+def waiting(file: SiteFile, config: Path) -> list[str]:
+    """Ids of the jobs that wait for approval; none before there is a ledger that can be read."""
+    try:
+        return [job.name for job in jobs_of(site_settings(file, config)).waiting]
+    except FedprivError:
+        return []
+
+
+def approve(file: SiteFile, config: Path, name: str, digest: str | None, *, yes: bool) -> None:
+    """Show a proposal and, if somebody says yes to it, let the site take part in it.
+
+    Raises:
+        ConfigError: there is no such job that waits, or nobody can be asked.
+        JobRefusedError: it is refused.
+    """
+    settings = site_settings(file, config)
+    jobs = jobs_of(settings)
+    job = jobs.find(name, digest)
+    if job.state == "refused":
+        jobs.orders.approving(job.name, job.digest, "")  # says how to take that back
+    if job.state != WAITS:
+        print(f"Job {job.name} does not wait for approval: {job.state}.")
+        return
+    print(f"{job.name}, {job.digest}")
+    for key, text in described(job, settings.terms.declared_size):
+        print(f"  {key}: {text}")
+    print(f"  What it costs: {cost(jobs, job)}")
+    if not yes:
+        if not is_asked():
+            raise ConfigError("is needed where nobody can be asked", key="--yes")
+        typer.confirm("Approve it?", abort=True)
+    by = f"{getpass.getuser()}, at the command line"
+    Orders.change(settings.state_dir, lambda stands: stands.approving(job.name, job.digest, by))
+    print(f"Approved. Job {job.name} begins when the server asks again, within a minute or so.")
+
+
+def is_asked() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin.isatty()
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    kept = job.proposal
+    return {
+        "job": job.name,
+        "state": job.state,
+        "proposal": job.digest,
+        "method": job.plan.method,
+        "steps": job.plan.steps,
+        "paid": job.paid,
+        "epsilon": job.epsilon,
+        "epsilon_alone": job.epsilon_alone,
+        "server": None if kept is None else kept.server,
+        "first_proposed": None if kept is None else kept.first.isoformat(),
+        "approved": None if job.approval is None else job.approval.as_json(),
+    }

@@ -1,0 +1,162 @@
+"""The jobs of a site, those that ran and those that may: what became of each, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from fedpriv.errors import ConfigError
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv_client.account import read_account
+from fedpriv_client.control import Approval, Orders
+from fedpriv_client.proposals import KeptProposal, kept_proposals
+from fedpriv_client.site_settings import SiteSettings
+
+State = Literal["waits for approval", "refused", "not begun", "begun", "finished", "closed"]
+STATES: tuple[State, ...] = get_args(State)
+WAITS: State = "waits for approval"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One proposal, or one plan of the ledger.
+
+    Attributes:
+        proposal: what was proposed; None of a job from before proposals were kept.
+        paid: steps that are paid for.
+        approval: who said yes to it; None if nobody did, or nobody was asked.
+        delta: of the ledger.
+        two_claims: the ledger has a budget for what holds alone, too.
+    """
+
+    plan: Plan
+    state: State
+    proposal: KeptProposal | None
+    paid: int
+    approval: Approval | None
+    delta: float
+    two_claims: bool
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return self.plan.job
+
+    @property
+    def digest(self) -> str:
+        """Of its proposal."""
+        return self.plan.proposal
+
+    @property
+    def epsilon(self) -> float:
+        """Of the plan by itself, an upper bound; of an adaptive plan, its whole budget."""
+        return _epsilon(self.plan, self.delta)
+
+    @property
+    def epsilon_alone(self) -> float | None:
+        """The same if nobody else's noise counts; None without a budget for that."""
+        return _epsilon(self.plan.alone, self.delta) if self.two_claims else None
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """All jobs of a ledger, those that wait first, then the newest; and what the ledger says.
+
+    Attributes:
+        account: as `fedpriv_client.account.read_account` gives it.
+    """
+
+    jobs: tuple[Job, ...]
+    account: Mapping[str, Any]
+    orders: Orders
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        """Those that wait for somebody's yes."""
+        return tuple(job for job in self.jobs if job.state == WAITS)
+
+    def find(self, name: str, digest: str | None = None) -> Job:
+        """The job that waits, or else was proposed, under an id or a name.
+
+        Args:
+            digest: of its proposal, where there are several.
+
+        Raises:
+            ConfigError: there is none, or there are several.
+        """
+        of_name = [job for job in self.jobs if name in (job.name, job.name.rpartition("-")[0])]
+        found = [job for job in of_name if digest in (None, job.digest)]
+        found = [job for job in found if job.state == WAITS] or found
+        if not found:
+            known = ", ".join(dict.fromkeys(job.name for job in self.jobs)) or "none yet"
+            raise ConfigError(
+                "was not proposed to this site, or not within its limits",
+                key="JOB" if digest is None else "JOB and --digest",
+                value=name if digest is None else f"{name} {digest}",
+                fix=f"Jobs that were: {known}.",
+            )
+        if len(found) > 1:
+            several = ", ".join(f"{job.name} {job.digest}" for job in found)
+            raise ConfigError(
+                "may be one of several",
+                key="JOB",
+                value=name,
+                fix=f"Give the id and --digest of one: {several}.",
+            )
+        return found[0]
+
+
+def jobs_of(settings: SiteSettings, account: Mapping[str, Any] | None = None) -> Jobs:
+    """The jobs of a site, from its folder.
+
+    Args:
+        account: what the ledger adds up to; it is read if it is not given.
+
+    Raises:
+        LedgerError, ConfigError: the ledger, or what is written down beside it, can't be read.
+    """
+    account = read_account(settings) if account is None else account
+    orders = Orders.read(settings.state_dir)
+    proposals = {kept.digest: kept for kept in kept_proposals(settings.state_dir)}
+    delta, two = account["delta"], account["budget_alone"] is not None
+
+    def job(plan: Plan, row: Mapping[str, Any] | None = None) -> Job:
+        kept, yes = proposals.get(plan.proposal), orders.approved.get(plan.proposal)
+        state = _state(plan, row, orders, waits=settings.ask and kept is not None and yes is None)
+        paid = 0 if row is None else row["reserved"]
+        return Job(plan, state, kept, paid, yes, delta, two)
+
+    begun = {row["proposal"] for row in account["plans"]}
+    new = [job(kept.plan) for kept in proposals.values() if kept.digest not in begun]
+    old = [job(_plan(row), row) for row in reversed(account["plans"])]
+    return Jobs(tuple(sorted([*new, *old], key=lambda one: one.state != WAITS)), account, orders)
+
+
+def _state(plan: Plan, row: Mapping[str, Any] | None, orders: Orders, *, waits: bool) -> State:
+    """What became of a job.
+
+    Args:
+        row: of the ledger's figures; None of a job that has not begun.
+        waits: nobody has approved it, and the site asks. One that began before the site did so
+            waits, too, if it is to go on.
+    """
+    if row is not None and row["closed"]:
+        return "closed"
+    if row is not None and row["reserved"] == plan.steps:
+        return "finished"
+    if orders.refuses(plan.job):
+        return "refused"
+    if waits:
+        return WAITS
+    return "not begun" if row is None else "begun"
+
+
+def _plan(row: Mapping[str, Any]) -> Plan:
+    return Plan(**{field.name: row[field.name] for field in fields(Plan)})
+
+
+@lru_cache(1000)
+def _epsilon(plan: Plan, delta: float) -> float:
+    return plan.epsilon(delta)

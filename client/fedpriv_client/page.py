@@ -1,0 +1,131 @@
+"""The site's own page: its jobs in plain words, what they cost, and what waits for a yes.
+
+Privacy
+    Made of the site's settings, of proposals, and of sums over the ledger's rows: nothing in it is
+    computed from records, and nothing of the site's own models is on it (law 16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import FedprivError
+from fedpriv.files import write_atomic
+from fedpriv.process import read_status
+from fedpriv.report.html import RULES, templates
+from fedpriv_client.job_words import cost, described
+from fedpriv_client.jobs import jobs_of
+from fedpriv_client.settings import site_settings
+from fedpriv_client.site_settings import SiteSettings
+
+IN_WORDS = 20  # jobs, beside those that wait; the table has all
+
+
+def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
+    """The page as it is now.
+
+    Args:
+        form_key: what a form has to send along; None makes a page without forms.
+
+    Raises:
+        LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
+    """
+    from fedpriv.report.charts import css_colours
+
+    settings = site_settings(file, config)
+    jobs, status = jobs_of(settings), read_status(settings.state_dir)
+    past = [job for job in jobs.jobs if job not in jobs.waiting]
+    return (
+        templates("fedpriv_client")
+        .get_template("page.html.j2")
+        .render(
+            site=settings.name,
+            server=settings.server,
+            authority=_authority(file),
+            jobs=jobs,
+            past=past,
+            told=past[:IN_WORDS],
+            account=jobs.account,
+            budgets=list(_budgets(jobs.account)),
+            words=lambda job: described(job, settings.terms.declared_size),
+            cost=lambda job: cost(jobs, job),
+            limits=list(_limits(file, settings)),
+            rule=RULES[settings.terms.rule.name],
+            ask=settings.ask,
+            paused=jobs.orders.paused,
+            running=status["running"],
+            connection=status.get("connection", "none") if status["running"] else "none",
+            activity=status.get("activity", "") if status["running"] else "",
+            made=datetime.now(UTC),
+            form_key=form_key,
+            css_colours=css_colours,
+        )
+    )
+
+
+def write_site_page(file: SiteFile, config: Path, out: Path) -> None:
+    """Write the page as a file of its own, readable by its owner only.
+
+    Raises:
+        LedgerError, ConfigError: as `page`.
+    """
+    write_atomic(out, page(file, config), mode=0o600)
+
+
+def _budgets(account: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What there is for life, under each claim of the ledger, and what is left of it."""
+    for key, name in (("", "With trust in most sites"), ("_alone", "Alone")):
+        budget = account[f"budget{key}"]
+        if budget is None:
+            continue
+        allocated, spent = account[f"epsilon{key}_allocated"], account[f"epsilon{key}_spent"]
+        yield {
+            "name": name,
+            "budget": budget,
+            "allocated": allocated,
+            "spent": spent,
+            "left": max(0.0, budget - allocated),
+            "allocated_share": min(1.0, allocated / budget),
+            "spent_share": min(1.0, spent / budget),
+        }
+
+
+def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]:
+    """What a job may ask for here, as the site's file says."""
+    allow, budget = file.allow, file.budget
+    yield "ε of one job", f"at most {budget.per_job:g}"
+    yield "Methods", ", ".join(allow.methods)
+    yield "Base model", f"{allow.model}, {allow.model_digest}, and no other"
+    yield "Noise of a step", f"at least {allow.min_noise:g} × C"
+    yield "Sample rate", f"at most {100 * allow.max_rate:g}% of the units in a step"
+    yield "Steps of a job", f"at most {allow.max_steps:,}"
+    yield "Tokens of an example", f"at most {allow.max_length:,}"
+    yield "Trained values", f"at most {allow.max_trainable:,}, of rank {allow.max_r} at most"
+    yield "Looks at held-out records", "allowed" if allow.evaluation else "not allowed"
+    yield "A controller of the noise", allow.controller
+    roster = settings.limits.roster
+    if roster is None:
+        yield "Secure sums", "none: this site's file names no roster"
+    else:
+        least = allow.max_colluding_at_least
+        sites = f"with the {len(roster)} sites of {roster.digest}"
+        yield "Secure sums", f"{sites}, of which {least} at least have to count as dishonest"
+
+
+def _authority(file: SiteFile) -> str | None:
+    """The fingerprint of who signed this site's enrolment; None if there is none to be read."""
+    from fedpriv.pki.enrolment import read_enrolment
+
+    server = file.server
+    if server.plain:
+        return None
+    try:
+        return read_enrolment(
+            server.enrolment, key=server.key, ca=server.ca, certificate=server.certificate
+        ).manifest.ca
+    except FedprivError:
+        return None

@@ -1,0 +1,200 @@
+"""The site's page at a port of this machine, for whoever has its token, with buttons to decide.
+
+A process of its own, beside the client: it never has a record, and the client need not run. It
+reads the site's folder anew for each look, and gives orders by the same file as the commands.
+
+Other users of this machine can reach the port, and so can the pages that a browser has open. The
+first have no token. Of the second, one whose name was bound anew to this machine (DNS rebinding)
+is known by the Host that it asks for, and one of another origin by its Origin, and by not having
+the key that is in this page's own forms.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import socket
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from fastapi.security import HTTPBasic
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from fedpriv.config.site import SiteFile
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.secret import load_or_create_secret
+from fedpriv_client.control import Orders
+from fedpriv_client.jobs import jobs_of
+from fedpriv_client.page import page
+from fedpriv_client.settings import site_settings
+
+log = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+NAMES = [HOST, "localhost"]  # under which a browser may ask for it
+MOST = 4096  # bytes of a form
+BY = "on the site's page"
+NONE = "'none'"
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_BASIC = HTTPBasic(realm="the site's page", auto_error=True)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def serve_page(file: SiteFile, config: Path, port: int) -> None:
+    """Serve the page on this machine until stopped.
+
+    Args:
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigError: the port can't be bound.
+        LedgerError: the token can't be used, or there is no ledger yet.
+    """
+    site_settings(file, config)  # what is wrong shows here
+    token, path = token_of(file.site.state_dir)
+    try:
+        listening = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror}",
+            key="--port",
+            value=port,
+            fix="Is the page served already? Name another port.",
+        ) from None
+    with listening:
+        where = f"http://{HOST}:{listening.getsockname()[1]}/"
+        print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
+        served = uvicorn.Config(
+            page_app(file, config, token),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+        uvicorn.Server(served).run([listening])
+
+
+def token_of(state_dir: Path) -> tuple[str, Path]:
+    """The token of the page, and the file (0600) that it is in, made on first use.
+
+    Raises:
+        LedgerError: the file can't be used, or others may read it.
+    """
+    path = state_dir / "page.token"
+    content = load_or_create_secret(
+        path,
+        lambda: secrets.token_urlsafe(32).encode(),
+        name="token of the site's page",
+        leaked="If somebody has read it, remove it: the next one is new.",
+    )
+    return content.decode("ascii", "replace").strip(), path
+
+
+def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:
+    """The page, and what its buttons do.
+
+    Args:
+        token: the password; any user name will do.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    form_key = secrets.token_urlsafe(32)
+    state_dir = file.site.state_dir
+
+    @app.get("/")
+    def show() -> Response:
+        text = page(file, config, form_key)
+        return HTMLResponse(text, headers={"Content-Security-Policy": _policy(text)})
+
+    @app.post("/approve")
+    async def approve(request: Request) -> Response:
+        job, digest = await own_form(request, form_key)
+        waiting = {(one.name, one.digest) for one in jobs_of(site_settings(file, config)).waiting}
+        if (job, digest) not in waiting:
+            raise HTTPException(409, "This proposal does not wait any more. Load the page again.")
+        Orders.change(state_dir, lambda stands: stands.approving(job, digest, BY))
+        log.info("Job %s was approved: %s.", job, digest)
+        return RedirectResponse("/", 303)
+
+    @app.post("/refuse")
+    async def refuse(request: Request) -> Response:
+        job, _ = await own_form(request, form_key)
+        Orders.change(state_dir, lambda stands: stands.refusing(job))
+        log.info("Job %s was refused.", job)
+        return RedirectResponse("/", 303)
+
+    @app.exception_handler(FedprivError)
+    async def wrong(request: Request, error: Exception) -> Response:
+        return PlainTextResponse(f"{error}\n", 503)
+
+    @app.middleware("http")
+    async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
+        try:
+            await check_token(request, token)
+            response = await call(request)
+        except HTTPException as refused:
+            response = PlainTextResponse(
+                f"{refused.detail}\n", refused.status_code, refused.headers
+            )
+        response.headers.update(_HEADERS)
+        response.headers.setdefault("Content-Security-Policy", _policy(""))
+        return response
+
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
+    return app
+
+
+async def check_token(request: Request, token: str) -> None:
+    """Raises:
+    HTTPException: whoever asks did not show the token.
+    """
+    shown = await _BASIC(request)
+    assert shown is not None
+    if not hmac.compare_digest(shown.password.encode(), token.encode()):
+        raise _BASIC.make_not_authenticated_error()
+
+
+async def own_form(request: Request, form_key: str) -> tuple[str, str]:
+    """The job and the digest of a form of this very page.
+
+    Raises:
+        HTTPException: it came from elsewhere, or is none.
+    """
+    origin = request.headers.get("origin")
+    if origin != f"http://{request.headers['host']}":
+        raise HTTPException(403, "Not from this page.")
+    content = b""
+    async for part in request.stream():
+        content += part
+        if len(content) > MOST:
+            raise HTTPException(413, "Too long for a form of this page.")
+    form = dict(parse_qsl(content.decode("utf-8", "replace")))
+    if not hmac.compare_digest(form.get("form_key", "").encode(), form_key.encode()):
+        raise HTTPException(403, "A form of an older page. Load the page again.")
+    if not form.get("job") or not form.get("digest"):
+        raise HTTPException(422, "A form without a job.")
+    return form["job"], form["digest"]
+
+
+def _policy(text: str) -> str:
+    """A content security policy under which a page may use its own styles, forms, and nothing."""
+    styles = (sha256(style.encode()).digest() for style in _STYLE.findall(text))
+    hashes = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in styles)
+    return (
+        f"default-src {NONE}; style-src {hashes or NONE}; form-action 'self';"
+        " base-uri 'none'; frame-ancestors 'none'"
+    )

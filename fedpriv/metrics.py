@@ -1,0 +1,97 @@
+"""Figures of a process for Prometheus, at a port of this machine; nothing of the machine itself.
+
+Privacy
+    Only what a process gives here is served, all of it public: no figure of memory, processor time
+    or open files, as the library has by default, which depend on records; and no time of day, so
+    that nothing says when something was computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+HOST = "127.0.0.1"
+Samples = Iterable[tuple[tuple[str, ...], float]]  # values of the labels, and of the figure
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that may be served, with what it means.
+
+    Attributes:
+        labels: their names.
+        counts: it never falls while the process runs; its name then ends with ``_total``.
+    """
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+    counts: bool = False
+
+    def metric(self, samples: Samples) -> Metric:
+        """The figure with its values, as the library serves it."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        family: Any = CounterMetricFamily if self.counts else GaugeMetricFamily
+        made: Metric = family(self.name, self.meaning, labels=self.labels)
+        for labels, value in samples:
+            made.add_metric(list(labels), value)  # type: ignore[attr-defined]
+        return made
+
+
+Look = Callable[[], Mapping[Figure, Samples]]
+
+
+@contextlib.contextmanager
+def metrics_service(port: int | None, key: str, look: Look) -> Iterator[None]:
+    """Serve figures to this machine while the context lasts; without a port, do nothing.
+
+    Args:
+        key: where the port is set, for the error message.
+        look: gives the figures as they are now; called from another thread.
+
+    Raises:
+        ConfigError: the port can't be bound.
+    """
+    if port is None:
+        yield
+        return
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, HOST, registry_of(look))
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen there: {error.strerror}", key=key, value=port, fix="Name another port."
+        ) from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def registry_of(look: Look) -> Any:
+    """What the library collects from, with these figures and no others."""
+    from prometheus_client import CollectorRegistry
+
+    class Collector:
+        def collect(self) -> Iterator[Metric]:
+            for figure, samples in look().items():
+                yield figure.metric(samples)
+
+        def describe(self) -> list[Metric]:
+            return []
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector())
+    return registry

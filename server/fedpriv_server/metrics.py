@@ -1,0 +1,82 @@
+"""What a server says of its job to Prometheus: how far it is, and which sites answer.
+
+Privacy
+    Public figures: what the server was told by every site's ledger, and what it sent. Not how good
+    the model is, or how long anything took: that is in the run directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedpriv.metrics import Figure, Samples
+from fedpriv.process import read_status
+
+STATES = ("preparing", "waiting", "running", "stopped", "finished")
+STATE = Figure("fedpriv_server_state", "1 for the state that the job is in, else 0.", ("state",))
+ROUND = Figure(
+    "fedpriv_server_round",
+    "Rounds finished; not before this process has one.",
+)
+ROUNDS = Figure("fedpriv_server_rounds", "Rounds of the job.")
+THERE = Figure("fedpriv_server_site_there", "1 while the site is connected, else 0.", ("site",))
+ANSWERED = Figure(
+    "fedpriv_server_site_answered",
+    "1 if what the site sent in the last round was used, else 0.",
+    ("site",),
+)
+SPENT = Figure("fedpriv_server_site_epsilon_spent", "Epsilon that the site has spent.", ("site",))
+COMMITTED = Figure(
+    "fedpriv_server_site_epsilon_committed",
+    "Epsilon that the site's ledger can ever let through.",
+    ("site",),
+)
+UP = Figure(
+    "fedpriv_server_received_bytes_total", "Bytes from sites since this process began.", (), True
+)
+DOWN = Figure(
+    "fedpriv_server_sent_bytes_total", "Bytes to sites since this process began.", (), True
+)
+FIGURES = (STATE, ROUND, ROUNDS, THERE, ANSWERED, SPENT, COMMITTED, UP, DOWN)
+
+
+class RunFigures:
+    """The figures of a run, told of each round.
+
+    Args:
+        out: the run directory.
+        rounds: of the job.
+    """
+
+    def __init__(self, out: Path, rounds: int) -> None:
+        self._out, self._rounds = out, rounds
+        self._done: int | None = None  # not known before this process has finished one
+        self._sites: Mapping[str, Mapping[str, Any]] = {}
+        self._up = self._down = 0
+
+    def round_done(self, row: Mapping[str, Any]) -> None:
+        """Take in a round, as it stands in metrics.jsonl."""
+        self._done, self._sites = row["round"], row["sites"]
+        self._up += row["bytes_up"]
+        self._down += row["bytes_down"]
+
+    def __call__(self) -> dict[Figure, Samples]:
+        status = read_status(self._out)
+        there = status.get("sites", {})
+        return {
+            STATE: [((state,), float(status.get("state") == state)) for state in STATES],
+            ROUND: [] if self._done is None else [((), float(self._done))],
+            ROUNDS: [((), float(self._rounds))],
+            THERE: [((name,), float(site["there"])) for name, site in there.items()],
+            ANSWERED: [((n,), float(site["status"] == "ok")) for n, site in self._sites.items()],
+            SPENT: self._told("epsilon_spent"),
+            COMMITTED: self._told("epsilon_committed"),
+            UP: [((), float(self._up))],
+            DOWN: [((), float(self._down))],
+        }
+
+    def _told(self, key: str) -> Samples:
+        sites = self._sites.items()
+        return [((name,), site[key]) for name, site in sites if site.get(key) is not None]
