@@ -1,0 +1,142 @@
+"""A canary that is at a site or is not: the best test there is of whether the site keeps its claim.
+
+All other records are blank and add nothing. So the server knows for each release the vector v that
+the canary adds if it is sampled, and its best test of the two worlds, the likelihood ratio, is known
+exactly. A bound on ε from below holds for whatever is really done between `Site.consider` and the
+releases of `Site.step`: sampling, clipping, noise, rounding, and who pays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+from fedpriv.audit.result import Measure, Part, World, WorldName
+from fedpriv.audit.two_worlds import Scores, epsilon_lower
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, MadeUpSite, Server, Values, made_up_site
+
+CANARY, UNITS = "fever of unknown origin", 24
+CONFIDENCE = 0.95
+PLAN = AuditPlan(epsilon=2.0, delta=0.03, sample_rate=0.25, steps=4)
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PipelineSize:
+    """Jobs in each of the two worlds, by what share of the noise they have."""
+
+    jobs: int = 400
+
+    @property
+    def twins(self) -> dict[WorldName, tuple[float, int]]:
+        """Name → share of the noise, and jobs. Half of it takes most of them to be caught."""
+        return {
+            "as-claimed": (1.0, self.jobs),
+            "half-noise": (0.5, 2 * self.jobs),
+            "hundredth-noise": (0.01, max(60, self.jobs // 4)),
+        }
+
+
+class TwoWorlds:
+    """A site with the canary, and one without it.
+
+    Attributes:
+        canary: what it adds when it is sampled, (K,).
+    """
+
+    def __init__(self, server: Server, sites: tuple[MadeUpSite, MadeUpSite]) -> None:
+        self.server, self.sites = server, sites
+        self.canary: Values = server.vectors([CANARY])[0]
+
+    def scores(
+        self, jobs: int, noise_share: float = 1.0, done: Callable[[], None] = lambda: None
+    ) -> tuple[Scores, Scores]:
+        """The log likelihood ratio of so many jobs with the canary, and of as many without it."""
+        found: tuple[list[float], list[float]] = ([], [])
+        for number in range(jobs):
+            for scores, site in zip(found, self.sites, strict=True):
+                name = f"job-{noise_share:g}-{number}"
+                released = site.releases(name, noise_share)
+                scores.append(self._ratio(released, site.noise_multiplier(name)))
+            done()
+        return np.array(found[0]), np.array(found[1])
+
+    def _ratio(self, released: list[Values], noise_multiplier: float) -> float:
+        """With the canary over without it: it was sampled in each of a round's steps or was not."""
+        plan, square = self.server.plan, float(self.canary @ self.canary)
+        spread, ratio = noise_multiplier * CLIP, 0.0
+        times = np.arange(plan.local + 1)
+        chance = binom.logpmf(times, plan.local, plan.sample_rate)
+        for value in released:  # a mean of steps: its noise is that of their sum, divided
+            along = float(value @ self.canary) * plan.local
+            shift = (times * along - times**2 * square / 2) / (plan.local * spread**2)
+            ratio += float(logsumexp(chance + shift))
+        return ratio
+
+
+def audit_pipeline(
+    server: Server, folder: Path, size: PipelineSize, tell: Tell = lambda text: None
+) -> Part:
+    """The claim of `server.plan`, and twins with less noise, held to the same claim.
+
+    Args:
+        folder: for the two sites, which hold made-up records alone.
+
+    Privacy:
+        No record of anybody is read.
+    """
+    started, plan, worlds = time.monotonic(), server.plan, []
+    blank = [""] * (UNITS - 1)
+    with (
+        made_up_site(server, folder / "with", [CANARY, *blank], UNITS) as inside,
+        made_up_site(server, folder / "without", ["", *blank], UNITS) as outside,
+    ):
+        two = TwoWorlds(server, (inside, outside))
+        for name, (share, jobs) in size.twins.items():
+            tell(f"pipeline, {name}: {2 * jobs} jobs")
+            scores = two.scores(jobs, share)
+            bound, _ = epsilon_lower(*scores, plan.delta, CONFIDENCE)
+            worlds.append(
+                World(
+                    name=name,
+                    private=True,
+                    epsilon=plan.epsilon_with(share),
+                    epsilon_lower=max(0.0, bound),
+                    found=bound > plan.epsilon,
+                    wanted=name != "as-claimed",
+                    trials={"jobs": 2 * jobs},
+                    measures=(_distance(*scores),),
+                )
+            )
+    return Part(
+        name="pipeline",
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        confidence=CONFIDENCE,
+        settings={
+            "sample_rate": plan.sample_rate,
+            "steps": plan.steps,
+            "local_steps": plan.local,
+            "noise_multiplier": plan.noise_multiplier,
+            "records": UNITS,
+            "canary_norm": float(np.linalg.norm(two.canary) / CLIP),
+        },
+        worlds=tuple(worlds),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _distance(inside: Scores, outside: Scores) -> Measure:
+    """How far apart the scores of the two worlds are: a test that tells nothing shows here."""
+    spread = float(np.hypot(inside.std(), outside.std())) or 1.0
+    return Measure(
+        name="deviations between the worlds",
+        value=float(inside.mean() - outside.mean()) / spread * 2**0.5,
+        by_chance=0.0,
+    )
