@@ -19,7 +19,7 @@ from fedpriv.files import write_atomic
 FORMAT = 1
 FILE = "audit.json"
 PartName = Literal["pipeline", "one-run", "membership", "exposure"]
-WorldName = Literal["as-claimed", "half-noise", "quarter-noise", "hundredth-noise", "no-noise", "run"]
+WorldName = Literal["as-claimed", "half-noise", "quarter-noise", "tenth-noise", "no-noise", "run"]
 Share = Annotated[float, Field(gt=0, lt=1)]
 TITLES: dict[PartName, str] = {
     "pipeline": "Canary, likelihood ratio",
@@ -31,7 +31,7 @@ WORLDS: dict[WorldName, str] = {
     "as-claimed": "as claimed",
     "half-noise": "half of the noise",
     "quarter-noise": "a quarter of the noise",
-    "hundredth-noise": "a hundredth of the noise",
+    "tenth-noise": "a tenth of the noise",
     "no-noise": "no noise",
     "run": "the run's adapter",
 }

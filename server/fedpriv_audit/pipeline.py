@@ -17,9 +17,9 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from fedpriv.audit.result import Measure, Part, World, WorldName
+from fedpriv.audit.result import TITLES, WORLDS, Measure, Part, World, WorldName
 from fedpriv.audit.two_worlds import Scores, epsilon_lower
-from fedpriv_audit.made_up_site import CLIP, AuditPlan, MadeUpSite, Server, Values, made_up_site
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 
 CANARY, UNITS = "fever of unknown origin", 24
 CONFIDENCE = 0.95
@@ -39,45 +39,47 @@ class PipelineSize:
         return {
             "as-claimed": (1.0, self.jobs),
             "half-noise": (0.5, 2 * self.jobs),
-            "hundredth-noise": (0.01, max(60, self.jobs // 4)),
+            "tenth-noise": (0.1, max(60, self.jobs // 4)),
         }
 
 
-class TwoWorlds:
-    """A site with the canary, and one without it.
+def two_worlds(
+    server: Server, folder: Path, canary: Values, jobs: int, noise_share: float = 1.0
+) -> tuple[Scores, Scores]:
+    """The log likelihood ratio of so many jobs of a site with the canary, and of one without it.
 
-    Attributes:
-        canary: what it adds when it is sampled, (K,).
+    Args:
+        folder: a new one, for the two sites.
+        canary: what it adds to a sum when it is sampled, (K,).
+        noise_share: of the noise that the claim asks for.
     """
+    found, blank = [], [""] * (UNITS - 1)
+    for world, first in (("with", CANARY), ("without", "")):
+        with made_up_site(server, folder / world, [first, *blank], UNITS) as site:
+            scores = []
+            for number in range(jobs):
+                released = site.releases(f"job-{number}", noise_share)
+                spread = site.noise_multiplier(f"job-{number}") * CLIP
+                scores.append(log_ratio(released, canary, server.plan, spread))
+            found.append(np.array(scores))
+    return found[0], found[1]
 
-    def __init__(self, server: Server, sites: tuple[MadeUpSite, MadeUpSite]) -> None:
-        self.server, self.sites = server, sites
-        self.canary: Values = server.vectors([CANARY])[0]
 
-    def scores(
-        self, jobs: int, noise_share: float = 1.0, done: Callable[[], None] = lambda: None
-    ) -> tuple[Scores, Scores]:
-        """The log likelihood ratio of so many jobs with the canary, and of as many without it."""
-        found: tuple[list[float], list[float]] = ([], [])
-        for number in range(jobs):
-            for scores, site in zip(found, self.sites, strict=True):
-                name = f"job-{noise_share:g}-{number}"
-                released = site.releases(name, noise_share)
-                scores.append(self._ratio(released, site.noise_multiplier(name)))
-            done()
-        return np.array(found[0]), np.array(found[1])
+def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: float) -> float:
+    """Of what a job released: with the canary, which was sampled or not in each step, over without.
 
-    def _ratio(self, released: list[Values], noise_multiplier: float) -> float:
-        """With the canary over without it: it was sampled in each of a round's steps or was not."""
-        plan, square = self.server.plan, float(self.canary @ self.canary)
-        spread, ratio = noise_multiplier * CLIP, 0.0
-        times = np.arange(plan.local + 1)
-        chance = binom.logpmf(times, plan.local, plan.sample_rate)
-        for value in released:  # a mean of steps: its noise is that of their sum, divided
-            along = float(value @ self.canary) * plan.local
-            shift = (times * along - times**2 * square / 2) / (plan.local * spread**2)
-            ratio += float(logsumexp(chance + shift))
-        return ratio
+    Args:
+        released: of each round the mean of its steps' sums.
+        spread: standard deviation of the noise in one step's sum.
+    """
+    square, ratio = float(canary @ canary), 0.0
+    times = np.arange(plan.local + 1)  # that it was sampled in a round
+    chance = binom.logpmf(times, plan.local, plan.sample_rate)
+    for value in released:
+        along = float(value @ canary) * plan.local
+        shift = (times * along - times**2 * square / 2) / (plan.local * spread**2)
+        ratio += float(logsumexp(chance + shift))
+    return ratio
 
 
 def audit_pipeline(
@@ -92,28 +94,23 @@ def audit_pipeline(
         No record of anybody is read.
     """
     started, plan, worlds = time.monotonic(), server.plan, []
-    blank = [""] * (UNITS - 1)
-    with (
-        made_up_site(server, folder / "with", [CANARY, *blank], UNITS) as inside,
-        made_up_site(server, folder / "without", ["", *blank], UNITS) as outside,
-    ):
-        two = TwoWorlds(server, (inside, outside))
-        for name, (share, jobs) in size.twins.items():
-            tell(f"pipeline, {name}: {2 * jobs} jobs")
-            scores = two.scores(jobs, share)
-            bound, _ = epsilon_lower(*scores, plan.delta, CONFIDENCE)
-            worlds.append(
-                World(
-                    name=name,
-                    private=True,
-                    epsilon=plan.epsilon_with(share),
-                    epsilon_lower=max(0.0, bound),
-                    found=bound > plan.epsilon,
-                    wanted=name != "as-claimed",
-                    trials={"jobs": 2 * jobs},
-                    measures=(_distance(*scores),),
-                )
+    canary = server.vectors([CANARY])[0]
+    for name, (share, jobs) in size.twins.items():
+        tell(f"{TITLES['pipeline']}, {WORLDS[name]}: {2 * jobs} jobs")
+        inside, outside = two_worlds(server, folder / name, canary, jobs, share)
+        bound, _ = epsilon_lower(inside, outside, plan.delta, CONFIDENCE)
+        worlds.append(
+            World(
+                name=name,
+                private=True,
+                epsilon=plan.epsilon_with(share),
+                epsilon_lower=max(0.0, bound),
+                found=bound > plan.epsilon,
+                wanted=name != "as-claimed",
+                trials={"jobs": 2 * jobs},
+                measures=(_distance(inside, outside),),
             )
+        )
     return Part(
         name="pipeline",
         epsilon=plan.epsilon,
@@ -125,7 +122,7 @@ def audit_pipeline(
             "local_steps": plan.local,
             "noise_multiplier": plan.noise_multiplier,
             "records": UNITS,
-            "canary_norm": float(np.linalg.norm(two.canary) / CLIP),
+            "canary_norm": float(np.linalg.norm(canary) / CLIP),
         },
         worlds=tuple(worlds),
         seconds=round(time.monotonic() - started, 1),

@@ -27,9 +27,9 @@ TWINS: dict[WorldName, float] = {
     "as-claimed": 1.0,
     "half-noise": 0.5,
     "quarter-noise": 0.25,
-    "hundredth-noise": 0.01,
+    "tenth-noise": 0.1,
 }
-WANTED = ("quarter-noise", "hundredth-noise")  # one run can't prove half of the noise
+WANTED = ("quarter-noise", "tenth-noise")  # one run can't prove half of the noise
 
 
 def one_run_plan(canaries: int) -> AuditPlan:
