@@ -178,9 +178,8 @@ def write_federations(folder: Path, narratives: Narratives, sites: int, size: Si
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "reported.jsonl", narratives.reported)
     write(folder / "rewards.jsonl", narratives.rewards)
-    inserted = [
-        canary.records[0] for canary in canaries(size.candidates, TIMES) for _ in range(canary.times)
-    ]
+    planted = canaries(size.candidates, TIMES)
+    inserted = [canary.records[0] for canary in planted for _ in range(canary.times)]
     records = [*narratives.trained, *inserted]
     random.Random(1).shuffle(records)
     for site in range(sites):

@@ -89,7 +89,7 @@ def interval(
         inside: of the same shape.
     """
     scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
-    rng, found = np.random.default_rng(seed), []
+    rng, found = np.random.default_rng(seed), list[float]()
     while len(found) < RESAMPLES:
         drawn = rng.integers(0, scores.shape[1], scores.shape[1])
         members = inside[:, drawn].ravel()

@@ -1,4 +1,4 @@
-"""`audit.json`: what was claimed, what attacks could tell, and whether they would have seen a fault.
+"""`audit.json`: what was claimed, what attacks could tell, and whether they would see a fault.
 
 A *world* is one way in which a part was run: as claimed, or as a *twin* with less noise or none,
 which the part has to catch. An audit whose twins are not caught says nothing, however green.
@@ -19,7 +19,7 @@ from fedpriv.files import write_atomic
 FORMAT = 1
 FILE = "audit.json"
 PartName = Literal["pipeline", "one-run", "membership", "exposure"]
-WorldName = Literal["as-claimed", "half-noise", "quarter-noise", "tenth-noise", "no-noise", "run"]
+WorldName = Literal["as-claimed", "half-noise", "tenth-noise", "no-noise", "run"]
 Share = Annotated[float, Field(gt=0, lt=1)]
 TITLES: dict[PartName, str] = {
     "pipeline": "Canary, likelihood ratio",
@@ -30,7 +30,6 @@ TITLES: dict[PartName, str] = {
 WORLDS: dict[WorldName, str] = {
     "as-claimed": "as claimed",
     "half-noise": "half of the noise",
-    "quarter-noise": "a quarter of the noise",
     "tenth-noise": "a tenth of the noise",
     "no-noise": "no noise",
     "run": "the run's adapter",
@@ -64,8 +63,8 @@ class World(Entry):
 
     Attributes:
         name: as claimed, a twin, or the adapter of the run that is audited.
-        private: whether it kept a claim at all. A twin without noise keeps none; one with less noise
-            keeps a weaker claim, `epsilon`.
+        private: whether it kept a claim at all. A twin without noise keeps none; one with less
+            noise keeps a weaker claim, `epsilon`.
         epsilon: what the world's own plan costs, by the accountant; None without noise.
         epsilon_lower: what the attack proves that ε is at least, 0 if nothing; None where the
             part measures something else.

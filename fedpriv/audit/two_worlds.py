@@ -52,7 +52,7 @@ def epsilon_lower(
     quantiles = np.quantile(np.concatenate(chosen), np.linspace(0, 1, THRESHOLDS))
     tests = [(float(threshold), sign) for threshold in quantiles for sign in (1, -1)]
     error = (1 - confidence) / 2
-    best = max(tests, key=lambda test: _bound(*chosen, *test, delta, error))
+    best = max(tests, key=lambda test: _bound(chosen[0], chosen[1], *test, delta, error))
     return _bound(inside[half_in:], outside[half_out:], *best, delta, error), best[0]
 
 

@@ -13,6 +13,7 @@ from fedpriv.audit.membership import Coins, Scores
 from fedpriv.audit.one_run import OneRun, audit
 from fedpriv.audit.result import Measure, World, WorldName
 from fedpriv.config.job import JobConfig
+from fedpriv.data.encode import encode_completion
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
 from fedpriv.training.scores import losses_of
@@ -81,8 +82,6 @@ class Attacker:
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
         """What the model goes on with after each canary's prompt."""
-        from fedpriv.data.encode import encode_completion
-
         length = min(64, self._config.model.max_length)
         prompts = [
             example
@@ -95,7 +94,7 @@ class Attacker:
 
 
 def membership_world(
-    name: WorldName, trained: Trained, fallen: Scores, delta: float, epsilon: float, confidence: float
+    name: WorldName, trained: Trained, fallen: Scores, delta: float, confidence: float
 ) -> World:
     """What the models of one world give away of who is in their halves.
 
@@ -104,7 +103,6 @@ def membership_world(
 
     Args:
         fallen: (K, N) of these models.
-        epsilon: the claim.
     """
     inside, count = trained.inside, len(trained.values)
     scores = membership.against_references(fallen, inside)

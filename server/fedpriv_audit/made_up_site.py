@@ -2,12 +2,14 @@
 
 It is a `Site` as any, with a ledger that takes any number of jobs: what is audited is what it does,
 not how often it may. The server knows every record that could be there and sends the values it
-likes: always those before any training.
+likes: always the same ones, random, with which the gradients of different texts differ most.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ from fedpriv_client.site_settings import SiteSettings
 
 Values = npt.NDArray[np.float64]
 CLIP = 1e-3  # less than any record's gradient, so that a canary is as long as it may be
+SPREAD = 0.2  # of the trained values; those before training have a lora_B of 0, and no way to A
+ROOM = 2 << 30  # bytes that sites may need, with all that they released
 PUBLIC = ("fever and chills", "no pain", "a cough")  # a synthetic set, for a method with one
 
 
@@ -80,7 +84,8 @@ class Server:
         self.config = _with_plan(config, plan)
         self.recipe = ModelRecipe.of(self.config)
         with pool.borrow(self.recipe) as worker:
-            self.values: Vector = worker.initial
+            noise = np.random.default_rng(0).normal(size=worker.initial.shape)
+            self.values: Vector = (worker.initial + SPREAD * noise).astype(np.float32)
             self.base, self.trained = worker.base.digest, worker.vector.size
             self._vector = worker.vector.digest
         columns = self.config.data.columns
@@ -159,6 +164,17 @@ class MadeUpSite:
         plan = self.site.ledger.plan(job)
         assert plan is not None
         return plan.noise_multiplier
+
+
+def scratch() -> Path | None:
+    """A folder in memory with room for made-up sites, if there is one; None is the usual one.
+
+    Their ledgers wait for the disk several times a step. They pay for nobody, and need not
+    outlive a crash.
+    """
+    memory = Path("/dev/shm")
+    there = memory.is_dir() and os.access(memory, os.W_OK)
+    return memory if there and shutil.disk_usage(memory).free > ROOM else None
 
 
 @contextmanager

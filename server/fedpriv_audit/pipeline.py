@@ -1,9 +1,9 @@
 """A canary that is at a site or is not: the best test there is of whether the site keeps its claim.
 
 All other records are blank and add nothing. So the server knows for each release the vector v that
-the canary adds if it is sampled, and its best test of the two worlds, the likelihood ratio, is known
-exactly. A bound on ε from below holds for whatever is really done between `Site.consider` and the
-releases of `Site.step`: sampling, clipping, noise, rounding, and who pays.
+the canary adds if it is sampled, and its best test of the two worlds, the likelihood ratio, is
+known exactly. A bound on ε from below holds for whatever is really done between `Site.consider` and
+the releases of `Site.step`: sampling, clipping, noise, rounding, and who pays.
 """
 
 from __future__ import annotations
@@ -29,18 +29,23 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PipelineSize:
-    """Jobs in each of the two worlds, by what share of the noise they have."""
+    """The claim, and how many jobs are run in each of the two worlds, by their share of the noise.
 
-    jobs: int = 400
+    Half of the noise takes most jobs to be caught.
+    """
 
-    @property
-    def twins(self) -> dict[WorldName, tuple[float, int]]:
-        """Name → share of the noise, and jobs. Half of it takes most of them to be caught."""
-        return {
-            "as-claimed": (1.0, self.jobs),
-            "half-noise": (0.5, 2 * self.jobs),
-            "tenth-noise": (0.1, max(60, self.jobs // 4)),
-        }
+    plan: AuditPlan = PLAN
+    worlds: tuple[tuple[WorldName, float, int], ...] = (
+        ("as-claimed", 1.0, 400),
+        ("half-noise", 0.5, 800),
+        ("tenth-noise", 0.1, 200),
+    )
+
+    @classmethod
+    def of(cls, jobs: int) -> PipelineSize:
+        """So many as claimed, and twins to go with them."""
+        twins = ("half-noise", 0.5, 2 * jobs), ("tenth-noise", 0.1, 200)
+        return cls(worlds=(("as-claimed", 1.0, jobs), *twins))
 
 
 def two_worlds(
@@ -95,7 +100,7 @@ def audit_pipeline(
     """
     started, plan, worlds = time.monotonic(), server.plan, []
     canary = server.vectors([CANARY])[0]
-    for name, (share, jobs) in size.twins.items():
+    for name, share, jobs in size.worlds:
         tell(f"{TITLES['pipeline']}, {WORLDS[name]}: {2 * jobs} jobs")
         inside, outside = two_worlds(server, folder / name, canary, jobs, share)
         bound, _ = epsilon_lower(inside, outside, plan.delta, CONFIDENCE)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpriv.audit.canaries import Canary, canaries
 from fedpriv.audit.membership import Coins
+from fedpriv.audit.result import WorldName
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
@@ -19,6 +20,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.training.pool import WorkerPool
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
+from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import Outcome, simulate
 
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
@@ -35,14 +37,20 @@ class TrainingSize:
         rounds: of a job; None for those of the federation.
         candidates: secrets among which a canary's own is looked for.
         longer: times as many steps without noise, in which a model learns records by heart.
+        worlds: by their share of the noise.
     """
 
-    records: int = 240
+    records: int = 200
     models: int = 4
     rounds: int | None = None
     candidates: int = 64
     longer: int = 3
     seed: int = 0
+    worlds: tuple[tuple[WorldName, float], ...] = (
+        ("as-claimed", 1.0),
+        ("half-noise", 0.5),
+        ("no-noise", 0.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ def trained_on_halves(
             outcome = simulate(with_noise(job, share), work / "run", source=work, pool=pool)
             charged = paid(outcome)
             epsilons.append(max(one.epsilon_committed for one in outcome.budgets.values()))
-            values.append(trained_values(outcome))
+            values.append(trained_values(outcome.run))
         else:
             values.append(_without_noise(job, size, model, pool))
         planted.append(secrets)
@@ -161,7 +169,7 @@ def trained_on_all(
         shutil.rmtree(records)
     epsilon = max(one.epsilon_committed for one in outcome.budgets.values())
     everyone = np.ones((1, len(units)), dtype=bool)
-    return Trained([trained_values(outcome)], everyone, [secrets], epsilon, paid(outcome))
+    return Trained([trained_values(outcome.run)], everyone, [secrets], epsilon, paid(outcome))
 
 
 def paid(outcome: Outcome) -> dict[str, float]:
@@ -169,15 +177,15 @@ def paid(outcome: Outcome) -> dict[str, float]:
     return {name: report.epsilon_spent for name, report in outcome.budgets.items()}
 
 
-def trained_values(outcome: Outcome) -> Vector:
+def trained_values(run: RunDirectory) -> Vector:
     """(P,) after the last round.
 
     Raises:
         RunError: the run keeps none.
     """
-    kept = outcome.run.checkpoint()
+    kept = run.checkpoint()
     if kept is None:
-        raise RunError(f"{outcome.run.path}: keeps no trained values.")
+        raise RunError(f"{run.path}: keeps no trained values.")
     values: Vector = kept.tensors.value["vector"].numpy()
     return values
 
