@@ -52,8 +52,13 @@ def epsilon_lower(
     quantiles = np.quantile(np.concatenate(chosen), np.linspace(0, 1, THRESHOLDS))
     tests = [(float(threshold), sign) for threshold in quantiles for sign in (1, -1)]
     error = (1 - confidence) / 2
-    best = max(tests, key=lambda test: _bound(chosen[0], chosen[1], *test, delta, error))
-    return _bound(inside[half_in:], outside[half_out:], *best, delta, error), best[0]
+
+    def on_the_first(test: tuple[float, int]) -> float:
+        return _bound(chosen[0], chosen[1], *test, delta, error)
+
+    threshold, sign = max(tests, key=on_the_first)
+    rest = inside[half_in:], outside[half_out:]
+    return _bound(rest[0], rest[1], threshold, sign, delta, error), threshold
 
 
 def _bound(

@@ -59,15 +59,15 @@ NOT_PUBLIC = (
 class AuditSize:
     """How much of everything."""
 
-    pipeline: PipelineSize = field(default_factory=PipelineSize)
+    pipeline: PipelineSize = field(default_factory=lambda: PipelineSize.of(400))
     one_run: OneRunSize = field(default_factory=OneRunSize)
     training: TrainingSize = field(default_factory=TrainingSize)
 
 
 QUICK = AuditSize(
     PipelineSize(
-        AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2),
         (("as-claimed", 1.0, 40), ("tenth-noise", 0.1, 80)),
+        AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2),
     ),
     OneRunSize(200, worlds=(("as-claimed", 1.0), ("tenth-noise", 0.1))),
     TrainingSize(

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedpriv.audit.words import conclusion
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, naming
 
@@ -114,6 +115,6 @@ def audit(
             say(f"not run  {refused.what}: {refused.why}")
         for site, epsilon in found.charged.items():
             say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
-        say(f"{present.conclusion(found)}\n{path}")
+        say(f"{conclusion(found)}\n{path}")
     if not (found.holds and found.sound):
         raise typer.Exit(1)

@@ -34,18 +34,18 @@ class PipelineSize:
     Half of the noise takes most jobs to be caught.
     """
 
+    worlds: tuple[tuple[WorldName, float, int], ...]
     plan: AuditPlan = PLAN
-    worlds: tuple[tuple[WorldName, float, int], ...] = (
-        ("as-claimed", 1.0, 400),
-        ("half-noise", 0.5, 800),
-        ("tenth-noise", 0.1, 200),
-    )
 
     @classmethod
     def of(cls, jobs: int) -> PipelineSize:
         """So many as claimed, and twins to go with them."""
-        twins = ("half-noise", 0.5, 2 * jobs), ("tenth-noise", 0.1, 200)
-        return cls(worlds=(("as-claimed", 1.0, jobs), *twins))
+        worlds: tuple[tuple[WorldName, float, int], ...] = (
+            ("as-claimed", 1.0, jobs),
+            ("half-noise", 0.5, 2 * jobs),
+            ("tenth-noise", 0.1, 200),
+        )
+        return cls(worlds=worlds)
 
 
 def two_worlds(
