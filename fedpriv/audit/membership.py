@@ -114,4 +114,4 @@ def true_positives(
     members = scores[inside]
     hits = int((members > threshold).sum())
     low, high = clopper_pearson(hits, len(members), (1 - confidence) / 2)
-    return hits / len(members), low, high
+    return hits / len(members), float(low), float(high)

@@ -8,26 +8,30 @@ Source:
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import beta
 
 Scores = npt.NDArray[np.float64]
+Counts = int | npt.NDArray[np.int64]
 THRESHOLDS = 200  # that are tried on the first half
+LEAST = 1e-12  # of a rate, so that its logarithm is finite
 
 
-def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
-    """A lower and an upper bound on a probability, each wrong with a chance of at most `error`.
+def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Scores]:
+    """A lower and an upper bound on probabilities, each wrong with a chance of at most `error`.
+
+    Args:
+        hits: of so many trials, one count or several.
 
     Source:
         Clopper & Pearson, "The use of confidence or fiducial limits illustrated in the case of the
         binomial", Biometrika 1934.
     """
-    least = beta.ppf(error, hits, trials - hits + 1) if hits else 0.0
-    most = beta.ppf(1 - error, hits + 1, trials - hits) if hits < trials else 1.0
-    return float(least), float(most)
+    hits = np.asarray(hits)
+    least = beta.ppf(error, np.maximum(hits, 1), trials - hits + 1)
+    most = beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1))
+    return np.where(hits > 0, least, 0.0), np.where(hits < trials, most, 1.0)
 
 
 def epsilon_lower(
@@ -48,26 +52,32 @@ def epsilon_lower(
         The bound, which is below 0 where the test tells nothing, and the threshold.
     """
     half_in, half_out = len(inside) // 2, len(outside) // 2
-    chosen = (inside[:half_in], outside[:half_out])
-    quantiles = np.quantile(np.concatenate(chosen), np.linspace(0, 1, THRESHOLDS))
-    tests = [(float(threshold), sign) for threshold in quantiles for sign in (1, -1)]
+    chosen = np.concatenate([inside[:half_in], outside[:half_out]])
+    thresholds = np.quantile(chosen, np.linspace(0, 1, THRESHOLDS))
     error = (1 - confidence) / 2
+    found = {
+        sign: _bounds(inside[:half_in], outside[:half_out], thresholds, sign, delta, error)
+        for sign in (1, -1)
+    }
+    sign = max(found, key=lambda one: float(found[one].max()))
+    threshold = thresholds[[int(found[sign].argmax())]]
+    [bound] = _bounds(inside[half_in:], outside[half_out:], threshold, sign, delta, error)
+    return float(bound), float(threshold[0])
 
-    def on_the_first(test: tuple[float, int]) -> float:
-        return _bound(chosen[0], chosen[1], *test, delta, error)
 
-    threshold, sign = max(tests, key=on_the_first)
-    rest = inside[half_in:], outside[half_out:]
-    return _bound(rest[0], rest[1], threshold, sign, delta, error), threshold
+def _bounds(
+    inside: Scores, outside: Scores, thresholds: Scores, sign: int, delta: float, error: float
+) -> Scores:
+    """By a test at each threshold; either of its two bounds on error rates fails so often.
 
-
-def _bound(
-    inside: Scores, outside: Scores, threshold: float, sign: int, delta: float, error: float
-) -> float:
-    """By one test; either of its two bounds on error rates is wrong with that chance."""
-    if sign < 0:  # "outside" below the threshold
+    Args:
+        sign: 1 for tests that say "inside" above the threshold, -1 for "outside" below it.
+    """
+    if sign < 0:  # the false negatives of the one are the false positives of the other
         inside, outside = -outside, -inside
-    hits, false = int((inside >= threshold * sign).sum()), int((outside >= threshold * sign).sum())
+    beyond = sign * thresholds[:, None]
+    hits, false = (inside >= beyond).sum(1), (outside >= beyond).sum(1)
     least, _ = clopper_pearson(hits, len(inside), error)
     _, most = clopper_pearson(false, len(outside), error)
-    return math.log(max(least - delta, 1e-12) / most)
+    bounds: Scores = np.log(np.maximum(least - delta, LEAST) / most)
+    return bounds

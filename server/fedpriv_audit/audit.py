@@ -54,6 +54,10 @@ NOT_PUBLIC = (
     " them is no release that a ledger paid for."
 )
 
+FEW_VALUES = (
+    "A release of this method is a few coefficients, in which many canaries can't be told apart."
+)
+
 
 @dataclass(frozen=True)
 class AuditSize:
@@ -140,7 +144,10 @@ class Auditor:
                     plan = one_run_plan(size.one_run.canaries)
                     server = Server(subject.config, self._with_sync(plan), self._pool)
                     folder = Path(made_up, "one-run")
-                    found.append(audit_one_run(server, folder, size.one_run, self._tell))
+                    if server.has_few_values:
+                        self._refused.append(Refused(what="one-run", why=FEW_VALUES))
+                    else:
+                        found.append(audit_one_run(server, folder, size.one_run, self._tell))
             wanted = [name for name in ("membership", "exposure") if self._may(name, parts)]
             if wanted:
                 found += self._on_records(wanted)

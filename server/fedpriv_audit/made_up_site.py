@@ -105,6 +105,11 @@ class Server:
         asked = self.config.model_copy(update={"privacy": privacy})
         return propose(asked, job_id=job, base=self.base, vector=self._vector)
 
+    @property
+    def has_few_values(self) -> bool:
+        """Whether a release is coefficients in a small set, which can't tell many records apart."""
+        return self._set is not None
+
     def change(self) -> SetChange | None:
         """The synthetic set, for a method that has one."""
         return None if self._set is None else SetChange.between(None, self._set)
@@ -229,7 +234,7 @@ def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
     columns = {"text": "text"} | ({"label": "label"} if config.model.labels else {})
     synthetic = config.synthetic
     if synthetic is not None:
-        size = {"size": len(PUBLIC), "warm_start": None}
+        size = {"size": len(PUBLIC), "warm_start": 0}
         synthetic = synthetic.model_copy(update=size)
     job = {"rounds": plan.steps // plan.local, "sync": plan.local, "wire": "float32"}
     privacy = {

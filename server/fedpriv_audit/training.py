@@ -40,7 +40,7 @@ class TrainingSize:
         worlds: by their share of the noise.
     """
 
-    records: int = 200
+    records: int = 160
     models: int = 4
     rounds: int | None = None
     candidates: int = 64
