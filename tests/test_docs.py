@@ -24,6 +24,7 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/architecture.md",
+    "docs/audit.md",
     "docs/configuration.md",
     "docs/deploy.md",
     "docs/first-steps.md",

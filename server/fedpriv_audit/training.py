@@ -126,12 +126,13 @@ def trained_on_halves(
     number = sum(world.encode())
     inside = np.random.default_rng([size.seed, number]).random((size.models, len(units))) < 0.5
     values, planted, epsilons, charged = [], [], [], dict[str, float]()
+    sizes = _half_sizes(config, units)
     for model in range(size.models):
         work = folder / f"{world}-{model}"
         work.mkdir(parents=True)
         secrets = _canaries(config, size, f"{world} {size.seed} {model}")
         members = [unit for unit, there in zip(units, inside[model], strict=True) if there]
-        job = _with_records(config, _by_site(config, members, secrets), work)
+        job = _with_records(config, _by_site(config, members, secrets), work, sizes)
         if share:
             outcome = simulate(with_noise(job, share), work / "run", source=work, pool=pool)
             charged = paid(outcome)
@@ -163,7 +164,7 @@ def trained_on_all(
     records.mkdir(mode=0o700, parents=True)
     secrets = _canaries(config, size, f"all {size.seed}")
     try:
-        job = _with_records(config, _by_site(config, units, secrets), records, anew=False)
+        job = _with_records(config, _by_site(config, units, secrets), records)
         outcome = simulate(job, folder / "run", source=records, pool=pool)
     finally:
         shutil.rmtree(records)
@@ -208,22 +209,34 @@ def _by_site(
     return found
 
 
+def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
+    """What each site declares, as sites do: not counted from the half that a coin made."""
+    canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(config) else 0
+    return {
+        site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
+        for site in config.sites
+    }
+
+
 def _with_records(
-    config: JobConfig, rows: dict[str, list[Row]], folder: Path, *, anew: bool = True
+    config: JobConfig,
+    rows: dict[str, list[Row]],
+    folder: Path,
+    sizes: Mapping[str, int] | None = None,
 ) -> JobConfig:
     """The job with these records at the sites, in files of a folder.
 
     Args:
-        anew: the sites are made up of public records: declared sizes go with them, and no ledger
-            that outlives the run pays. Else all of that stays as the federation's file says.
+        sizes: that the sites declare of public records, for which no ledger pays that outlives the
+            run. None leaves declared sizes and ledgers as the federation's file says.
     """
     sites = list[SiteSection]()
     for site in config.sites:
         path = folder / f"{site.name}.jsonl"
         write_site(path, rows[site.name])
         update: dict[str, object] = {"data": path, "held_out": None, "held_out_size": None}
-        if anew:
-            update |= {"size": max(SMALLEST, len(rows[site.name])), "ledger": None, "witness": None}
+        if sizes is not None:
+            update |= {"size": sizes[site.name], "ledger": None, "witness": None}
         sites.append(site.model_copy(update=update))
     return config.model_copy(update={"sites": tuple(sites)})
 
