@@ -13,7 +13,7 @@ import json
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -133,16 +133,17 @@ class Auditor:
             FedprivError: a part can't be run, such as for a ledger that can't pay.
         """
         started, clock, found = datetime.now(UTC), time.monotonic(), list[Part]()
-        subject, size = self._subject, self._size
+        subject, size, sync = self._subject, self._size, self._subject.config.job.sync
         try:
             with tempfile.TemporaryDirectory(dir=scratch()) as made_up:
                 if "pipeline" in parts:
-                    server = Server(subject.config, self._with_sync(size.pipeline.plan), self._pool)
+                    plan = size.pipeline.plan.in_rounds_of(sync)
+                    server = Server(subject.config, plan, self._pool)
                     folder = Path(made_up, "pipeline")
                     found.append(audit_pipeline(server, folder, size.pipeline, self._tell))
                 if "one-run" in parts:
-                    plan = one_run_plan(size.one_run.canaries)
-                    server = Server(subject.config, self._with_sync(plan), self._pool)
+                    plan = one_run_plan(size.one_run.canaries).in_rounds_of(sync)
+                    server = Server(subject.config, plan, self._pool)
                     folder = Path(made_up, "one-run")
                     if server.has_few_values:
                         self._refused.append(Refused(what="one-run", why=FEW_VALUES))
@@ -177,11 +178,6 @@ class Auditor:
             parts=tuple(found),
             refused=tuple(self._refused),
         )
-
-    def _with_sync(self, plan: AuditPlan) -> AuditPlan:
-        """The plan in rounds of as many local steps as the federation has, as far as they fit."""
-        sync = self._subject.config.job.sync
-        return replace(plan, local=sync if plan.steps % sync == 0 else min(sync, plan.steps))
 
     def _may(self, name: str, parts: Collection[str]) -> bool:
         """Whether a part on records is to be run, and may; notes why not."""

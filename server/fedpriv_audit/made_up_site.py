@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class AuditPlan:
     """A job of the audit's own: few steps, and so much noise that they cost ε at δ.
 
     Attributes:
-        local: private steps that the site takes by itself in a round.
+        local: private steps that the site takes by itself in a round; all rounds have as many.
     """
 
     epsilon: float
@@ -58,6 +58,11 @@ class AuditPlan:
     sample_rate: float
     steps: int
     local: int = 1
+
+    def in_rounds_of(self, sync: int) -> AuditPlan:
+        """The plan with as many local steps in a round, as far as it has so many steps."""
+        local = min(sync, self.steps)
+        return replace(self, local=local, steps=self.steps // local * local)
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -143,7 +148,7 @@ class MadeUpSite:
     def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
         """Everything that a whole job of a new name releases, round by round, as a sum.
 
-        The move of a round of several steps is taken back to the mean of the steps' sums.
+        The move of a round of several steps is taken back to the sum of all of them.
 
         Args:
             noise_share: of the claim's noise; the site grants it.
@@ -159,7 +164,7 @@ class MadeUpSite:
             answer = self.site.step(asked, server.values, change)
             assert isinstance(answer, tuple)  # no job of the audit is a secure sum
             values = answer[1].values.astype(np.float64)
-            if proposal.local is not None:  # the optimiser moved by the mean of its steps' means
+            if proposal.local is not None:  # each step moved by its sum over what it expected
                 values *= proposal.privacy.sample_rate * terms.declared_size
             found.append(values)
         return found
@@ -255,7 +260,7 @@ def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
             "data": config.data.model_copy(update={"columns": columns}),
             "privacy": config.privacy.model_copy(update=privacy),
             "synthetic": synthetic,
-            # Along these a round of local steps moves by the mean of what they released.
+            # With these a round of local steps moves by all that they released.
             "optimizer": OptimizerSection(name="sgd", lr=1.0),
             "denoise": DenoiseSection(),
             "evaluation": config.evaluation.model_copy(update={"sites": None}),

@@ -79,14 +79,14 @@ def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: f
     """Of what a job released: with the canary, which was sampled or not in each step, over without.
 
     Args:
-        released: of each round the mean of its steps' sums.
+        released: of each round the sum over its steps.
         spread: standard deviation of the noise in one step's sum.
     """
     square, ratio = float(canary @ canary), 0.0
     times = np.arange(plan.local + 1)  # that it was sampled in a round
     chance = binom.logpmf(times, plan.local, plan.sample_rate)
     for value in released:
-        along = float(value @ canary) * plan.local
+        along = float(value @ canary)
         shift = (times * along - times**2 * square / 2) / (plan.local * spread**2)
         ratio += float(logsumexp(chance + shift))
     return ratio

@@ -66,8 +66,9 @@ def audit_one_run(
         with made_up_site(server, folder / name, chosen, size.canaries) as site:
             releases = site.releases(name, share)
             noise = site.noise_multiplier(name)
-        mean = np.mean(releases, 0) / (CLIP * plan.sample_rate)
-        scores = estimate(vectors, gram, mean, noise / (plan.sample_rate * len(releases) ** 0.5))
+        each = plan.sample_rate * plan.steps
+        mean = np.sum(releases, 0) / (CLIP * each)
+        scores = estimate(vectors, gram, mean, noise * plan.steps**0.5 / each)
         worlds.append(_world(name, plan, share, scores, coins))
     return Part(
         name="one-run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedpriv.audit.two_worlds import Scores, epsilon_lower
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.mechanism import execution
 from fedpriv.training.pool import WorkerPool
-from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, made_up_site
 from fedpriv_audit.pipeline import CANARY, PipelineSize, audit_pipeline, two_worlds
 
 PLAN = AuditPlan(epsilon=2.0, delta=0.01, sample_rate=0.25, steps=4)
@@ -91,3 +92,23 @@ def test_a_twin_asks_for_less_noise_and_the_site_grants_it() -> None:
     assert PLAN.epsilon_with(1) == PLAN.epsilon
     noise = PLAN.noise_multiplier / 2
     assert PLAN.epsilon_with(0.5) == epsilon_upper([Event(0.25, noise, 4)], PLAN.delta)
+
+
+def test_a_plan_keeps_whole_rounds() -> None:
+    steps = [(plan.local, plan.steps) for plan in map(PLAN.in_rounds_of, (1, 2, 3, 4, 9))]
+    assert steps == [(1, 4), (2, 4), (3, 3), (4, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_job_releases_is_what_the_server_expects_of_the_canary(
+    case: str, tmp_path: Path, model_folder: Callable[..., Any]
+) -> None:
+    """With next to no noise and everybody sampled: in all steps, the canary's vector."""
+    plan = replace(CASES[case][0], sample_rate=1.0)
+    server = Server(federation(model_folder("llama"), *CASES[case][1]), plan, WorkerPool())
+    [canary] = server.vectors([CANARY])
+    with made_up_site(server, tmp_path / "site", [CANARY, ""], 24) as site:
+        released = site.releases("job", 0.01)
+    assert len(released) == plan.steps // plan.local
+    for value in released:
+        assert value @ canary / (canary @ canary) == pytest.approx(plan.local, abs=0.1)
