@@ -44,12 +44,6 @@ class Attacker:
         self._counts = np.bincount(self._owner, minlength=len(units))
         self.base = self.losses(worker.initial)
 
-    @property
-    def readable(self) -> Coins:
-        """(N,) which units have a token to predict."""
-        found: Coins = self._counts > 0
-        return found
-
     def losses(self, values: Vector) -> Scores:
         """The mean loss of each unit's records, (N,)."""
         losses = losses_of(self._worker, self._examples, values).numpy()
@@ -127,7 +121,7 @@ def membership_world(
 
 
 def run_world(
-    scores: Scores, plain: Scores, inside: Coins, trained: Trained, confidence: float
+    scores: Scores, plain: Scores, inside: Coins, epsilon: float, confidence: float
 ) -> World:
     """What the adapter of a run gives away: its sites' records against records it never saw.
 
@@ -137,12 +131,13 @@ def run_world(
     Args:
         scores: (N,) calibrated.
         plain: (N,) losses of the base model.
+        epsilon: of the run's own claim.
     """
     area = _area("AUC", scores, inside, confidence)
     return World(
         name="run",
         private=True,
-        epsilon=trained.epsilon,
+        epsilon=epsilon,
         epsilon_lower=None,
         found=area.low is not None and area.low > 0.5,
         wanted=False,

@@ -13,7 +13,8 @@ from audited import SMALL
 from fedpriv.config.load import load_job
 from fedpriv.errors import BudgetError, ConfigError, RunError
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv_audit.audit import QUICK, RUN, Auditor, Subject, check_parts
+from fedpriv_audit.audit import QUICK, Auditor, Subject, check_parts
+from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
 
 PARTS = check_parts("pipeline,one-run,membership,exposure")
