@@ -35,4 +35,4 @@ def conclusion(audit: Audit) -> str:
             f"{part.name}, {WORLDS[world.name]}" for part in audit.parts for world in part.missed
         )
         return f"Nothing broke the claim, but that says little: not caught was {missed}."
-    return "No attack broke the claim, and each would have seen the faults it was tried on."
+    return "No attack broke the claim, and every twin was caught that had to be."

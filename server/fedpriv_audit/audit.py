@@ -28,10 +28,7 @@ from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
-from fedpriv_audit.training import (
-    TrainingSize,
-    for_audit,
-)
+from fedpriv_audit.training import TrainingSize, for_audit
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.workers import workers_of
 
@@ -55,9 +52,9 @@ QUICK = AuditSize(
         (("as-claimed", 1.0, 40), ("tenth-noise", 0.1, 80)),
         AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2),
     ),
-    OneRunSize(200, worlds=(("as-claimed", 1.0), ("tenth-noise", 0.1))),
+    OneRunSize(140, worlds=(("as-claimed", 1.0), ("tenth-noise", 0.1))),
     TrainingSize(
-        records=40,
+        records=32,
         models=2,
         rounds=5,
         candidates=8,
@@ -88,7 +85,13 @@ class Subject:
             raise RunError(f"{path}: is no run directory that can be read.") from None
         if info.get("status") != "finished":
             raise RunError(f"{path}: the run is not finished. Audit it when it is.")
-        return cls(config, RunDirectory(path, info))
+        sites = tuple(site.model_copy(update={"data": _file(site.data)}) for site in config.sites)
+        return cls(config.model_copy(update={"sites": sites}), RunDirectory(path, info))
+
+
+def _file(data: Path | str | None) -> Path | str | None:
+    """A site's records as a federation file's are read: JSON knows no paths, only texts."""
+    return Path(data) if data is not None and Path(data).is_absolute() else data
 
 
 class Auditor:

@@ -13,6 +13,8 @@ from audited import SMALL
 from fedpriv.config.load import load_job
 from fedpriv.errors import BudgetError, ConfigError, RunError
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.ledger.terms import Terms
 from fedpriv_audit.audit import QUICK, Auditor, Subject, check_parts
 from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
@@ -78,12 +80,21 @@ def test_on_private_records_one_run_is_paid_for_and_nothing_else_looks_at_them(
         auditor.run(["exposure"], "fedpriv audit")
 
 
-def test_a_ledger_that_cannot_pay_refuses_the_audit(tmp_path: Path, federation: Path) -> None:
-    config = load_job(federation, SMALL)
-    sites = tuple(site.model_copy(update={"epsilon": 1e-4}) for site in config.sites)
-    spent = config.model_copy(update={"sites": sites})
-    with pytest.raises(BudgetError):
-        Auditor(Subject(spent), QUICK, tmp_path / "out").run(["exposure"], "fedpriv audit")
+def test_a_ledger_that_outlives_the_audit_pays_for_it_and_refuses_what_it_cannot_pay(
+    tmp_path: Path, federation: Path
+) -> None:
+    ledger, rule = tmp_path / "kept.db", RdpRule.best(6.0, 1e-3)
+    terms = Terms("0" * 32, 12, "record", 1, 1e-3, 6.0, simulated=True, rule=rule)
+    Ledger.create(ledger, terms).close()
+    config = load_job(federation, [*SMALL, f"sites.one.ledger='{ledger}'"])
+    found = Auditor(Subject(config), QUICK, tmp_path / "a").run(["exposure"], "fedpriv audit")
+    with Ledger.open(ledger) as opened:
+        spent = opened.epsilon_spent
+    assert found.charged["one"] == spent > 0
+    with pytest.raises(BudgetError, match=r"sites\.one"):
+        Auditor(Subject(config), QUICK, tmp_path / "b").run(["exposure"], "fedpriv audit")
+    with Ledger.open(ledger) as opened:
+        assert opened.epsilon_spent == spent
 
 
 def test_parts_are_checked_by_name() -> None:

@@ -11,7 +11,9 @@ from forked_commands import command
 from fedpriv.audit.result import Audit, read_audit
 
 
-def test_it_prints_and_keeps_what_it_found(tmp_path: Path, model_folder: Callable[..., Any]) -> None:
+def test_it_prints_and_keeps_what_it_found(
+    tmp_path: Path, model_folder: Callable[..., Any]
+) -> None:
     arguments = ["audit", "--quick", "--parts", "pipeline", "--seed", "3", "--json"]
     small = [f"model.name={model_folder('llama')}", "lora.r=2", "model.max_length=32"]
     options = [word for value in small for word in ("--set", value)]
