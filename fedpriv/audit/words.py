@@ -9,8 +9,14 @@ def shown(measure: Measure) -> str:
     """A figure in one line."""
     text = f"{measure.name} {measure.value:.3g}"
     if measure.low is not None and measure.high is not None:
-        text += f" [{measure.low:.3g}, {measure.high:.3g}]"
-    return text if measure.by_chance is None else f"{text}, by chance {measure.by_chance:.3g}"
+        text += f" [{measure.low:.2f}, {measure.high:.2f}]"
+    return text
+
+
+def shown_with_chance(measure: Measure) -> str:
+    """The same, and what an attacker has who knows nothing."""
+    chance = "" if measure.by_chance is None else f", by chance {measure.by_chance:.3g}"
+    return shown(measure) + chance
 
 
 def verdict(part: Part, world: World) -> str:

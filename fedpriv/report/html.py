@@ -126,7 +126,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "audit": audit,
         "audit_conclusion": "" if audit is None else words.conclusion(audit),
         "audit_verdict": words.verdict,
-        "audit_shown": words.shown,
+        "audit_shown": words.shown_with_chance,
         "audit_titles": TITLES,
         "audit_worlds": WORLDS,
         "looks": [row for row in rounds if row.held_out is not None],

@@ -114,7 +114,7 @@ def membership_world(
         trials={"models": count, "units": inside.shape[1], "members": int(inside.sum())},
         measures=(
             area,
-            _area("AUC, base model alone as reference", fallen, inside, confidence),
+            _area("AUC by the base model alone", fallen, inside, confidence),
             _found(scores, inside, confidence),
         ),
     )
@@ -158,19 +158,20 @@ def exposure_world(
     Args:
         found: of all canaries of all models, see `Attacker.secrets`.
     """
-    measures, above = [], False
+    expected = exposure.expected_by_chance(candidates)
+    bits, chances, likeness = list[Measure](), list[Measure](), list[Measure]()
     for times in OFTEN:
-        bits = [one for often, one, _ in found if often == times]
-        like = [one for often, _, one in found if often == times]
-        mean = statistics.fmean(bits)
-        chance = exposure.by_chance(mean, len(bits), candidates)
-        above = above or chance < CHANCE / len(OFTEN)
-        expected = exposure.expected_by_chance(candidates)
-        measures += [
-            Measure(name=f"exposure in bits, inserted ×{times}", value=mean, by_chance=expected),
-            Measure(name=f"chance of as much, ×{times}", value=chance),
-            Measure(name=f"Jaccard, ×{times}", value=statistics.fmean(like), by_chance=0.0),
-        ]
+        ranked = [one for often, one, _ in found if often == times]
+        alike = [one for often, _, one in found if often == times]
+        mean = statistics.fmean(ranked)
+        chance = exposure.by_chance(mean, len(ranked), candidates)
+        bits.append(Measure(name=f"bits, inserted ×{times}", value=mean, by_chance=expected))
+        chances.append(Measure(name=f"chance of as many, ×{times}", value=chance))
+        likeness.append(
+            Measure(name=f"Jaccard, ×{times}", value=statistics.fmean(alike), by_chance=0.0)
+        )
+    above = any(one.value < CHANCE / len(OFTEN) for one in chances)
+    measures = (*bits, *chances, *likeness)
     return World(
         name=name,
         private=trained.epsilon is not None,
@@ -178,7 +179,7 @@ def exposure_world(
         found=above,
         wanted=name == "no-noise",
         trials={"models": len(trained.values), "canaries": len(found), "candidates": candidates},
-        measures=tuple(measures),
+        measures=measures,
     )
 
 

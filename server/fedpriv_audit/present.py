@@ -7,6 +7,8 @@ from rich.table import Table
 from fedpriv.audit.result import TITLES, WORLDS, Part
 from fedpriv.audit.words import shown, verdict
 
+MOST = 2  # figures of a world; audit.json has all
+
 
 def table(part: Part) -> Table:
     """One part: a row for each world."""
@@ -17,6 +19,6 @@ def table(part: Part) -> Table:
     for world in part.worlds:
         proved = "" if world.epsilon_lower is None else f"{world.epsilon_lower:.2f}"
         cost = "none" if world.epsilon is None else f"{world.epsilon:.3g}"
-        figures = "\n".join(map(shown, world.measures))
+        figures = "\n".join(map(shown, world.measures[:MOST]))
         made.add_row(WORLDS[world.name], cost, proved, figures, verdict(part, world))
     return made
