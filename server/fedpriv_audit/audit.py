@@ -49,7 +49,7 @@ class AuditSize:
 
 QUICK = AuditSize(
     PipelineSize(
-        (("as-claimed", 1.0, 40), ("tenth-noise", 0.1, 80)),
+        (("as-claimed", 1.0, 40), ("tenth-noise", 0.1, 120)),
         AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2),
     ),
     OneRunSize(140, worlds=(("as-claimed", 1.0), ("tenth-noise", 0.1))),

@@ -82,7 +82,7 @@ def test_a_site_that_adds_a_tenth_of_the_noise_is_caught_and_named(
     plan = AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2)
     server = Server(federation(model_folder("llama")), plan, WorkerPool())
     part = audit_pipeline(
-        server, tmp_path / "sites", PipelineSize((("as-claimed", 1.0, 70),), plan)
+        server, tmp_path / "sites", PipelineSize((("as-claimed", 1.0, 120),), plan)
     )
     assert not part.holds
     assert part.worlds[0].found
