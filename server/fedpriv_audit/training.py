@@ -24,6 +24,7 @@ from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.simulate import Outcome, simulate
 
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
+EVALUATED = 8  # records, by which nobody looks at the models of an audit
 SMALLEST = 2  # units that a site is told to have, at least
 
 
@@ -73,9 +74,10 @@ class Trained:
 
 
 def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
-    """The federation's job as the audit runs it: evaluated once, with the rounds it asks for."""
+    """The federation's job as the audit runs it: with the rounds it asks for, hardly evaluated."""
     rounds = size.rounds or config.job.rounds
-    evaluation = config.evaluation.model_copy(update={"every": rounds, "sites": None})
+    little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
+    evaluation = config.evaluation.model_copy(update=little)
     job = config.job.model_copy(update={"name": "audit", "rounds": rounds, "engine": "inline"})
     return config.model_copy(update={"job": job, "evaluation": evaluation})
 
