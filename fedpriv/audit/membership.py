@@ -87,8 +87,13 @@ def interval(
     Args:
         scores: (K, N), or (N,) of one model.
         inside: of the same shape.
+
+    Raises:
+        ValueError: there are no members, or no others.
     """
     scores, inside = np.atleast_2d(scores), np.atleast_2d(inside)
+    if inside.all() or not inside.any():
+        raise ValueError("Expected members and others.")
     rng, found = np.random.default_rng(seed), list[float]()
     while len(found) < RESAMPLES:
         drawn = rng.integers(0, scores.shape[1], scores.shape[1])

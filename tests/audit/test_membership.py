@@ -75,3 +75,9 @@ def test_true_positives_at_a_low_false_rate() -> None:
     low, high = membership.true_positives(scores, inside, 0.02)[1:]
     assert low == pytest.approx(0.9289, abs=1e-3)
     assert high == 1.0
+
+
+@pytest.mark.parametrize("inside", [[True, True], [False, False], []])
+def test_an_interval_needs_members_and_others(inside: list[bool]) -> None:
+    with pytest.raises(ValueError, match="members and others"):
+        membership.interval(membership.area, np.zeros(len(inside)), np.array(inside, dtype=bool))
