@@ -39,7 +39,6 @@ import json
 import math
 import random
 import statistics
-import string
 import subprocess
 import sys
 import time
@@ -52,17 +51,15 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import rankdata
 
+from fedpriv.audit.canaries import canaries
+from fedpriv.audit.exposure import exposure, jaccard
 from fedpriv.config.job import JobConfig
-from fedpriv.data import Example
-from fedpriv.data.batch import buckets
 from fedpriv.data.encode import encode_completion, encode_text
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
 from fedpriv.training.pool import WorkerPool
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.scores import BATCH, area_under_curve
+from fedpriv.training.scores import area_under_curve, losses_of
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.estimate import seconds_of_a_run
@@ -72,7 +69,7 @@ from fedpriv_comparison.trial import values_path
 from fedpriv_comparison.variants import parse_variants
 
 EPSILONS = (8.0, 2.0, 0.5)
-TIMES, LETTERS = (1, 1, 1, 1, 8, 8, 8, 8), 8  # of canaries
+TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
 OFTEN = sorted(set(TIMES))
 LENGTH = 96  # tokens
 WIDTH = 170  # letters of a table, at least
@@ -151,33 +148,6 @@ QUICK = Size(40, 24, 16, 4, 2, 1, 1, 8, ("lr=1e-2", "lr=1e-2"))
 
 
 @dataclass(frozen=True)
-class Canary:
-    """A record with a secret, inserted so many times, and others with secrets never inserted."""
-
-    prompt: str
-    secret: str
-    others: Records
-    times: int
-
-    @property
-    def records(self) -> Records:
-        """The one that is inserted, and the others."""
-        return [f"{self.prompt} {secret}." for secret in (self.secret, *self.others)]
-
-
-def canaries(candidates: int) -> list[Canary]:
-    """The same ones every time, each with so many secrets, its own among them."""
-    draw = random.Random("canaries")
-    found = []
-    for number, times in zip(draw.sample(range(1000, 10_000), len(TIMES)), TIMES, strict=True):
-        letters = [draw.choices(string.ascii_lowercase, k=LETTERS) for _ in range(candidates)]
-        secret, *others = map("".join, letters)
-        prompt = f"The access code of patient {number} is"
-        found.append(Canary(prompt, secret, others, times))
-    return found
-
-
-@dataclass(frozen=True)
 class Narratives:
     """Of different patients, in a random order."""
 
@@ -208,9 +178,8 @@ def write_federations(folder: Path, narratives: Narratives, sites: int, size: Si
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "reported.jsonl", narratives.reported)
     write(folder / "rewards.jsonl", narratives.rewards)
-    inserted = [
-        canary.records[0] for canary in canaries(size.candidates) for _ in range(canary.times)
-    ]
+    planted = canaries(size.candidates, TIMES)
+    inserted = [canary.records[0] for canary in planted for _ in range(canary.times)]
     records = [*narratives.trained, *inserted]
     random.Random(1).shuffle(records)
     for site in range(sites):
@@ -305,7 +274,7 @@ class Attacker:
     """Membership, exposure and Jaccard of trained values; see the top of this file."""
 
     def __init__(self, worker: Worker, narratives: Narratives, size: Size) -> None:
-        self._worker, self._canaries = worker, canaries(size.candidates)
+        self._worker, self._canaries = worker, canaries(size.candidates, TIMES)
         tokenizer = worker.base.tokenizer
         count = len(narratives.reported)
         seen = [*narratives.trained[:count], *narratives.reported]
@@ -317,17 +286,17 @@ class Attacker:
             for canary in self._canaries
             for example in encode_completion(canary.prompt, f" {canary.secret}.", tokenizer, LENGTH)
         ]
-        self._base = losses(worker, self._examples, worker.initial)
+        self._base = losses_of(worker, self._examples, worker.initial)
 
     def __call__(self, values: Vector) -> dict[str, float]:
         """What each of them finds out, of canaries by how often they were inserted."""
-        fall = self._base - losses(self._worker, self._examples, values)
+        fall = self._base - losses_of(self._worker, self._examples, values)
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
         auc = area_under_curve(narratives, self._member.long())
         assert auc is not None
         told = completions(self._worker, self._prompts, values)
         pairs = zip(self._canaries, told, strict=True)
-        exposures = [exposure(part) for part in rest.reshape(len(self._canaries), -1)]
+        exposures = [exposure(part.numpy()) for part in rest.reshape(len(self._canaries), -1)]
         likeness = [jaccard(canary.secret, text) for canary, text in pairs]
         found = {"membership": auc}
         for times in OFTEN:
@@ -335,33 +304,6 @@ class Attacker:
             found[f"exposure {times}"] = statistics.fmean(exposures[i] for i in of)
             found[f"jaccard {times}"] = statistics.fmean(likeness[i] for i in of)
         return found
-
-
-@torch.inference_mode()
-def losses(worker: Worker, examples: Sequence[Example], values: Vector) -> torch.Tensor:
-    """Of each record, with these trained values (P,)."""
-    worker.vector.write(values)
-    found = torch.zeros(len(examples), dtype=torch.float64)
-    for length, members in buckets(examples, LENGTH).items():
-        for start in range(0, len(members), BATCH):
-            part = members[start : start + BATCH]
-            batch = worker.batch([examples[index] for index in part], length)
-            found[part] = record_losses(worker.model, batch).double().cpu()
-    return found
-
-
-def exposure(fall: torch.Tensor) -> float:
-    """In bits, of the first among all: how early an attacker comes to it; ties half."""
-    return math.log2(len(fall) / rankdata(-fall.numpy())[0])
-
-
-def jaccard(secret: str, told: str, count: int = 3) -> float:
-    """Of the runs of so many letters in a secret, and in as long a beginning of what was told."""
-    one, other = (
-        {text[start : start + count] for start in range(len(text) - count + 1)}
-        for text in (secret, told.strip()[: len(secret)])
-    )
-    return len(one & other) / len(one | other)
 
 
 def estimate(parts: Sequence[Part]) -> str:

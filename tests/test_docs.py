@@ -27,6 +27,7 @@ DOCUMENTS = [
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/architecture.md",
+    "docs/audit.md",
     "docs/configuration.md",
     "docs/data.md",
     "docs/deploy.md",

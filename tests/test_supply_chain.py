@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = [
     "fedpriv",
     "client/fedpriv_client",
+    "server/fedpriv_audit",
     "server/fedpriv_comparison",
     "server/fedpriv_server",
     "server/fedpriv_simulation",

@@ -15,6 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.audit import words
+from fedpriv.audit.result import FILE as AUDIT
+from fedpriv.audit.result import TITLES, WORLDS, Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget
@@ -75,7 +78,9 @@ def write_report(run_dir: Path) -> Path:
     """
     directory = read_run(run_dir)
     path = run_dir / "report.html"
-    write_atomic(path, templates().get_template("report.html.j2").render(_context(directory)))
+    found = run_dir / AUDIT
+    context = _context(directory, read_audit(found) if found.exists() else None)
+    write_atomic(path, templates().get_template("report.html.j2").render(context))
     return path
 
 
@@ -105,7 +110,7 @@ def templates(*packages: str) -> Environment:
     return found
 
 
-def _context(directory: RunDirectory) -> dict[str, Any]:
+def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
     from fedpriv.report.charts import css_colours
     from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
 
@@ -132,6 +137,12 @@ def _context(directory: RunDirectory) -> dict[str, Any]:
         "participation": took_part,
         "pieces": PIECES,
         "life": life_budgets(reports),
+        "audit": audit,
+        "audit_conclusion": "" if audit is None else words.conclusion(audit),
+        "audit_verdict": words.verdict,
+        "audit_shown": words.shown_with_chance,
+        "audit_titles": TITLES,
+        "audit_worlds": WORLDS,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
         "totals": budget.totals(reports),

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.training.record_loss import correct_tokens, token_losses
+from fedpriv.training.record_loss import correct_tokens, record_losses, token_losses
 from fedpriv.training.worker import Worker
 
 BATCH = 32
@@ -80,6 +80,23 @@ def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -
     binary = len(worker.recipe.model.labels) == 2
     auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
     return Scores(total / count, right / count, auc)
+
+
+@torch.inference_mode()
+def losses_of(worker: Worker, examples: Sequence[Example], parameters: Vector) -> torch.Tensor:
+    """The loss of each record (N,), float64, of a model with these trained values (P,).
+
+    Privacy:
+        As that of `score`.
+    """
+    worker.vector.write(parameters)
+    found = torch.zeros(len(examples), dtype=torch.float64)
+    for length, members in buckets(examples, worker.recipe.model.max_length).items():
+        for start in range(0, len(members), BATCH):
+            part = members[start : start + BATCH]
+            batch = worker.batch([examples[index] for index in part], length)
+            found[part] = record_losses(worker.model, batch).double().cpu()
+    return found
 
 
 def logits_of(worker: Worker, batch: Batch) -> torch.Tensor:

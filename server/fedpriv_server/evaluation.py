@@ -7,15 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from fedpriv.config.job import JobConfig
 from fedpriv.data import DataSpec, Example, load_examples
-from fedpriv.data.batch import buckets
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.scores import BATCH, Scores, score
+from fedpriv.training.scores import Scores, losses_of, score
 from fedpriv.training.worker import Worker
 
 if TYPE_CHECKING:
@@ -99,7 +95,6 @@ def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vec
     return score(worker, examples, require_privatised(vector, "vector"))
 
 
-@torch.inference_mode()
 def hardest_of(
     worker: Worker, examples: Sequence[Example], share: float, vector: Privatised[Vector]
 ) -> list[Example]:
@@ -111,13 +106,7 @@ def hardest_of(
     values = require_privatised(vector, "vector")
     if not share:
         return []
-    worker.vector.write(values)
-    losses = torch.zeros(len(examples))
-    for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for start in range(0, len(members), BATCH):
-            chosen = members[start : start + BATCH]
-            batch = worker.batch([examples[i] for i in chosen], length)
-            losses[chosen] = record_losses(worker.model, batch).float().cpu()
+    losses = losses_of(worker, examples, values)
     worst = losses.argsort(descending=True)[: math.ceil(share * len(examples))]
     return [examples[i] for i in sorted(worst.tolist())]
 

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("fedpriv", "client", "server", "strategies", "tests")
 ASSETS = Path("fedpriv", "assets")
 OURS = (
-    *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server", "fedpriv_simulation"),
+    *("fedpriv", "fedpriv_audit", "fedpriv_client", "fedpriv_comparison"),
+    *("fedpriv_server", "fedpriv_simulation"),
     "fedpriv_strategies",
 )
 SLOW = (

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.audit.result import Audit, Measure
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import BudgetEvent, BudgetReport, budget, write_report
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
@@ -498,3 +499,66 @@ def test_importing_the_package_loads_no_plotting() -> None:
     code = "import sys, fedpriv.report; print({'matplotlib', 'jinja2'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def an_audit(proved: float) -> Audit:
+    measure = Measure(name=f"AUC {HOSTILE}", value=0.75, low=0.7, high=0.8, by_chance=0.5)
+    worlds = [
+        {"name": "as-claimed", "private": True, "epsilon": 2.0, "wanted": False},
+        {"name": "no-noise", "private": False, "epsilon": None, "wanted": True},
+    ]
+    part = {
+        "name": "membership",
+        "epsilon": 2.0,
+        "delta": 1e-5,
+        "confidence": 0.95,
+        "settings": {},
+        "worlds": [
+            {**world, "epsilon_lower": proved, "found": True, "trials": {}, "measures": [measure]}
+            for world in worlds
+        ],
+        "seconds": 1.0,
+    }
+    return Audit.model_validate(
+        {
+            "command": "fedpriv audit --run trial",
+            "started": "2026-01-01T00:00:00Z",
+            "seconds": 1.0,
+            "versions": {},
+            "job": "trial",
+            "job_id": None,
+            "method": "dp-lora",
+            "base_digest": "sha256:0",
+            "config_digest": "sha256:0",
+            "data_is_public": True,
+            "not_private": True,
+            "charged": {},
+            "seeds": {},
+            "parts": [part],
+            "refused": [{"what": "exposure", "why": "A classifier tells no text."}],
+        }
+    )
+
+
+@pytest.mark.parametrize("proved", [1.25, 3.5])
+def test_an_audit_beside_the_run_is_shown_with_what_it_says(
+    make_run: MakeRun, proved: float
+) -> None:
+    run = make_run()
+    assert "Audit" not in Page(write_report(run)).words
+    an_audit(proved).write(run)
+    page = Page(write_report(run))
+    assert ("CLAIM BROKEN" in page.words) == ("does not hold" in page.words) == (proved > 2)
+    assert proved in page.values
+    assert "NOT PRIVATE: the twins of this audit" in page.words
+    assert "A classifier tells no text." in page.words
+    assert "by chance 0.5" in page.words
+    assert "script" not in {tag for tag, _ in page.tags}
+
+
+def test_an_audit_that_was_changed_is_refused_by_key(make_run: MakeRun) -> None:
+    run = make_run()
+    path = an_audit(1.0).write(run)
+    path.write_text(path.read_text().replace('"parts"', '"pieces"'))
+    with pytest.raises(ConfigError, match="parts"):
+        write_report(run)

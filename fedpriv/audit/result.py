@@ -1,0 +1,185 @@
+"""`audit.json`: what was claimed, what attacks could tell, and whether they would see a fault.
+
+A *world* is one way in which a part was run: as claimed, or as a *twin* with less noise or none,
+which the part has to catch. An audit whose twins are not caught says nothing, however green.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from fedpriv.config.load import config_error
+from fedpriv.errors import ConfigError
+from fedpriv.files import write_atomic
+
+FORMAT = 1
+FILE = "audit.json"
+PartName = Literal["pipeline", "one-run", "membership", "exposure"]
+WorldName = Literal["as-claimed", "half-noise", "tenth-noise", "no-noise", "run"]
+Share = Annotated[float, Field(gt=0, lt=1)]
+TITLES: dict[PartName, str] = {
+    "pipeline": "Canary, likelihood ratio",
+    "one-run": "Many canaries, one run",
+    "membership": "Membership of records",
+    "exposure": "Extraction of secrets",
+}
+WORLDS: dict[WorldName, str] = {
+    "as-claimed": "as claimed",
+    "half-noise": "half of the noise",
+    "tenth-noise": "a tenth of the noise",
+    "no-noise": "no noise",
+    "run": "the run's adapter",
+}
+
+
+class Entry(BaseModel):
+    """A part of the file, which can't be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Measure(Entry):
+    """A figure of an attack, with an interval where there is one.
+
+    Attributes:
+        name: what it is, such as "AUC".
+        low, high: bounds, right together with the part's confidence.
+        by_chance: what an attacker has who knows nothing.
+    """
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    by_chance: float | None = None
+
+
+class World(Entry):
+    """One way in which a part was run.
+
+    Attributes:
+        name: as claimed, a twin, or the adapter of the run that is audited.
+        private: whether it kept a claim at all. A twin without noise keeps none; one with less
+            noise keeps a weaker claim, `epsilon`.
+        epsilon: what the world's own plan costs, by the accountant; None without noise.
+        epsilon_lower: what the attack proves that ε is at least, 0 if nothing; None where the
+            part measures something else.
+        found: whether the attack broke the claim that the part is held to; of membership and
+            exposure, whether it found more than chance.
+        wanted: whether the part says anything only if this is `found`; a fault if it is not.
+        trials: runs, guesses or records that the figures are of, by name.
+    """
+
+    name: WorldName
+    private: bool
+    epsilon: float | None
+    epsilon_lower: float | None = Field(None, ge=0)
+    found: bool
+    wanted: bool
+    trials: dict[str, int]
+    measures: tuple[Measure, ...] = ()
+
+
+class Part(Entry):
+    """One kind of attack, in all its worlds.
+
+    Attributes:
+        epsilon, delta: the claim that is attacked.
+        confidence: of each bound and interval.
+        settings: sizes and plan, as they were.
+    """
+
+    name: PartName
+    epsilon: float = Field(gt=0)
+    delta: Share
+    confidence: Share
+    settings: dict[str, JsonValue]
+    worlds: tuple[World, ...]
+    seconds: float = Field(ge=0)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no attack on the world as claimed proved more than its ε."""
+        return not any(
+            world.epsilon_lower is not None and world.epsilon_lower > self.epsilon
+            for world in self.worlds
+            if world.name in ("as-claimed", "run")
+        )
+
+    @property
+    def missed(self) -> list[World]:
+        """Twins that should have been caught, and were not."""
+        return [world for world in self.worlds if world.wanted and not world.found]
+
+
+class Refused(Entry):
+    """What was not run, and why."""
+
+    what: str
+    why: str
+
+
+class Audit(Entry):
+    """What `audit.json` holds.
+
+    Attributes:
+        job: the name in the federation file; `job_id` of the run that was audited, if one was.
+        base_digest: of the base model.
+        config_digest: of the settings of the federation.
+        data_is_public: as the federation file says.
+        not_private: whether anything was computed from records without the claimed noise. What
+            came of it is then in no way protected, figures of this file included.
+        charged: ε that each site's ledger paid for the audit's runs on its records.
+        seeds: where each kind of randomness came from.
+    """
+
+    format: Literal[1] = 1
+    command: str
+    started: datetime
+    seconds: float = Field(ge=0)
+    versions: dict[str, str]
+    job: str
+    job_id: str | None
+    method: str
+    base_digest: str
+    config_digest: str
+    data_is_public: bool
+    not_private: bool
+    charged: dict[str, float]
+    seeds: dict[str, str]
+    parts: tuple[Part, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no attack proved more than was claimed."""
+        return all(part.holds for part in self.parts)
+
+    @property
+    def sound(self) -> bool:
+        """Whether every twin was caught that should be."""
+        return not any(part.missed for part in self.parts)
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder, and return its path."""
+        path = folder / FILE
+        write_atomic(path, self.model_dump_json(indent=2) + "\n")
+        return path
+
+
+def read_audit(path: Path) -> Audit:
+    """What a file of an audit holds.
+
+    Raises:
+        ConfigError: it is none, or of another format; names the key.
+    """
+    try:
+        return Audit.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
+    except ValidationError as error:
+        raise config_error(error, path, Audit) from None

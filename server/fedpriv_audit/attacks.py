@@ -1,0 +1,197 @@
+"""What trained models give away: of the records that they were trained on, and of canaries."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedpriv.audit import exposure, membership
+from fedpriv.audit.canaries import Canary
+from fedpriv.audit.membership import Coins, Scores
+from fedpriv.audit.one_run import OneRun, audit
+from fedpriv.audit.result import Measure, World, WorldName
+from fedpriv.config.job import JobConfig
+from fedpriv.data.encode import encode_completion
+from fedpriv.models.vector import Vector
+from fedpriv.personal.generation import completions
+from fedpriv.training.scores import losses_of
+from fedpriv.training.worker import Worker
+from fedpriv_audit.training import TIMES, Trained
+from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
+
+LOW_RATE = 0.05  # of false accusations
+OFTEN = sorted(set(TIMES))
+CHANCE = 0.01  # below which what was found of secrets was no chance
+
+
+class Attacker:
+    """Looks at models with the losses that they have on records it knows.
+
+    Args:
+        worker: holds the model of the job.
+        units: whose membership is in question.
+    """
+
+    def __init__(self, worker: Worker, config: JobConfig, units: Sequence[AuditedUnit]) -> None:
+        self._worker, self._config = worker, config
+        tokenizer = worker.base.tokenizer
+        found = [examples_of(config, unit.rows, tokenizer) for unit in units]
+        self._examples = [example for examples in found for example in examples]
+        owner = [place for place, examples in enumerate(found) for _ in examples]
+        self._owner = np.array(owner, dtype=int)
+        self._counts = np.bincount(self._owner, minlength=len(units))
+        self.base = self.losses(worker.initial)
+
+    def losses(self, values: Vector) -> Scores:
+        """The mean loss of each unit's records, (N,)."""
+        losses = losses_of(self._worker, self._examples, values).numpy()
+        total = np.bincount(self._owner, losses, minlength=len(self._counts))
+        found: Scores = total / np.maximum(1, self._counts)
+        return found
+
+    def fallen(self, values: Sequence[Vector]) -> Scores:
+        """How far the losses of models fell from the base model's, (K, N)."""
+        return membership.fall(self.base, np.stack([self.losses(one) for one in values]))
+
+    def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
+        """Of each canary: how often it was inserted, its exposure, and its likeness (Jaccard)."""
+        config, tokenizer = self._config, self._worker.base.tokenizer
+        texts = [
+            canary_row(config, canary.prompt, secret)
+            for canary in canaries
+            for secret in (canary.secret, *canary.others)
+        ]
+        examples = [example for row in texts for example in examples_of(config, [row], tokenizer)]
+        before = losses_of(self._worker, examples, self._worker.initial)
+        falls = (before - losses_of(self._worker, examples, values)).numpy()
+        told = self._told(values, canaries)
+        return [
+            (canary.times, exposure.exposure(part), exposure.jaccard(canary.secret, text))
+            for canary, part, text in zip(
+                canaries, falls.reshape(len(canaries), -1), told, strict=True
+            )
+        ]
+
+    def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
+        """What the model goes on with after each canary's prompt."""
+        length = min(64, self._config.model.max_length)
+        prompts = [
+            example
+            for canary in canaries
+            for example in encode_completion(
+                canary.prompt, f" {canary.secret}.", self._worker.base.tokenizer, length
+            )
+        ]
+        return completions(self._worker, prompts, values)
+
+
+def membership_world(
+    name: WorldName, trained: Trained, fallen: Scores, delta: float, confidence: float
+) -> World:
+    """What the models of one world give away of who is in their halves.
+
+    The bound on ε is that of the one-run audit: the coins of each model are its own. It is the best
+    of all models, which have the error among them.
+
+    Args:
+        fallen: (K, N) of these models.
+    """
+    inside, count = trained.inside, len(trained.values)
+    scores = membership.against_references(fallen, inside)
+    each = 1 - (1 - confidence) / count
+    bounds = [audit(one, coins, delta, each) for one, coins in zip(scores, inside, strict=True)]
+    best: OneRun = max(bounds, key=lambda one: one.epsilon_lower)
+    area = _area("AUC", scores, inside, confidence)
+    return World(
+        name=name,
+        private=trained.epsilon is not None,
+        epsilon=trained.epsilon,
+        epsilon_lower=best.epsilon_lower,
+        found=area.low is not None and area.low > 0.5,
+        wanted=name == "no-noise",
+        trials={"models": count, "units": inside.shape[1], "members": int(inside.sum())},
+        measures=(
+            area,
+            _area("AUC by the base model alone", fallen, inside, confidence),
+            _found(scores, inside, confidence),
+        ),
+    )
+
+
+def run_world(
+    scores: Scores, plain: Scores, inside: Coins, epsilon: float, confidence: float
+) -> World:
+    """What the adapter of a run gives away: its sites' records against records it never saw.
+
+    These others are of another source, so the base model may tell the two apart; how well it does
+    is a measure of its own, and no bound on ε follows.
+
+    Args:
+        scores: (N,) calibrated.
+        plain: (N,) losses of the base model.
+        epsilon: of the run's own claim.
+    """
+    area = _area("AUC", scores, inside, confidence)
+    return World(
+        name="run",
+        private=True,
+        epsilon=epsilon,
+        epsilon_lower=None,
+        found=area.low is not None and area.low > 0.5,
+        wanted=False,
+        trials={"units": inside.size, "members": int(inside.sum())},
+        measures=(
+            area,
+            _found(scores, inside, confidence),
+            _area("AUC of the untrained base model", -plain, inside, confidence),
+        ),
+    )
+
+
+def exposure_world(
+    name: WorldName, trained: Trained, found: list[tuple[int, float, float]], candidates: int
+) -> World:
+    """What the models of one world give away of their canaries' secrets.
+
+    Args:
+        found: of all canaries of all models, see `Attacker.secrets`.
+    """
+    expected = exposure.expected_by_chance(candidates)
+    bits, chances, likeness = list[Measure](), list[Measure](), list[Measure]()
+    for times in OFTEN:
+        ranked = [one for often, one, _ in found if often == times]
+        alike = [one for often, _, one in found if often == times]
+        mean = statistics.fmean(ranked)
+        chance = exposure.by_chance(mean, len(ranked), candidates)
+        bits.append(Measure(name=f"bits, inserted ×{times}", value=mean, by_chance=expected))
+        chances.append(Measure(name=f"chance of as many, ×{times}", value=chance))
+        likeness.append(
+            Measure(name=f"Jaccard, ×{times}", value=statistics.fmean(alike), by_chance=0.0)
+        )
+    above = any(one.value < CHANCE / len(OFTEN) for one in chances)
+    measures = (*bits, *chances, *likeness)
+    return World(
+        name=name,
+        private=trained.epsilon is not None,
+        epsilon=trained.epsilon,
+        found=above,
+        wanted=name == "no-noise",
+        trials={"models": len(trained.values), "canaries": len(found), "candidates": candidates},
+        measures=measures,
+    )
+
+
+def _area(name: str, scores: Scores, inside: Coins, confidence: float) -> Measure:
+    low, high = membership.interval(membership.area, scores, inside, confidence)
+    value = membership.area(scores.ravel(), inside.ravel())
+    return Measure(name=name, value=value, low=low, high=high, by_chance=0.5)
+
+
+def _found(scores: Scores, inside: Coins, confidence: float) -> Measure:
+    value, low, high = membership.true_positives(
+        scores.ravel(), inside.ravel(), LOW_RATE, confidence
+    )
+    name = f"true positives at {LOW_RATE:.0%} false"
+    return Measure(name=name, value=value, low=low, high=high, by_chance=LOW_RATE)

@@ -1,0 +1,177 @@
+"""All parts of an audit, and what is audited.
+
+Privacy
+    In the two audits of the pipeline all records are made up: they cost nobody anything, and run
+    always. What may be done with records is in `fedpriv_audit.on_records`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.audit.result import Audit, Part, PartName, Refused
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import digest
+from fedpriv.errors import ConfigError, RunError
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
+from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
+from fedpriv_audit.on_records import RecordsAudit
+from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
+from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
+from fedpriv_audit.training import TrainingSize, for_audit
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.workers import workers_of
+
+SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
+FEW_VALUES = (
+    "A release of this method is a few coefficients, in which many canaries can't be told apart."
+)
+
+
+@dataclass(frozen=True)
+class AuditSize:
+    """How much of everything."""
+
+    pipeline: PipelineSize = field(default_factory=lambda: PipelineSize.of(400))
+    one_run: OneRunSize = field(default_factory=OneRunSize)
+    training: TrainingSize = field(default_factory=TrainingSize)
+
+
+QUICK = AuditSize(
+    PipelineSize(
+        (("as-claimed", 1.0, 40), ("tenth-noise", 0.1, 120)),
+        AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2),
+    ),
+    OneRunSize(140, worlds=(("as-claimed", 1.0), ("tenth-noise", 0.1))),
+    TrainingSize(
+        records=32,
+        models=2,
+        rounds=5,
+        candidates=8,
+        longer=8,
+        worlds=(("as-claimed", 1.0), ("no-noise", 0.0)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited: the settings of a federation, and a run of it if there is one."""
+
+    config: JobConfig
+    run: RunDirectory | None = None
+
+    @classmethod
+    def of_run(cls, path: Path) -> Subject:
+        """A run, with the settings that it had.
+
+        Raises:
+            RunError: there is no finished run there.
+        """
+        try:
+            info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            config = JobConfig.model_validate(info["config"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RunError(f"{path}: is no run directory that can be read.") from None
+        if info.get("status") != "finished":
+            raise RunError(f"{path}: the run is not finished. Audit it when it is.")
+        sites = tuple(site.model_copy(update={"data": _file(site.data)}) for site in config.sites)
+        return cls(config.model_copy(update={"sites": sites}), RunDirectory(path, info))
+
+
+def _file(data: Path | str | None) -> Path | str | None:
+    """A site's records as a federation file's are read: JSON knows no paths, only texts."""
+    return Path(data) if data is not None and Path(data).is_absolute() else data
+
+
+class Auditor:
+    """Runs the parts of an audit.
+
+    Args:
+        folder: where `audit.json` will be, and the run on private records.
+        tell: what is being done, for whoever waits.
+    """
+
+    def __init__(
+        self, subject: Subject, size: AuditSize, folder: Path, tell: Tell = lambda text: None
+    ) -> None:
+        self._subject, self._size, self._folder, self._tell = subject, size, folder, tell
+        self._config = for_audit(subject.config, size.training)
+        self._pool = WorkerPool(workers_of(self._config))
+
+    def run(self, parts: Collection[PartName], command: str) -> Audit:
+        """The audit of these parts.
+
+        Raises:
+            FedprivError: a part can't be run, such as for a ledger that can't pay.
+        """
+        started, clock, found = datetime.now(UTC), time.monotonic(), list[Part]()
+        refused = list[Refused]()
+        subject, size, sync = self._subject, self._size, self._subject.config.job.sync
+        try:
+            with tempfile.TemporaryDirectory(dir=scratch()) as made_up:
+                if "pipeline" in parts:
+                    plan = size.pipeline.plan.in_rounds_of(sync)
+                    server = Server(subject.config, plan, self._pool)
+                    folder = Path(made_up, "pipeline")
+                    found.append(audit_pipeline(server, folder, size.pipeline, self._tell))
+                if "one-run" in parts:
+                    plan = one_run_plan(size.one_run.canaries).in_rounds_of(sync)
+                    server = Server(subject.config, plan, self._pool)
+                    folder = Path(made_up, "one-run")
+                    if server.has_few_values:
+                        refused.append(Refused(what="one-run", why=FEW_VALUES))
+                    else:
+                        found.append(audit_one_run(server, folder, size.one_run, self._tell))
+            records = RecordsAudit(self._config, subject.run, size.training, self._pool, self._tell)
+            found += records.parts(parts, self._folder)
+            with self._pool.borrow(ModelRecipe.of(self._config)) as worker:
+                base = worker.base.digest
+        finally:
+            self._pool.close()
+        return Audit(
+            command=command,
+            started=started,
+            seconds=round(time.monotonic() - clock, 1),
+            versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
+            job=subject.config.job.name,
+            job_id=None if subject.run is None else subject.run.info["job_id"],
+            method=subject.config.job.method,
+            base_digest=base,
+            config_digest=digest(subject.config),
+            data_is_public=subject.config.job.data_is_public,
+            not_private=records.trained_without_noise,
+            charged=records.charged,
+            seeds={
+                "canaries, coins and halves": str(size.training.seed),
+                "sampling and noise": "operating system",
+                "sampling where there is no noise": "the number of the model",
+            },
+            parts=tuple(found),
+            refused=(*refused, *records.refused),
+        )
+
+
+def check_parts(names: str) -> list[PartName]:
+    """Parts by name, in their order.
+
+    Raises:
+        ConfigError: there is no such part.
+    """
+    known: tuple[PartName, ...] = ("pipeline", "one-run", "membership", "exposure")
+    asked = {name.strip() for name in names.split(",")}
+    if unknown := sorted(asked - set(known)):
+        raise ConfigError(
+            "no such part", key="--parts", value=unknown[0], fix=f"Choose among {', '.join(known)}."
+        )
+    return [name for name in known if name in asked]

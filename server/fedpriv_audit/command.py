@@ -1,0 +1,120 @@
+"""`fedpriv audit`: what is attacked, how hard, and what came out."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedpriv.audit.words import conclusion
+from fedpriv.config.load import load_job
+from fedpriv.errors import ConfigError, naming
+
+
+def audit(
+    file: Annotated[
+        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Finished run: audit its settings and adapter, write into its folder."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for audit.json, without --run.")] = Path(
+        "audit"
+    ),
+    parts: Annotated[
+        str, typer.Option(help="Which of pipeline, one-run, membership, exposure.")
+    ] = "pipeline,one-run,membership,exposure",
+    quick: Annotated[bool, typer.Option("--quick", help="All parts at their smallest.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=100, help="Jobs of the pipeline's audit, in each world.")
+    ] = None,
+    canaries: Annotated[
+        int | None, typer.Option(min=100, max=8000, help="Canaries of the one-run audit.")
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(min=20, help="Units whose membership is in question.")
+    ] = None,
+    models: Annotated[
+        int | None, typer.Option(min=2, help="Models trained in each world, on half of them.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of their jobs, instead of the file's.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of canaries and coins; never of noise.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Attack the federation: what could anybody tell, and would the attack have seen a fault?
+
+    Exits with 1 if an attack broke the claim, or missed a twin that it has to catch.
+    """
+    console = Console(stderr=as_json)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    if run is not None and (file is not None or set_):
+        raise ConfigError(
+            "a run has its own settings", key="--run", fix="Leave the file and --set out."
+        )
+    with console.status("Loading") if console.is_terminal else nullcontext():
+        from fedpriv_audit import audit as running
+        from fedpriv_audit import present
+        from fedpriv_audit.pipeline import PipelineSize
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    wanted = running.check_parts(parts)
+    size = running.QUICK if quick else running.AuditSize()
+    training = replace(
+        size.training,
+        seed=seed,
+        records=records or size.training.records,
+        models=models or size.training.models,
+        rounds=rounds or size.training.rounds,
+    )
+    size = running.AuditSize(
+        size.pipeline if jobs is None else PipelineSize.of(jobs),
+        replace(size.one_run, seed=seed, canaries=canaries or size.one_run.canaries),
+        training,
+    )
+    subject = (
+        running.Subject(load_job(file, set_ or [])) if run is None else running.Subject.of_run(run)
+    )
+    folder = run or out
+    folder.mkdir(parents=True, exist_ok=True)
+    status = console.status("Beginning") if console.is_terminal else None
+    try:
+        with status or nullcontext(), naming(file or folder):
+            tell = say if status is None else status.update
+            auditor = running.Auditor(subject, size, folder, tell)
+            found = auditor.run(wanted, shlex.join(["fedpriv", *sys.argv[1:]]))
+    except BaseException:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    path = found.write(folder)
+    if run is not None:
+        from fedpriv.report import write_report
+
+        write_report(run)
+    if as_json:
+        print(found.model_dump_json(indent=2))
+    else:
+        if found.not_private:
+            console.print("[bold red]NOT PRIVATE[/] (twins with less noise on public records)")
+        for part in found.parts:
+            console.print(present.table(part))
+        for refused in found.refused:
+            say(f"not run  {refused.what}: {refused.why}")
+        for site, epsilon in found.charged.items():
+            say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
+        say(f"{conclusion(found)}\n{path}")
+    if not (found.holds and found.sound):
+        raise typer.Exit(1)

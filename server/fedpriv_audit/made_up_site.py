@@ -1,0 +1,269 @@
+"""A site of made-up records, asked for job after job by a server that wants to know who is in it.
+
+It is a `Site` as any, with a ledger that takes any number of jobs: what is audited is what it does,
+not how often it may. The server knows every record that could be there and sends the values it
+likes: always the same ones, random, with which the gradients of different texts differ most.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedpriv.config.job import DenoiseSection, JobConfig, OptimizerSection
+from fedpriv.data import DataSpec, encode_record
+from fedpriv.methods.proposal import propose
+from fedpriv.methods.registry import find_method
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.privacy.ledger.rules import RdpRule
+from fedpriv.privacy.ledger.terms import Terms, new_dataset_id
+from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.protocol import MAX_EPSILON, Proposal, StepRequest
+from fedpriv.synthetic.records import SetChange, SyntheticSet
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
+from fedpriv_client.limits import Limits
+from fedpriv_client.site import Site
+from fedpriv_client.site_settings import SiteSettings
+
+Values = npt.NDArray[np.float64]
+CLIP = 1e-3  # less than any record's gradient, so that a canary is as long as it may be
+SPREAD = 0.2  # of the trained values; those before training have a lora_B of 0, and no way to A
+ROOM = 2 << 30  # bytes that sites may need, with all that they released
+PUBLIC = ("fever and chills", "no pain", "a cough")  # a synthetic set, for a method with one
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """A job of the audit's own: few steps, and so much noise that they cost ε at δ.
+
+    Attributes:
+        local: private steps that the site takes by itself in a round; all rounds have as many.
+    """
+
+    epsilon: float
+    delta: float
+    sample_rate: float
+    steps: int
+    local: int = 1
+
+    def in_rounds_of(self, sync: int) -> AuditPlan:
+        """The plan with as many local steps in a round, as far as it has so many steps."""
+        local = min(sync, self.steps)
+        return replace(self, local=local, steps=self.steps // local * local)
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ of the claim."""
+        return calibrate_noise(self.epsilon, self.delta, self.sample_rate, self.steps)
+
+    def epsilon_with(self, share: float) -> float:
+        """What the same steps cost with a share of the noise."""
+        if share == 1:
+            return self.epsilon
+        event = Event(self.sample_rate, share * self.noise_multiplier, self.steps)
+        return epsilon_upper([event], self.delta)
+
+
+class Server:
+    """What the auditing server proposes, and what it can compute of a record it knows.
+
+    Args:
+        config: the federation's: its model, method, numerics and wire format are audited.
+    """
+
+    def __init__(self, config: JobConfig, plan: AuditPlan, pool: WorkerPool) -> None:
+        self.plan, self.pool = plan, pool
+        self.config = _with_plan(config, plan)
+        self.recipe = ModelRecipe.of(self.config)
+        with pool.borrow(self.recipe) as worker:
+            noise = np.random.default_rng(0).normal(size=worker.initial.shape)
+            self.values: Vector = (worker.initial + SPREAD * noise).astype(np.float32)
+            self.base, self.trained = worker.base.digest, worker.vector.size
+            self._vector = worker.vector.digest
+        columns = self.config.data.columns
+        records = [self.record(text) for text in PUBLIC]
+        self._set = SyntheticSet(records) if find_method(config.job.method).needs_set else None
+        self._spec = DataSpec.of(columns, self.config.model, max_records_per_unit=1)
+
+    def record(self, text: str) -> dict[str, str]:
+        """A made-up record with a text."""
+        labels = self.config.model.labels
+        return {"text": text, "label": labels[0]} if labels else {"text": text}
+
+    def proposal(self, job: str, noise_share: float) -> Proposal:
+        """A job with a share of the noise that its claim asks for."""
+        epsilon = self.plan.epsilon_with(noise_share)
+        privacy = self.config.privacy.model_copy(update={"epsilon": epsilon})
+        asked = self.config.model_copy(update={"privacy": privacy})
+        return propose(asked, job_id=job, base=self.base, vector=self._vector)
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether a release is coefficients in a small set, which can't tell many records apart."""
+        return self._set is not None
+
+    def change(self) -> SetChange | None:
+        """The synthetic set, for a method that has one."""
+        return None if self._set is None else SetChange.between(None, self._set)
+
+    def vectors(self, texts: list[str]) -> Values:
+        """What each record adds to a sum if it is sampled, (len(texts), K), before the noise."""
+        proposal = self.proposal("known", 1.0)
+        found: list[Values] = []
+        with self.pool.borrow(self.recipe) as worker:
+            tokenizer = worker.base.tokenizer
+            public = () if self._set is None else self._set.examples(self._spec, tokenizer)
+            half: Any = find_method(proposal.method).at_site(proposal, public)
+            half.prepare(worker, self.values)
+            numerics = proposal.privacy.numerics
+            for row, text in enumerate(texts, 1):
+                unit = encode_record(
+                    self.record(text), self._spec, tokenizer, row=row, source="canaries"
+                )
+                total = half.clipped_sum(worker, [unit], self.values, CLIP, numerics)
+                step = 1.0 if total.grid is None else total.grid.step
+                found.append(total.value.double().cpu().numpy() * step)
+        return np.stack(found)
+
+
+class MadeUpSite:
+    """A site that holds these records; use `made_up_site`."""
+
+    def __init__(self, server: Server, site: Site) -> None:
+        self._server, self.site = server, site
+
+    def releases(self, job: str, noise_share: float = 1.0) -> list[Values]:
+        """Everything that a whole job of a new name releases, round by round, as a sum.
+
+        The move of a round of several steps is taken back to the sum of all of them.
+
+        Args:
+            noise_share: of the claim's noise; the site grants it.
+        """
+        server = self._server
+        proposal = server.proposal(job, noise_share)
+        self.site.consider(proposal)
+        change = server.change()
+        digest = None if change is None else change.digest
+        terms, found = self.site.ledger.terms, []
+        for slot in range(0, proposal.training_steps, proposal.round_steps):
+            asked = StepRequest(job_id=job, slot=slot, set_digest=digest)
+            answer = self.site.step(asked, server.values, change)
+            assert isinstance(answer, tuple)  # no job of the audit is a secure sum
+            values = answer[1].values.astype(np.float64)
+            if proposal.local is not None:  # each step moved by its sum over what it expected
+                values *= proposal.privacy.sample_rate * terms.declared_size
+            found.append(values)
+        return found
+
+    def noise_multiplier(self, job: str) -> float:
+        """σ of the plan that the site committed to."""
+        plan = self.site.ledger.plan(job)
+        assert plan is not None
+        return plan.noise_multiplier
+
+
+def scratch() -> Path | None:
+    """A folder in memory with room for made-up sites, if there is one; None is the usual one.
+
+    Their ledgers wait for the disk several times a step. They pay for nobody, and need not
+    outlive a crash.
+    """
+    memory = Path("/dev/shm")
+    there = memory.is_dir() and os.access(memory, os.W_OK)
+    return memory if there and shutil.disk_usage(memory).free > ROOM else None
+
+
+@contextmanager
+def made_up_site(
+    server: Server, folder: Path, texts: list[str], declared: int
+) -> Iterator[MadeUpSite]:
+    """A site with these texts as its records, in a new folder.
+
+    Args:
+        declared: its declared size, above 1 / δ at least.
+    """
+    folder.mkdir(parents=True)
+    data = folder / "records.jsonl"
+    data.write_text("".join(json.dumps(server.record(text)) + "\n" for text in texts))
+    config = server.config
+    settings = SiteSettings(
+        name="audited",
+        data=data,
+        columns=config.data.columns,
+        state_dir=folder / "state",
+        ledger=folder / "state" / "ledger.db",
+        terms=Terms(
+            dataset_id=new_dataset_id(),
+            declared_size=declared,
+            unit="record",
+            max_records_per_unit=1,
+            delta=server.plan.delta,
+            budget=MAX_EPSILON,
+            rule=RdpRule(2),
+            simulated=True,
+        ),
+        limits=Limits(
+            per_job=MAX_EPSILON,
+            base_digest=server.base,
+            labels=config.model.labels,
+            methods=(config.job.method,),
+            min_noise=0.0,
+            max_length=config.model.max_length,
+            max_trainable=server.trained,
+        ),
+        compute=config.compute,
+    )
+    site = Site(settings, server.pool, lambda job, slot: SystemCsprng())
+    try:
+        yield MadeUpSite(server, site)
+    finally:
+        site.close()
+
+
+def _with_plan(config: JobConfig, plan: AuditPlan) -> JobConfig:
+    """The federation's job with records, steps and claim of the audit."""
+    columns = {"text": "text"} | ({"label": "label"} if config.model.labels else {})
+    synthetic = config.synthetic
+    if synthetic is not None:
+        size = {"size": len(PUBLIC), "warm_start": 0}
+        synthetic = synthetic.model_copy(update=size)
+    job = {"rounds": plan.steps // plan.local, "sync": plan.local, "wire": "float32"}
+    privacy = {
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "sample_rate": plan.sample_rate,
+        "clip_norm": CLIP,
+        "unit": "record",
+        "max_records_per_unit": 1,
+        "trust": "local",
+        "max_colluding": None,
+        "roster": None,
+        "spare_slots": 0,
+    }
+    return config.model_copy(
+        update={
+            "job": config.job.model_copy(update=job),
+            "data": config.data.model_copy(update={"columns": columns}),
+            "privacy": config.privacy.model_copy(update=privacy),
+            "synthetic": synthetic,
+            # With these a round of local steps moves by all that they released.
+            "optimizer": OptimizerSection(name="sgd", lr=1.0),
+            "denoise": DenoiseSection(),
+            "evaluation": config.evaluation.model_copy(update={"sites": None}),
+            "controller": None,
+        }
+    )

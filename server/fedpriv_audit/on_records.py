@@ -1,0 +1,207 @@
+"""Membership and exposure, which need models that were trained on records.
+
+Privacy
+    Models are trained on halves of records, and with less noise, only where the records are public.
+    On private ones a single run is made as any other, paid for by each site's ledger, and looked at
+    for canaries alone: what is computed from its adapter and made-up texts costs no more.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.audit import membership
+from fedpriv.audit.result import Part, Refused, World, WorldName
+from fedpriv.config.job import JobConfig
+from fedpriv.data import read_records
+from fedpriv.errors import RunError
+from fedpriv.files import private_folder
+from fedpriv.report.rundir import read_run
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
+from fedpriv_audit.pipeline import CONFIDENCE, Tell
+from fedpriv_audit.training import (
+    Trained,
+    TrainingSize,
+    trained_on_all,
+    trained_on_halves,
+    trained_values,
+)
+from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
+from fedpriv_server.run_directory import RunDirectory
+
+RUN = "audit-run"  # the folder of the one run on private records
+AWAY = "The records are at the sites, and no file of them is named."
+NO_TEXT = "A classifier tells no text, so it can tell no secret."
+NOT_PUBLIC = (
+    "The records are not marked as public (job.data_is_public), and what this would compute from"
+    " them is no release that a ledger paid for."
+)
+
+
+class RecordsAudit:
+    """Trains models, as far as the records allow it, and attacks them.
+
+    Args:
+        config: of `for_audit`.
+        run: whose adapter is attacked, too, if one is.
+
+    Attributes:
+        refused: what was not run, and why.
+        charged: what each site's ledger has spent on the run on private records.
+        trained_without_noise: whether any model was trained with less noise than is claimed.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        run: RunDirectory | None,
+        size: TrainingSize,
+        pool: WorkerPool,
+        tell: Tell,
+    ) -> None:
+        self._config, self._run, self._size, self._pool = config, run, size, pool
+        self._tell = tell
+        self.refused: list[Refused] = []
+        self.charged: dict[str, float] = {}
+        self.trained_without_noise = False
+        self._worlds: dict[str, list[World]] = {}
+
+    def parts(self, wanted: Collection[str], folder: Path) -> list[Part]:
+        """Of membership and exposure those that are wanted and may be run, of the same models.
+
+        Args:
+            folder: where the run on private records is made, and stays.
+
+        Raises:
+            FedprivError: as `simulate`; a ledger can't pay, or did for an earlier audit there.
+        """
+        names = [name for name in ("membership", "exposure") if name in wanted]
+        self._worlds = {name: [] for name in names if self._may(name)}
+        if not self._worlds:
+            return []
+        clock = time.monotonic()
+        units = read_units(self._config)
+        if self._config.job.data_is_public:
+            claim, count = self._on_public(units), min(len(units), self._size.records)
+        else:
+            claim, count = self._on_private(units, folder), None
+        seconds = round((time.monotonic() - clock) / len(self._worlds), 1)
+        return [self._part(name, claim, count, seconds) for name in self._worlds]
+
+    def _may(self, name: str) -> bool:
+        """Whether a part may be run; notes why not."""
+        config, why = self._config, None
+        if any(site.data is None for site in config.sites):
+            why = AWAY
+        elif name == "membership" and not config.job.data_is_public:
+            why = NOT_PUBLIC
+        elif name == "exposure" and not can_hold_canaries(config):
+            why = NO_TEXT
+        if why is not None:
+            self.refused.append(Refused(what=name, why=why))
+        return why is None
+
+    def _on_public(self, units: list[AuditedUnit]) -> float:
+        """All worlds, each with several models of halves of some units; gives the claim."""
+        config, size, claim = self._config, self._size, 0.0
+        some = chosen(units, size.records, size.seed)
+        for name, share in size.worlds:
+            self._tell(f"{size.models} models of halves of {len(some)} units, {name}")
+            with tempfile.TemporaryDirectory() as work:
+                trained = trained_on_halves(config, some, size, name, share, Path(work), self._pool)
+            if trained.epsilon is not None and share == 1:
+                claim = trained.epsilon
+            self.trained_without_noise |= share < 1
+            self._attack(name, trained, some)
+        return claim
+
+    def _on_private(self, units: list[AuditedUnit], folder: Path) -> float:
+        """One run on all records, which ledgers pay for; gives the claim."""
+        for twin in (name for name, share in self._size.worlds if share != 1):
+            self.refused.append(Refused(what=f"exposure, {twin}", why=NOT_PUBLIC))
+        place = folder / RUN
+        if place.exists():
+            raise RunError(
+                f"{place}: is of an earlier audit, whose ledgers paid for it. Give another --out."
+            )
+        self._tell("one run on all records, with canaries, paid for by the sites' ledgers")
+        trained = trained_on_all(self._config, units, self._size, private_folder(place), self._pool)
+        assert trained.epsilon is not None
+        self.charged = dict(trained.charged)
+        self._attack("as-claimed", trained, [])
+        return trained.epsilon
+
+    def _part(self, name: Any, claim: float, units: int | None, seconds: float) -> Part:
+        size, privacy = self._size, self._config.privacy
+        return Part(
+            name=name,
+            epsilon=claim,
+            delta=privacy.delta,
+            confidence=CONFIDENCE,
+            settings={
+                "units": units,
+                "rounds": self._config.job.rounds,
+                "sample_rate": privacy.sample_rate,
+                "times_the_rounds_without_noise": size.longer,
+                "candidates": size.candidates,
+                "seed": size.seed,
+            },
+            worlds=tuple(self._worlds[name]),
+            seconds=seconds,
+        )
+
+    def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
+        """All that is wanted of the models of one world."""
+        config, worlds = self._config, self._worlds
+        with self._pool.borrow(ModelRecipe.of(config)) as worker:
+            attacker = Attacker(worker, config, units)
+            if "membership" in worlds:
+                fallen, delta = attacker.fallen(trained.values), config.privacy.delta
+                found = membership_world(name, trained, fallen, delta, CONFIDENCE)
+                worlds["membership"].append(found)
+                if name == "as-claimed" and self._run is not None:
+                    own = self._of_the_run(self._run, worker, trained, units)
+                    worlds["membership"].append(own)
+            if "exposure" in worlds:
+                pairs = zip(trained.values, trained.canaries, strict=True)
+                told = [
+                    one for values, planted in pairs for one in attacker.secrets(values, planted)
+                ]
+                found = exposure_world(name, trained, told, self._size.candidates)
+                worlds["exposure"].append(found)
+
+    def _of_the_run(
+        self, run: RunDirectory, worker: Worker, references: Trained, units: list[AuditedUnit]
+    ) -> World:
+        """Its adapter: units that it was trained on against the records it was evaluated on."""
+        others = self._evaluated_on()
+        attacker = Attacker(worker, self._config, [*units, *others])
+        fallen = attacker.fallen([*references.values, trained_values(run)])
+        strangers = np.zeros((len(references.values), len(others)), dtype=bool)
+        members = np.arange(len(units) + len(others)) < len(units)
+        inside = np.vstack([np.hstack([references.inside, strangers]), members])
+        scores = membership.against_references(fallen, inside)[-1]
+        epsilon = max(report.epsilon_committed for report in read_run(run.path).reports)
+        return run_world(scores, attacker.base, members, epsilon, CONFIDENCE)
+
+    def _evaluated_on(self) -> list[AuditedUnit]:
+        """The records by which the coordinator evaluates, each a unit."""
+        config = self._config
+        with tempfile.TemporaryDirectory() as cache:
+            records = read_records(
+                config.evaluation.data,
+                config.data.columns,
+                unit="record",
+                cache_dir=Path(cache),
+                key="evaluation.data",
+            )
+            columns = config.data.columns.items()
+            return [AuditedUnit("", ({c: one[f] for f, c in columns},)) for one in records]

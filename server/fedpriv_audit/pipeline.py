@@ -1,0 +1,149 @@
+"""A canary that is at a site or is not: the best test there is of whether the site keeps its claim.
+
+All other records are blank and add nothing. So the server knows for each release the vector v that
+the canary adds if it is sampled, and its best test of the two worlds, the likelihood ratio, is
+known exactly. A bound on ε from below holds for whatever is really done between `Site.consider` and
+the releases of `Site.step`: sampling, clipping, noise, rounding, and who pays.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+from fedpriv.audit.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv.audit.two_worlds import Scores, epsilon_lower
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
+
+CANARY, UNITS = "fever of unknown origin", 24
+CONFIDENCE = 0.95
+AT_ONCE = 50  # jobs of one site
+PLAN = AuditPlan(epsilon=2.0, delta=0.03, sample_rate=0.25, steps=4)
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PipelineSize:
+    """The claim, and how many jobs are run in each of the two worlds, by their share of the noise.
+
+    Half of the noise takes most jobs to be caught.
+    """
+
+    worlds: tuple[tuple[WorldName, float, int], ...]
+    plan: AuditPlan = PLAN
+
+    @classmethod
+    def of(cls, jobs: int) -> PipelineSize:
+        """So many as claimed, and twins to go with them."""
+        worlds: tuple[tuple[WorldName, float, int], ...] = (
+            ("as-claimed", 1.0, jobs),
+            ("half-noise", 0.5, 2 * jobs),
+            ("tenth-noise", 0.1, 200),
+        )
+        return cls(worlds=worlds)
+
+
+def two_worlds(
+    server: Server, folder: Path, canary: Values, jobs: int, noise_share: float = 1.0
+) -> tuple[Scores, Scores]:
+    """The log likelihood ratio of so many jobs of a site with the canary, and of one without it.
+
+    Args:
+        folder: for the sites, which are removed.
+        canary: what it adds to a sum when it is sampled, (K,).
+        noise_share: of the noise that the claim asks for.
+    """
+    found, blank = [], [""] * (UNITS - 1)
+    for world, first in (("with", CANARY), ("without", "")):
+        scores = list[float]()
+        while len(scores) < jobs:  # a ledger with many plans takes long to add them up
+            place = folder / f"{world}-{len(scores)}"
+            with made_up_site(server, place, [first, *blank], UNITS) as site:
+                for number in range(min(AT_ONCE, jobs - len(scores))):
+                    released = site.releases(f"job-{number}", noise_share)
+                    spread = site.noise_multiplier(f"job-{number}") * CLIP
+                    scores.append(log_ratio(released, canary, server.plan, spread))
+            shutil.rmtree(place)
+        found.append(np.array(scores))
+    return found[0], found[1]
+
+
+def log_ratio(released: list[Values], canary: Values, plan: AuditPlan, spread: float) -> float:
+    """Of what a job released: with the canary, which was sampled or not in each step, over without.
+
+    Args:
+        released: of each round the sum over its steps.
+        spread: standard deviation of the noise in one step's sum.
+    """
+    square, ratio = float(canary @ canary), 0.0
+    times = np.arange(plan.local + 1)  # that it was sampled in a round
+    chance = binom.logpmf(times, plan.local, plan.sample_rate)
+    for value in released:
+        along = float(value @ canary)
+        shift = (times * along - times**2 * square / 2) / (plan.local * spread**2)
+        ratio += float(logsumexp(chance + shift))
+    return ratio
+
+
+def audit_pipeline(
+    server: Server, folder: Path, size: PipelineSize, tell: Tell = lambda text: None
+) -> Part:
+    """The claim of `server.plan`, and twins with less noise, held to the same claim.
+
+    Args:
+        folder: for the two sites, which hold made-up records alone.
+
+    Privacy:
+        No record of anybody is read.
+    """
+    started, plan, worlds = time.monotonic(), server.plan, []
+    canary = server.vectors([CANARY])[0]
+    for name, share, jobs in size.worlds:
+        tell(f"{TITLES['pipeline']}, {WORLDS[name]}: {2 * jobs} jobs")
+        inside, outside = two_worlds(server, folder / name, canary, jobs, share)
+        bound, _ = epsilon_lower(inside, outside, plan.delta, CONFIDENCE)
+        worlds.append(
+            World(
+                name=name,
+                private=True,
+                epsilon=plan.epsilon_with(share),
+                epsilon_lower=max(0.0, bound),
+                found=bound > plan.epsilon,
+                wanted=name != "as-claimed",
+                trials={"jobs": 2 * jobs},
+                measures=(_distance(inside, outside),),
+            )
+        )
+    return Part(
+        name="pipeline",
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        confidence=CONFIDENCE,
+        settings={
+            "sample_rate": plan.sample_rate,
+            "steps": plan.steps,
+            "local_steps": plan.local,
+            "noise_multiplier": plan.noise_multiplier,
+            "records": UNITS,
+            "canary_norm": float(np.linalg.norm(canary) / CLIP),
+        },
+        worlds=tuple(worlds),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _distance(inside: Scores, outside: Scores) -> Measure:
+    """How far apart the scores of the two worlds are: a test that tells nothing shows here."""
+    spread = float(np.hypot(inside.std(), outside.std())) or 1.0
+    return Measure(
+        name="deviations between the worlds",
+        value=float(inside.mean() - outside.mean()) / spread * 2**0.5,
+        by_chance=0.0,
+    )

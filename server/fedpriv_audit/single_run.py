@@ -1,0 +1,123 @@
+"""Many canaries at one site, each there or not by a coin, and one job that tries to tell.
+
+The server knows all of them and the vector that each adds. From the mean of all releases it takes
+the best linear estimate of the coins, in which the others' vectors are accounted for, and guesses.
+
+Privacy
+    The site holds made-up texts alone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from fedpriv.audit.canaries import random_texts
+from fedpriv.audit.one_run import Coins, audit
+from fedpriv.audit.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
+from fedpriv_audit.pipeline import CONFIDENCE, Tell
+
+WORDS = 4  # of a canary
+
+
+def one_run_plan(canaries: int) -> AuditPlan:
+    """Every canary in every step; δ as small as the bound needs it with so many."""
+    return AuditPlan(epsilon=1.0, delta=0.1 / canaries, sample_rate=1.0, steps=4)
+
+
+@dataclass(frozen=True)
+class OneRunSize:
+    """How many canaries, of which half are in, and by what share of the noise.
+
+    One run proves about half of what its noise costs, so it can't tell half of the noise from all
+    of it, and does not have to.
+    """
+
+    canaries: int = 1000
+    seed: int = 0
+    worlds: tuple[tuple[WorldName, float], ...] = (
+        ("as-claimed", 1.0),
+        ("half-noise", 0.5),
+        ("tenth-noise", 0.1),
+    )
+
+
+def audit_one_run(
+    server: Server, folder: Path, size: OneRunSize, tell: Tell = lambda text: None
+) -> Part:
+    """The claim of `server.plan`, and twins with less noise, held to the same claim.
+
+    Each of them is one run with coins of its own; `server.plan` should be `one_run_plan`.
+    """
+    started, plan, worlds = time.monotonic(), server.plan, []
+    texts = random_texts(size.canaries, WORDS, f"one run {size.seed}")
+    tell(f"{TITLES['one-run']}: {size.canaries} canaries")
+    vectors = server.vectors(texts) / CLIP
+    gram = vectors @ vectors.T
+    for number, (name, share) in enumerate(size.worlds):
+        tell(f"{TITLES['one-run']}, {WORLDS[name]}")
+        coins = np.random.default_rng([size.seed, number]).random(size.canaries) < 0.5
+        chosen = [text for text, there in zip(texts, coins, strict=True) if there]
+        with made_up_site(server, folder / name, chosen, size.canaries) as site:
+            releases = site.releases(name, share)
+            noise = site.noise_multiplier(name)
+        each = plan.sample_rate * plan.steps
+        mean = np.sum(releases, 0) / (CLIP * each)
+        scores = estimate(vectors, gram, mean, noise * plan.steps**0.5 / each)
+        worlds.append(_world(name, plan, share, scores, coins))
+    return Part(
+        name="one-run",
+        epsilon=plan.epsilon,
+        delta=plan.delta,
+        confidence=CONFIDENCE,
+        settings={
+            "sample_rate": plan.sample_rate,
+            "steps": plan.steps,
+            "noise_multiplier": plan.noise_multiplier,
+            "canaries": size.canaries,
+            "seed": size.seed,
+        },
+        worlds=tuple(worlds),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def estimate(vectors: Values, gram: Values, mean: Values, deviation: float) -> Values:
+    """The best linear estimate of who is in, (m,), less one half.
+
+    Of coins x, each 0 or 1 with equal chance, when Σ x_i v_i was seen through Gaussian noise.
+
+    Args:
+        vectors: (m, K) v_i of each canary; `gram` their products (m, m).
+        mean: (K,) what was seen.
+        deviation: of the noise in each value.
+    """
+    surplus = vectors @ mean - gram.sum(1) / 2
+    noisy = gram / 4 + deviation**2 * np.eye(len(gram))
+    found: Values = cho_solve(cho_factor(noisy), surplus) / 4
+    return found
+
+
+def _world(name: WorldName, plan: AuditPlan, share: float, scores: Values, coins: Coins) -> World:
+    found = audit(scores, coins, plan.delta, CONFIDENCE)
+    return World(
+        name=name,
+        private=True,
+        epsilon=plan.epsilon_with(share),
+        epsilon_lower=found.epsilon_lower,
+        found=found.epsilon_lower > plan.epsilon,
+        wanted=name == "tenth-noise",
+        trials={"canaries": len(coins), "guesses": found.guesses, "correct": found.correct},
+        measures=(
+            Measure(
+                name="guesses that are right",
+                value=found.correct / found.guesses,
+                by_chance=0.5,
+            ),
+        ),
+    )

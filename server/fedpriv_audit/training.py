@@ -1,0 +1,252 @@
+"""Models to attack: trained by a whole simulated federation, as claimed or with less noise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.audit.canaries import Canary, canaries
+from fedpriv.audit.membership import Coins
+from fedpriv.audit.result import WorldName
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.errors import RunError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.accounting.calibration import calibrate_noise
+from fedpriv.training.pool import WorkerPool
+from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
+from fedpriv_comparison.public_training import train
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.simulate import Outcome, simulate
+
+TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
+EVALUATED = 8  # records, by which nobody looks at the models of an audit
+SMALLEST = 2  # units that a site is told to have, at least
+
+
+@dataclass(frozen=True)
+class TrainingSize:
+    """How much is trained.
+
+    Attributes:
+        records: units of all sites together, each model being trained on half of them by coins.
+        models: in each world; each is the others' reference.
+        rounds: of a job; None for those of the federation.
+        candidates: secrets among which a canary's own is looked for.
+        longer: times as many steps without noise, in which a model learns records by heart.
+        worlds: by their share of the noise.
+    """
+
+    records: int = 160
+    models: int = 4
+    rounds: int | None = None
+    candidates: int = 64
+    longer: int = 3
+    seed: int = 0
+    worlds: tuple[tuple[WorldName, float], ...] = (
+        ("as-claimed", 1.0),
+        ("half-noise", 0.5),
+        ("no-noise", 0.0),
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Models of one world.
+
+    Attributes:
+        values: (P,) of each model.
+        inside: (K, N) which unit each was trained on.
+        canaries: of each model.
+        epsilon: the largest that a site committed to for a model; None without noise.
+        charged: what each site's ledger paid for the last of them.
+    """
+
+    values: list[Vector]
+    inside: Coins
+    canaries: list[list[Canary]]
+    epsilon: float | None
+    charged: Mapping[str, float]
+
+
+def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
+    """The federation's job as the audit runs it: with the rounds it asks for, hardly evaluated."""
+    rounds = size.rounds or config.job.rounds
+    little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
+    evaluation = config.evaluation.model_copy(update=little)
+    job = config.job.model_copy(update={"name": "audit", "rounds": rounds, "engine": "inline"})
+    return config.model_copy(update={"job": job, "evaluation": evaluation})
+
+
+def with_noise(config: JobConfig, share: float) -> JobConfig:
+    """The same job with a share of the noise, as an ε that leads to it at each site."""
+    if share == 1:
+        return config
+    privacy = config.privacy
+
+    def weaker(epsilon: float) -> float:
+        noise = calibrate_noise(epsilon, privacy.delta, privacy.sample_rate, config.slots)
+        event = Event(privacy.sample_rate, share * noise, config.slots)
+        return epsilon_upper([event], privacy.delta)
+
+    proposed = weaker(privacy.epsilon)
+    sites = tuple(
+        site
+        if site.epsilon is None
+        else site.model_copy(update={"epsilon": weaker(min(site.epsilon, privacy.epsilon))})
+        for site in config.sites
+    )
+    changed = privacy.model_copy(update={"epsilon": proposed})
+    return config.model_copy(update={"privacy": changed, "sites": sites})
+
+
+def trained_on_halves(
+    config: JobConfig,
+    units: list[AuditedUnit],
+    size: TrainingSize,
+    world: str,
+    share: float,
+    folder: Path,
+    pool: WorkerPool,
+) -> Trained:
+    """Models, each of half of the units by independent coins, and of canaries of its own.
+
+    Args:
+        config: of `for_audit`, with public records.
+        world: its name, by which coins and canaries differ from another's.
+        share: of the noise; 0 trains without clipping and noise, for longer.
+        folder: for files of records and runs, which are removed.
+
+    Raises:
+        FedprivError: as `simulate`.
+    """
+    assert config.job.data_is_public
+    number = sum(world.encode())
+    inside = np.random.default_rng([size.seed, number]).random((size.models, len(units))) < 0.5
+    values, planted, epsilons, charged = [], [], [], dict[str, float]()
+    sizes = _half_sizes(config, units)
+    for model in range(size.models):
+        work = folder / f"{world}-{model}"
+        work.mkdir(parents=True)
+        secrets = _canaries(config, size, f"{world} {size.seed} {model}")
+        members = [unit for unit, there in zip(units, inside[model], strict=True) if there]
+        job = _with_records(config, _by_site(config, members, secrets), work, sizes)
+        if share:
+            outcome = simulate(with_noise(job, share), work / "run", source=work, pool=pool)
+            charged = paid(outcome)
+            epsilons.append(max(one.epsilon_committed for one in outcome.budgets.values()))
+            values.append(trained_values(outcome.run))
+        else:
+            values.append(_without_noise(job, size, model, pool))
+        planted.append(secrets)
+        shutil.rmtree(work)
+    return Trained(values, inside, planted, max(epsilons, default=None), charged)
+
+
+def trained_on_all(
+    config: JobConfig, units: list[AuditedUnit], size: TrainingSize, folder: Path, pool: WorkerPool
+) -> Trained:
+    """One model of all records and canaries, in a run that each site's ledger pays for.
+
+    Args:
+        folder: of the run, which stays there; the files of records are removed.
+
+    Raises:
+        FedprivError: as `simulate`; a ledger that can't pay for it refuses.
+
+    Privacy:
+        What leaves a site is what leaves it in any run of the job, and paid for in the same way.
+        The canaries are made up; nothing else of the records is looked at.
+    """
+    records = folder / "records"
+    records.mkdir(mode=0o700, parents=True)
+    secrets = _canaries(config, size, f"all {size.seed}")
+    try:
+        job = _with_records(config, _by_site(config, units, secrets), records)
+        outcome = simulate(job, folder / "run", source=records, pool=pool)
+    finally:
+        shutil.rmtree(records)
+    epsilon = max(one.epsilon_committed for one in outcome.budgets.values())
+    everyone = np.ones((1, len(units)), dtype=bool)
+    return Trained([trained_values(outcome.run)], everyone, [secrets], epsilon, paid(outcome))
+
+
+def paid(outcome: Outcome) -> dict[str, float]:
+    """ε that each site's ledger has spent."""
+    return {name: report.epsilon_spent for name, report in outcome.budgets.items()}
+
+
+def trained_values(run: RunDirectory) -> Vector:
+    """(P,) after the last round.
+
+    Raises:
+        RunError: the run keeps none.
+    """
+    kept = run.checkpoint()
+    if kept is None:
+        raise RunError(f"{run.path}: keeps no trained values.")
+    values: Vector = kept.tensors.value["vector"].numpy()
+    return values
+
+
+def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
+    return canaries(size.candidates, TIMES, seed) if can_hold_canaries(config) else []
+
+
+def _by_site(
+    config: JobConfig, members: list[AuditedUnit], secrets: list[Canary]
+) -> dict[str, list[Row]]:
+    """The rows of each site, and with them its share of the canaries."""
+    found: dict[str, list[Row]] = {site.name: [] for site in config.sites}
+    for unit in members:
+        found[unit.site] += unit.rows
+    names = list(found)
+    inserted = [row for canary in secrets for row in canary_rows(config, canary)]
+    for place, row in enumerate(inserted):
+        found[names[place % len(names)]].append(row)
+    return found
+
+
+def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
+    """What each site declares, as sites do: not counted from the half that a coin made."""
+    canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(config) else 0
+    return {
+        site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
+        for site in config.sites
+    }
+
+
+def _with_records(
+    config: JobConfig,
+    rows: dict[str, list[Row]],
+    folder: Path,
+    sizes: Mapping[str, int] | None = None,
+) -> JobConfig:
+    """The job with these records at the sites, in files of a folder.
+
+    Args:
+        sizes: that the sites declare of public records, for which no ledger pays that outlives the
+            run. None leaves declared sizes and ledgers as the federation's file says.
+    """
+    sites = list[SiteSection]()
+    for site in config.sites:
+        path = folder / f"{site.name}.jsonl"
+        write_site(path, rows[site.name])
+        update: dict[str, object] = {"data": path, "held_out": None, "held_out_size": None}
+        if sizes is not None:
+            update |= {"size": sizes[site.name], "ledger": None, "witness": None}
+        sites.append(site.model_copy(update=update))
+    return config.model_copy(update={"sites": tuple(sites)})
+
+
+def _without_noise(config: JobConfig, size: TrainingSize, seed: int, pool: WorkerPool) -> Vector:
+    """What the same steps, and more of them, come to without clipping and noise."""
+    rounds = size.longer * config.job.rounds
+    evaluation = config.evaluation.model_copy(update={"every": rounds})
+    job = config.job.model_copy(update={"rounds": rounds})
+    longer = config.model_copy(update={"job": job, "evaluation": evaluation})
+    return train(longer, "lora", seed, pool)[2]

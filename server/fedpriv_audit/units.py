@@ -1,0 +1,108 @@
+"""The records of a federation's sites by unit, read to be divided anew, and canaries as records."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpriv.audit.canaries import Canary
+from fedpriv.config.job import JobConfig
+from fedpriv.data import Example, encode_record
+from fedpriv.data.read import UNIT
+from fedpriv_simulation.own_records import read_site, spec_of
+
+Row = dict[str, Any]  # column → value
+TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # of which a canary can be made
+
+
+@dataclass(frozen=True)
+class AuditedUnit:
+    """A unit of a site: its rows, as they stand in a file of the site."""
+
+    site: str
+    rows: tuple[Row, ...]
+
+
+def read_units(config: JobConfig) -> list[AuditedUnit]:
+    """All units of all sites that train.
+
+    Raises:
+        DataError: see `read_site`.
+
+    Privacy:
+        Private as the records are; a site's records are in clear text in a temporary folder while
+        they are read.
+    """
+    spec, found = spec_of(config), []
+    for site in config.sites:
+        with tempfile.TemporaryDirectory() as cache:
+            units: dict[str, list[Row]] = {}
+            for number, record in enumerate(read_site(site, spec, Path(cache)).training):
+                row = {column: record[field] for field, column in _columns(config).items()}
+                key = str(number) if config.privacy.unit == "record" else str(record[UNIT])
+                units.setdefault(key, []).append(row)
+        found += [AuditedUnit(site.name, tuple(rows)) for rows in units.values()]
+    return found
+
+
+def chosen(units: list[AuditedUnit], count: int, seed: int) -> list[AuditedUnit]:
+    """So many of them at random, or all, in their order."""
+    places = random.Random(seed).sample(range(len(units)), min(count, len(units)))
+    return [units[place] for place in sorted(places)]
+
+
+def write_site(path: Path, rows: Iterable[Row]) -> None:
+    """A file of records that its owner alone can read."""
+    path.touch(mode=0o600)
+    with path.open("w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def can_hold_canaries(config: JobConfig) -> bool:
+    """Whether the records are texts that a model learns to go on with."""
+    return set(config.data.columns) in TEXTS
+
+
+def canary_rows(config: JobConfig, canary: Canary) -> list[Row]:
+    """A canary as often as it is inserted; each time a unit of its own."""
+    row = canary_row(config, canary.prompt, canary.secret)
+    if config.privacy.unit == "record":
+        return [row] * canary.times
+    number = canary.prompt.split()[-2]
+    return [{**row, config.privacy.unit: f"canary-{number}-{i}"} for i in range(canary.times)]
+
+
+def canary_row(config: JobConfig, prompt: str, secret: str) -> Row:
+    """A prompt and what comes after it, as the federation's records are."""
+    fields: Mapping[str, Any] = {
+        "text": f"{prompt} {secret}.",
+        "prompt": prompt,
+        "completion": f" {secret}.",
+        "messages": [
+            {"role": "user", "content": prompt},
+            {"role": "assistant", "content": f"{secret}."},
+        ],
+    }
+    return {column: fields[field] for field, column in config.data.columns.items()}
+
+
+def examples_of(config: JobConfig, rows: Iterable[Row], tokenizer: Any) -> list[Example]:
+    """What a model is trained on of these rows of one unit; maybe nothing."""
+    spec, found = spec_of(config), list[Example]()
+    for number, row in enumerate(rows, 1):
+        record = {field: row[column] for field, column in config.data.columns.items()}
+        found += encode_record(record, spec, tokenizer, row=number, source="records")
+    return found[: spec.max_records_per_unit]
+
+
+def _columns(config: JobConfig) -> dict[str, str]:
+    """Field → column of what is written, the unit's id among them."""
+    columns: dict[str, str] = dict(config.data.columns)
+    if config.privacy.unit != "record":
+        columns[UNIT] = config.privacy.unit
+    return columns

@@ -1,0 +1,114 @@
+"""An audit from outside: what a server that knows everything else can tell of one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from audited import federation
+
+from fedpriv.audit.two_worlds import Scores, epsilon_lower
+from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.mechanism import execution
+from fedpriv.training.pool import WorkerPool
+from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, made_up_site
+from fedpriv_audit.pipeline import CANARY, PipelineSize, audit_pipeline, two_worlds
+
+PLAN = AuditPlan(epsilon=2.0, delta=0.01, sample_rate=0.25, steps=4)
+LOCAL = AuditPlan(epsilon=2.0, delta=0.01, sample_rate=0.25, steps=4, local=2)
+CASES: dict[str, tuple[AuditPlan, tuple[str, ...]]] = {
+    "dp-lora": (PLAN, ()),
+    "strict": (PLAN, ("privacy.numerics=strict",)),
+    "pe-sgd": (PLAN, ("job.method=pe-sgd", "synthetic.data=public.jsonl", "synthetic.size=4")),
+    "sync=2": (LOCAL, ()),
+}
+Audited = Callable[[str, int], tuple[float, Scores, Scores]]
+
+
+@pytest.fixture
+def audited(tmp_path: Path, model_folder: Callable[..., Any]) -> Audited:
+    """A lower bound on ε of a case by so many jobs in each world, and their scores."""
+
+    def run(case: str, jobs: int) -> tuple[float, Scores, Scores]:
+        plan, overrides = CASES[case]
+        server = Server(federation(model_folder("llama"), *overrides), plan, WorkerPool())
+        [canary] = server.vectors([CANARY])
+        assert 0.999 * CLIP < np.linalg.norm(canary) <= CLIP  # as long as it may be
+        event = Event(plan.sample_rate, plan.noise_multiplier, plan.steps)
+        assert 0.98 * plan.epsilon < epsilon_upper([event], plan.delta) <= plan.epsilon
+        inside, outside = two_worlds(server, tmp_path / "sites", canary, jobs)
+        return epsilon_lower(inside, outside, plan.delta)[0], inside, outside
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", CASES)
+def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> None:
+    found, inside, outside = audited(case, 1000)
+    print(f"{case}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
+    assert found <= PLAN.epsilon
+    spread = np.hypot(inside.std(), outside.std()) / len(inside) ** 0.5
+    assert inside.mean() - outside.mean() > 5 * spread  # and the test is one: it tells something
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("what", ["half of the noise", "everybody is sampled"])
+def test_it_catches_a_site_that_does_less(
+    what: str, audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "half of the noise":
+        whole = execution.deviation
+        monkeypatch.setattr(execution, "deviation", lambda *a: whole(*a) / 2)
+    else:
+        monkeypatch.setattr(execution, "poisson_sample", lambda size, *_: np.arange(size))
+    found, *_ = audited("dp-lora", 2000)
+    print(f"{what}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
+    assert found > PLAN.epsilon
+
+
+def test_a_site_that_adds_a_tenth_of_the_noise_is_caught_and_named(
+    tmp_path: Path, model_folder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not because it was asked to, as the twins are: it says one thing and does another."""
+    whole = execution.deviation
+    monkeypatch.setattr(execution, "deviation", lambda *a: whole(*a) / 10)
+    plan = AuditPlan(epsilon=1.0, delta=0.03, sample_rate=0.5, steps=2)
+    server = Server(federation(model_folder("llama")), plan, WorkerPool())
+    part = audit_pipeline(
+        server, tmp_path / "sites", PipelineSize((("as-claimed", 1.0, 120),), plan)
+    )
+    assert not part.holds
+    assert part.worlds[0].found
+
+
+def test_a_twin_asks_for_less_noise_and_the_site_grants_it() -> None:
+    assert PLAN.epsilon_with(1) == PLAN.epsilon
+    noise = PLAN.noise_multiplier / 2
+    assert PLAN.epsilon_with(0.5) == epsilon_upper([Event(0.25, noise, 4)], PLAN.delta)
+
+
+def test_a_plan_keeps_whole_rounds() -> None:
+    steps = [(plan.local, plan.steps) for plan in map(PLAN.in_rounds_of, (1, 2, 3, 4, 9))]
+    assert steps == [(1, 4), (2, 4), (3, 3), (4, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_job_releases_is_what_the_server_expects_of_the_canary(
+    case: str, tmp_path: Path, model_folder: Callable[..., Any]
+) -> None:
+    """With next to no noise and everybody sampled: in all steps, the canary's vector."""
+    plan = replace(CASES[case][0], sample_rate=1.0)
+    server = Server(federation(model_folder("llama"), *CASES[case][1]), plan, WorkerPool())
+    [canary] = server.vectors([CANARY])
+    with made_up_site(server, tmp_path / "site", [CANARY, ""], 24) as site:
+        released = site.releases("job", 0.01)
+    assert len(released) == plan.steps // plan.local
+    for value in released:
+        assert value @ canary / (canary @ canary) == pytest.approx(plan.local, abs=0.1)
