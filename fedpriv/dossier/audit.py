@@ -1,50 +1,13 @@
-"""What a dossier needs of ``audit.json``: which run it is of, and what attacks proved."""
+"""Check what attacks proved of a dossier's run: its ``audit.json``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field
-
+from fedpriv.audit.result import WORLDS, Audit
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.errors import DossierError, UnderstatedError
-from fedpriv.report.rundir import Part
-
-HELD = ("as-claimed", "run")  # worlds that keep the claim; in all others something is left out
-
-
-class World(Part):
-    """One way in which an attack was run, and what it proves that ε is at least."""
-
-    name: str
-    epsilon_lower: float | None = Field(None, ge=0)
-
-
-class Attack(Part):
-    """One kind of attack on a claim of (ε, δ), with the confidence of its bounds."""
-
-    name: str
-    epsilon: float = Field(ge=0)
-    delta: float
-    confidence: float
-    worlds: tuple[World, ...]
-
-    @property
-    def proven(self) -> float | None:
-        """The most that it proves of what keeps the claim; None if it bounds no ε."""
-        found = [one.epsilon_lower for one in self.worlds if one.name in HELD]
-        return max((lower for lower in found if lower is not None), default=None)
-
-
-class Audit(Part):
-    """The content of ``audit.json``, as far as a dossier shows it."""
-
-    format: Literal[1]
-    job_id: str | None
-    base_digest: str
-    parts: tuple[Attack, ...]
 
 
 def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Finding]:
@@ -62,16 +25,22 @@ def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Findi
             f"{path}: its audit is of job {audit.job_id!r} with the base model {audit.base_digest},"
             f" not of {job!r} with {base}."
         )
-    for attack in audit.parts:
-        if attack.proven is not None and attack.proven > attack.epsilon:
+    for part in audit.parts:
+        if not part.holds:
             raise UnderstatedError(
-                f"{path}: the attack {attack.name!r} of its audit proves that ε is at least"
-                f" {attack.proven:.4g}, with confidence {attack.confidence:g}, and"
-                f" {attack.epsilon:.4g} was claimed. Don't rely on any figure of it."
+                f"{path}: the attack {part.name!r} of its audit proves that ε is at least"
+                f" {part.proven:.4g}, with confidence {part.confidence:g}, and {part.epsilon:.4g}"
+                " was claimed. Don't rely on any figure of it."
             )
-    proven = [f"{one.name} {one.proven:.3g}" for one in audit.parts if one.proven is not None]
+    proven = [f"{part.name} {part.proven:.3g}" for part in audit.parts if part.proven is not None]
     if proven:
         yield holds(f"no attack of its audit proved more than was claimed: {', '.join(proven)}")
+    for part in audit.parts:
+        for world in part.missed:
+            yield word(
+                f"that the attack {part.name} would see a fault: it missed one that was made on"
+                f" purpose ({WORLDS[world.name]}), so that what it did not find says nothing"
+            )
     yield word("that the audit was made with this code and these settings, and left nothing out")
     if audit.job_id is None:
         yield word("that the audit is of this job: it names none")

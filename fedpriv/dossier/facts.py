@@ -18,9 +18,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
+from fedpriv.audit.result import Audit
 from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
-from fedpriv.dossier.audit import Audit
 from fedpriv.dossier.package import MAX_FILES
 from fedpriv.errors import DossierError, LedgerError
 from fedpriv.privacy.ledger.chain import Row

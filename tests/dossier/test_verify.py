@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from made_runs import (
     write_run,
 )
 
+from fedpriv.audit.result import Audit, Part, World
 from fedpriv.dossier.collect import files_of
 from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read
@@ -495,16 +497,53 @@ def test_a_ledger_that_lost_a_copy_is_told(tmp_path: Path) -> None:
         made.export()
 
 
-def audit(**changes: Any) -> bytes:
-    """What an audit left, as far as a dossier reads it, and something besides."""
-    worlds = [
-        {"name": "as-claimed", "epsilon_lower": 0.7, "found": False},
-        {"name": "no-noise", "epsilon_lower": 9.0, "found": True},
-    ]
-    attack = {"name": "pipeline", "epsilon": 4.0, "delta": 1e-5, "confidence": 0.95}
-    parts = [{**attack, "worlds": worlds}, {**attack, "name": "exposure", "worlds": []}]
-    told = {"format": 1, "job_id": JOB, "base_digest": HASH, "parts": parts, "seconds": 1.0}
-    return json.dumps({**told, **changes}).encode()
+def audit(found: bool = True, claimed: float = 4.0, **changes: Any) -> bytes:
+    """What an audit left; `found` says whether it saw a fault that was made on purpose."""
+    claim = World(
+        name="as-claimed",
+        private=True,
+        epsilon=4.0,
+        epsilon_lower=0.7,
+        found=False,
+        wanted=False,
+        trials={"jobs": 9},
+    )
+    twin = claim.model_copy(
+        update={
+            "name": "half-noise",
+            "epsilon": 9.0,
+            "epsilon_lower": 5.0,
+            "found": found,
+            "wanted": True,
+        }
+    )
+    part = Part(
+        name="pipeline",
+        epsilon=claimed,
+        delta=1e-5,
+        confidence=0.95,
+        settings={},
+        worlds=(claim, twin),
+        seconds=1.0,
+    )
+    told = Audit(
+        command="fedpriv audit",
+        started=datetime(2026, 1, 2, tzinfo=UTC),
+        seconds=1.0,
+        versions={},
+        job="made-up",
+        job_id=JOB,
+        method="dp-lora",
+        base_digest=HASH,
+        config_digest=HASH,
+        data_is_public=True,
+        not_private=True,
+        charged={},
+        seeds={},
+        parts=(part, part.model_copy(update={"name": "exposure", "worlds": ()})),
+        refused=(),
+    )
+    return told.model_copy(update=changes).model_dump_json().encode()
 
 
 def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
@@ -514,18 +553,21 @@ def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
     files = read(made.out).files
     assert files["audit.json"] == audit()
     assert b"not audited" not in files[PAGE] and b"<td>0.7</td>" in files[PAGE]
+    assert b"missed, so" not in files[PAGE]
     assert any(text.endswith("than was claimed: pipeline 0.7") for text in texts(made))
     (made.run / "audit.json").write_bytes(audit(job_id=None))
     made.export()
     assert any("it names none" in text for text in texts(made, "word"))
+    (made.run / "audit.json").write_bytes(audit(found=False))
+    made.export()
+    assert any("it missed one that was made on purpose" in text for text in texts(made, "word"))
+    assert b"missed, so it says nothing" in read(made.out).files[PAGE]
 
 
 def test_an_audit_that_breaks_the_claim_or_is_of_another_job_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
-    [attack, _] = json.loads(audit())["parts"]
-    broken = [{**attack, "epsilon": 0.6}]
     for content, error, words in (
-        (audit(parts=broken), UnderstatedError, "proves that ε is at least 0.7"),
+        (audit(claimed=0.6), UnderstatedError, "proves that ε is at least 0.7"),
         (audit(job_id="another"), DossierError, "its audit is of job 'another'"),
         (audit(base_digest="sha256:" + "b" * 64), DossierError, "its audit is of job"),
         (b"{", ConfigError, "audit.json"),
