@@ -24,7 +24,8 @@ class PersonalSection(Section):
         0.2,
         gt=0,
         lt=1,
-        description="Share of the site's units that training stops by, and learns nothing from.",
+        description="Share of the site's units that training stops by, and learns nothing from; at"
+        " least two units.",
     )
     batch_size: int = Field(8, ge=1, le=65536, description="Records of a step.")
     epochs: int = Field(50, ge=1, le=10_000, description="The most passes over the records.")

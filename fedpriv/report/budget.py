@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -33,9 +33,11 @@ from fedpriv.config.job import Name
 from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
-from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.usual import RuleName
 from fedpriv.secret import load_or_create_secret
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.accounting.accountant import Event
 
 Epsilon = Annotated[float, Field(ge=0)]
 TIMING = "not covered: replies leave when they are ready"

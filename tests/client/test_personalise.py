@@ -193,10 +193,10 @@ def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> Non
 
 
 def test_too_few_units_to_stop_by_are_told(tmp_path: Path, model_folder: Make) -> None:
-    setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes(2), held_out="")
+    setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes(1), held_out="")
     setting.change("validation = 0.25", "validation = 0.0001")
     setting.hand_over()
-    with pytest.raises(DataError, match=r"personal\.validation.*2 examples to train on and 0"):
+    with pytest.raises(DataError, match=r"personal\.validation.*1 examples to train on and 0"):
         personalise(setting.file, setting.config)
 
 

@@ -105,10 +105,14 @@ def test_a_site_that_keeps_nothing_apart_is_named_before_anything_runs(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_share_that_leaves_nothing_to_stop_by_is_named(federation: Make, tmp_path: Path) -> None:
+def test_a_site_with_nothing_to_stop_by_is_named(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=1, extra=PERSONAL)
+    data = file.parent / "site-0.jsonl"
+    first, *others = data.read_text().splitlines(keepends=True)
+    data.write_text(first)
+    (file.parent / "others.jsonl").write_text("".join(others))
     with pytest.raises(DataError) as caught:
-        simulated(file, tmp_path / "run", "personal.validation=1e-9")
+        simulated(file, tmp_path / "run", "sites.site-0.held_out=others.jsonl")
     assert caught.value.key == "personal.validation"
     assert caught.value.file == file
     assert not list((tmp_path / "run" / "private" / "site-0").glob("personal*"))
