@@ -29,7 +29,7 @@ from fedpriv_comparison.trial import Trial, told, values_path
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.evaluation import evaluation_records
 
-FORMAT = 1  # of the file that is kept for each point and seed
+FORMAT = 2  # of the file that is kept for each point and seed
 Losses = dict[str, float]
 
 
@@ -183,11 +183,13 @@ def models(
         site: its number among those that are scored.
     """
     alone, federated = values["alone"][site], values["federated"]
+    personal = values["federated+personal"][site]
     found = {
         "base": AsItIs(worker, worker.initial),
         "alone": AsItIs(worker, alone),
         "federated": AsItIs(worker, federated),
-        "federated+personal": AsItIs(worker, values["federated+personal"][site]),
+        "federated+personal": AsItIs(worker, personal),
+        "federated+personal+fifth": together(worker, personal, federated, FIFTH),
         "federated+fifth": together(worker, alone, federated, FIFTH),
         "federated+averaged": averaged(worker, alone, federated, own.validation),
     }

@@ -113,8 +113,9 @@ def own_losses(sites: int, records: int, sigma: float, seed: int) -> dict[str, l
         cut = int(0.8 * records)
         mixed = [expit(x[site, cut:] @ w) for w in (alone, together)]
         weight = min(WEIGHTS, key=lambda u: loss((1 - u) * mixed[0] + u * mixed[1], y[site, cut:]))
-        own, other = expit(test @ alone), expit(test @ together)
-        answers = (own, other, expit(test @ personal), 0.8 * own + 0.2 * other)
+        own, other, further = (expit(test @ weights) for weights in (alone, together, personal))
+        beside = (0.8 * further + 0.2 * other, 0.8 * own + 0.2 * other)
+        answers = (own, other, further, *beside)
         for row, p in zip(found, (*answers, (1 - weight) * own + weight * other), strict=True):
             found[row].append(loss(p, label))
     return found

@@ -171,11 +171,11 @@ def test_two_own_models_have_equal_weights(monkeypatch: pytest.MonkeyPatch) -> N
     values |= {"federated": np.array([9.0]), "lora": np.array([8.0])}
     worker, own = type("", (), {"initial": np.array([0.0])})(), type("", (), {"validation": []})()
     border_runs.models(worker, own, values, 1)  # type: ignore[arg-type]
-    assert told == [(2.0, 9.0, 0.2), (2.0, 4.0, 0.5), (2.0, 8.0, 0.2)]
+    assert told == [(8.0, 9.0, 0.2), (2.0, 9.0, 0.2), (2.0, 4.0, 0.5), (2.0, 8.0, 0.2)]
     told.clear()
     few = {name: values[name] for name in ("alone", "federated", "federated+personal")}
     found = border_runs.models(worker, own, few, 1)  # type: ignore[arg-type]
-    assert told == [(2.0, 9.0, 0.2)] and "lora" not in found
+    assert told == [(8.0, 9.0, 0.2), (2.0, 9.0, 0.2)] and "lora" not in found
 
 
 def row(records: int, seed: int = 1, **ways: float) -> dict[str, Any]:
@@ -188,19 +188,19 @@ def row(records: int, seed: int = 1, **ways: float) -> dict[str, Any]:
 
 def test_the_table_says_what_joining_is_worth() -> None:
     rows = [
-        row(64, 1, **{"federated+fifth": 0.3, "alone+alone": 0.1}),
+        row(64, 1, **{border_report.BEST: 0.3, "alone+alone": 0.1}),
         row(16, 1),
-        row(64, 2, **{"federated+fifth": 0.1, "alone+alone": 0.2}),
+        row(64, 2, **{border_report.BEST: 0.1, "alone+alone": 0.2}),
     ]
     first, second = by_point(rows)
     assert [one["seed"] for one in first] == [1, 2] and second == [rows[1]]
     assert cells(first) == [
         *("16", "64", "local", "4", "1.25", "3.500 ± 0.000", "+0.150 ± 0.071", "+0.000 ± 0.000"),
-        *("+0.000 ± 0.000", "+0.200 ± 0.141", *["+0.000 ± 0.000"] * 3, "0%", "0%", "100%"),
+        *("+0.000 ± 0.000", "+0.200 ± 0.141", *["+0.000 ± 0.000"] * 4, "100%", "50%"),
     ]
-    assert cells(second)[-3:] == ["0%", "0%", "0%"]
+    assert cells(second)[-2:] == ["0%", "0%"]
     del rows[1]["own"]["alone+alone"]
-    assert (cells(second)[6], cells(second)[-2]) == ("", "")
+    assert (cells(second)[6], cells(second)[-1]) == ("", "")
     said = markdown("Notes", rows).splitlines()
     assert said[4].split("|")[1:3] == [" 16 ", " 64 "] and len(said) == 6
     console = Console(width=250, record=True, file=io.StringIO())
@@ -209,7 +209,7 @@ def test_the_table_says_what_joining_is_worth() -> None:
 
 
 def test_the_chart_has_records_across() -> None:
-    svg = chart("notes", [row(16), row(64, **{"federated+fifth": 0.2}), row(250)])
+    svg = chart("notes", [row(16), row(64, **{border_report.BEST: 0.2}), row(250)])
     assert "16 sites, local" in svg and "records a site" in svg
     assert ">16<" in svg and ">64<" in svg and "round<" not in svg
     assert chart("notes", [{**row(16), "epsilon": 1.0}]) == ""
