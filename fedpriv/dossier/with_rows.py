@@ -120,7 +120,7 @@ def _check_plan(said: Said, history: History) -> Iterator[Finding]:
                 f"{said.whose}: its ledger has no plan for job {said.facts.job!r}, of which the"
                 f" coordinator had replies in {said.site.rounds} rounds."
             )
-        yield holds("the ledger paid nothing for this job, and no reply came from it", said.name)
+        yield holds("no row of its ledger is of this job", said.name)
         return
     plan, shared = account.plan, proposal.shared
     asked = {

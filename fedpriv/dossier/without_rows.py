@@ -52,7 +52,12 @@ def _of_events(said: Said) -> list[Figure]:
     if report.filter is not None:
         order = report.filter.order
         term: Term = Renyi(report.delta, order, tuple((order, event) for event in events))
-        return [Figure("epsilon_spent", (term,)), Figure("epsilon_allocated", (term,))]
+        prefixes = ["epsilon_", *(["epsilon_alone_"] if report.budget_alone is not None else [])]
+        return [  # an adaptive plan is never shared: alone it costs the same
+            Figure(f"{prefix}{key}", (term,))
+            for prefix in prefixes
+            for key in ("spent", "allocated")
+        ]
     planned = events
     if report.rule in ("plan", "sum"):  # under which all steps of a plan stay charged
         planned = (replace(max(events, key=_dearness), count=proposal.steps),)
