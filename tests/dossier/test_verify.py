@@ -178,6 +178,16 @@ def test_a_missing_event_is_noticed(tmp_path: Path, rows: bool) -> None:
         made.export()
 
 
+def test_rows_that_show_more_steps_of_the_job_than_an_older_report_are_noticed(
+    tmp_path: Path,
+) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8), slots=4)
+    with Ledger.open(made.ledger("north")) as ledger:
+        use(ledger, plan_of(made.asked), range(4, 6))
+    with pytest.raises(UnderstatedError, match=r"have 6 steps of job .* where it has 4"):
+        made.export()
+
+
 def test_a_reply_that_no_step_was_paid_for_is_noticed(tmp_path: Path) -> None:
     made = make_run(tmp_path, slots=5)
     made.export()
