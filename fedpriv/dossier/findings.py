@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpriv.logs import one_line
+
 Kind = Literal["holds", "word", "open"]
 
 
@@ -25,12 +27,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         """Much of a text is from the file: nothing in it may look like a line of its own."""
-        object.__setattr__(self, "text", _on_one_line(self.text))
-
-
-def _on_one_line(text: str) -> str:
-    """A text without line breaks, and without what makes a terminal do or hide something."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
 def holds(text: str, site: str = "") -> Finding:
