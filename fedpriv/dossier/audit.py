@@ -69,9 +69,15 @@ def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Findi
                 f" {attack.proven:.4g}, with confidence {attack.confidence:g}, and"
                 f" {attack.epsilon:.4g} was claimed. Don't rely on any figure of it."
             )
-    proven = [f"{one.name} {one.proven:.3g}" for one in audit.parts if one.proven is not None]
+    proven = [
+        f"{one.name} {one.proven:.3g} of {one.epsilon:.3g}"
+        for one in audit.parts
+        if one.proven is not None
+    ]
     if proven:
-        yield holds(f"no attack of its audit proved more than was claimed: {', '.join(proven)}")
+        yield holds(
+            f"no attack of its audit proved more than it says is claimed: {', '.join(proven)}"
+        )
     yield word("that the audit was made with this code and these settings, and left nothing out")
     if audit.job_id is None:
         yield word("that the audit is of this job: it names none")

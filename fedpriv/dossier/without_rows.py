@@ -19,7 +19,7 @@ from fedpriv.dossier.said import (
     figures_in_words,
 )
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
-from fedpriv.errors import UnderstatedError
+from fedpriv.errors import DossierError, UnderstatedError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
@@ -28,6 +28,7 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
     """What a report's own events cost at least, where nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
+    _check_asked(said)
     figures = _of_events(said)
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
@@ -39,6 +40,20 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
         " its rows are not in the dossier. The site can send them (fedpriv ledger export)",
         name,
     )
+
+
+def _check_asked(said: Said) -> None:
+    """The events are no others than the proposal asked for, as far as it says."""
+    proposal = said.facts.proposal
+    rates = {event.sample_rate for event in said.report.events}
+    steps = sum(event.count for event in said.report.events)
+    other = said.report.filter is None and rates - {proposal.privacy.sample_rate}
+    if other or steps > proposal.steps:
+        raise DossierError(
+            f"{said.whose} counts {steps} steps at rates {sorted(rates)}, and the proposal in the"
+            f" dossier has {proposal.steps} at {proposal.privacy.sample_rate}. It is not the one"
+            " that the site accepted."
+        )
 
 
 def _of_events(said: Said) -> list[Figure]:

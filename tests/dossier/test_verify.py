@@ -339,6 +339,20 @@ def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:
         signed_anew(made, facts)
 
 
+def test_without_rows_a_proposal_is_compared_with_the_events(tmp_path: Path) -> None:
+    made = make_run(tmp_path, slots=4)
+    without_rows(made)
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["proposal"]["privacy"]["sample_rate"] = 0.01
+    with pytest.raises(DossierError, match=r"4 steps at rates \[0\.1\].* 6 at 0\.01"):
+        signed_anew(made, facts)
+    facts["proposal"]["privacy"]["sample_rate"] = 0.1
+    facts["proposal"]["steps"] = 3
+    with pytest.raises(DossierError, match=r"has 3 at 0\.1"):
+        signed_anew(made, facts)
+
+
 def test_another_job_or_site_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.export()
@@ -646,7 +660,7 @@ def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
     files = read(made.out).files
     assert files["audit.json"] == audit()
     assert b"not audited" not in files[PAGE] and b"<td>0.7</td>" in files[PAGE]
-    assert any(text.endswith("than was claimed: pipeline 0.7") for text in texts(made))
+    assert any(text.endswith("than it says is claimed: pipeline 0.7 of 4") for text in texts(made))
     (made.run / "audit.json").write_bytes(audit(job_id=None))
     made.export()
     assert any("it names none" in text for text in texts(made, "word"))
