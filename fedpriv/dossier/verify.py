@@ -119,9 +119,9 @@ def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator
         )
     else:
         yield left_open(
-            f"whether {' and '.join(odd)} show what the other files say: they are said to be of"
-            f" another fedpriv, {contents.facts.written_by.version}. Don't read them; --page FILE"
-            " writes the page that this one makes"
+            f"whether {' and '.join(odd)} show what the other files say. Don't read them: --page"
+            " FILE writes the page that this fedpriv makes. They are said to be of another one,"
+            f" {contents.facts.written_by.version}"  # last, as a long one is cut
         )
 
 
