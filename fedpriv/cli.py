@@ -89,11 +89,12 @@ def report(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
 ) -> None:
     """Check the signatures of a run's budget reports and write its report.html anew."""
+    from fedpriv.process import is_running
     from fedpriv.report import budget, write_report
 
     for path in sorted(run.glob("sites/*/budget.json")):
         budget.verify(budget.read(path))
-    print(write_report(run))
+    print(write_report(run, alive=is_running(run)))
 
 
 def main() -> None:

@@ -138,6 +138,18 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys differ, for `json.loads`: readers differ on equal ones.
+
+    Raises:
+        ValueError: a key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
 def sha256(content: bytes) -> str:
     """``sha256:`` and the hex digest, as every digest is written here."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"

@@ -102,8 +102,10 @@ class Orders:
             return stands
 
     def refusing(self, job: str) -> Orders:
-        """These, and no part in a job, or in any of that name."""
-        return replace(self, refused=tuple(sorted({*self.refused, job})))
+        """These, and no part in a job, or in any of that name; a yes to one is forgotten."""
+        stands = replace(self, refused=tuple(sorted({*self.refused, job})))
+        approved = {d: yes for d, yes in self.approved.items() if not stands.refuses(yes.job)}
+        return replace(stands, approved=approved)
 
     def not_refusing(self, job: str) -> Orders:
         """These, but for that refusal."""

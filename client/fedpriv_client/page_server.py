@@ -30,7 +30,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
-from fedpriv.secret import load_or_create_secret
+from fedpriv.files import private_folder, write_atomic
 from fedpriv_client.control import Orders
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.page import page
@@ -62,10 +62,9 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
 
     Raises:
         ConfigError: the port can't be bound.
-        LedgerError: the token can't be used, or there is no ledger yet.
+        LedgerError: there is no ledger yet.
     """
     site_settings(file, config)  # what is wrong shows here
-    token, path = token_of(file.site.state_dir)
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:
@@ -75,7 +74,8 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
             value=port,
             fix="Is the page served already? Name another port.",
         ) from None
-    with listening:
+    with listening:  # first, so that a page that can't be served takes nobody's token away
+        token, path = new_token(file.site.state_dir)
         where = f"http://{HOST}:{listening.getsockname()[1]}/"
         print(f"{where}\nAny user name; the password is what is in {path}.", flush=True)
         served = uvicorn.Config(
@@ -89,20 +89,15 @@ def serve_page(file: SiteFile, config: Path, port: int) -> None:
         uvicorn.Server(served).run([listening])
 
 
-def token_of(state_dir: Path) -> tuple[str, Path]:
-    """The token of the page, and the file (0600) that it is in, made on first use.
+def new_token(state_dir: Path) -> tuple[str, Path]:
+    """A token for one start of the page, and the file (0600) that it is in.
 
-    Raises:
-        LedgerError: the file can't be used, or others may read it.
+    While the page is not served another user of the machine may listen at its port, and a browser
+    sends there the password that it knows. So that one opens no later page.
     """
-    path = state_dir / "page.token"
-    content = load_or_create_secret(
-        path,
-        lambda: secrets.token_urlsafe(32).encode(),
-        name="token of the site's page",
-        leaked="If somebody has read it, remove it: the next one is new.",
-    )
-    return content.decode("ascii", "replace").strip(), path
+    token, path = secrets.token_urlsafe(32), private_folder(state_dir) / "page.token"
+    write_atomic(path, token, mode=0o600)
+    return token, path
 
 
 def page_app(file: SiteFile, config: Path, token: str) -> FastAPI:

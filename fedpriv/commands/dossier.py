@@ -98,6 +98,10 @@ def verify(
     earlier: Annotated[
         Path | None, typer.Option(help="An older dossier, whose ledgers go on in this one.")
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="File to write: its page, as this fedpriv makes it, once all holds."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check a dossier without a network, and say what holds and what is only somebody's word.
@@ -105,7 +109,8 @@ def verify(
     The exit code is 0 if all that it states holds; 3 if another key signed; 4 if anything is not
     so; 2 if it can't be read.
     """
-    from fedpriv.dossier.verify import Given, verify_file
+    from fedpriv.dossier.verify import Given, own_page, verify_file
+    from fedpriv.files import write_atomic
     from fedpriv.secure_sum.roster import read
 
     given = Given(
@@ -118,8 +123,10 @@ def verify(
     findings = verify_file(path, given)
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
-        return
-    _show(findings)
+    else:
+        _show(findings)
+    if page is not None:
+        write_atomic(page, own_page(path))
 
 
 def _show(findings: Iterable[Finding]) -> None:

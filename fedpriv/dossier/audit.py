@@ -32,9 +32,15 @@ def check_audit(audit: Audit, job: str, base: str, path: Path) -> Iterator[Findi
                 f" {part.proven:.4g}, with confidence {part.confidence:g}, and {part.epsilon:.4g}"
                 " was claimed. Don't rely on any figure of it."
             )
-    proven = [f"{part.name} {part.proven:.3g}" for part in audit.parts if part.proven is not None]
+    proven = [
+        f"{part.name} {part.proven:.3g} of {part.epsilon:.3g}"
+        for part in audit.parts
+        if part.proven is not None
+    ]
     if proven:
-        yield holds(f"no attack of its audit proved more than was claimed: {', '.join(proven)}")
+        yield holds(
+            f"no attack of its audit proved more than it says is claimed: {', '.join(proven)}"
+        )
     for part in audit.parts:
         for world in part.missed:
             yield word(

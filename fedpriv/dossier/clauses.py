@@ -238,7 +238,8 @@ def _nist(contents: Contents) -> Iterator[Clause]:
         clause="Usefulness",
         asks="What privacy costs in accuracy is known.",
         computed=_looks(contents),
-        word="The scores themselves: nobody else has seen the records.",
+        word="The scores themselves, and that all but those of looks are on records that are public"
+        " or the coordinator's own: nobody else has seen the records.",
         shown_in=(FACTS,),
     )
 
@@ -292,8 +293,8 @@ def _audited(contents: Contents) -> str:
 def _looks(contents: Contents) -> str:
     steps = contents.facts.evaluation.steps
     if not steps:
-        return "The scores cost no ε: they are on records that are public or the coordinator's own."
+        return "No step of the plan was for a score: what scores cost in ε is nothing."
     return (
         f"Scores on the sites' own records took {steps} of {contents.facts.proposal.steps} steps,"
-        " which are in ε; all others cost none."
+        " which are in ε."
     )

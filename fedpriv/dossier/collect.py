@@ -33,7 +33,12 @@ from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal
 from fedpriv.report.budget import malformed
-from fedpriv.report.ledger_export import FORMAT, export_ledger, exported_rows, is_export
+from fedpriv.report.ledger_export import (
+    canonical_export,
+    export_ledger,
+    exported_rows,
+    is_export,
+)
 from fedpriv.report.rundir import Evaluation, Part, RunDirectory, finite, read_run
 from fedpriv.software import software
 
@@ -163,9 +168,7 @@ def _export(path: Path) -> bytes:
         rows = exported_rows(path.read_bytes(), path)
     except OSError as error:
         raise LedgerError(f"{path}: can't be read ({error.strerror}).") from None
-    listed = [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows]
-    head = {"rows": len(rows), "hash": rows[-1].hash}
-    return canonical_json({"format": FORMAT, "head": head, "rows": listed})
+    return canonical_export(rows)
 
 
 def _audit(path: Path) -> bytes | None:

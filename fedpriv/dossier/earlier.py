@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
-from fedpriv.dossier.findings import Finding, holds, left_open
+from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.said import check_signed
 from fedpriv.errors import ForkedError
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
@@ -34,6 +34,12 @@ def check_continues(
     for name, report in now.reports.items():
         older = seen.get(report.dataset_id)
         if older is None:
+            if name in before.reports:
+                yield word(
+                    f"that its people are others than those of {earlier}, where it has another"
+                    " ledger: if they are not, what that one paid is not in these figures",
+                    name,
+                )
             continue
         common += 1
         check_signed(older, earlier)

@@ -10,6 +10,7 @@ sites/NAME/ledger.json    the public rows of its ledger, where they are at hand
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,10 +24,11 @@ from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
 from fedpriv.dossier.package import MAX_FILES
 from fedpriv.errors import DossierError, LedgerError
+from fedpriv.files import each_once
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.protocol import MAX_EPSILON, JobId, Proposal
 from fedpriv.report.budget import BudgetReport, malformed
-from fedpriv.report.ledger_export import exported_rows
+from fedpriv.report.ledger_export import canonical_export, exported_rows
 from fedpriv.report.rundir import Look
 from fedpriv.software import Installed
 
@@ -188,9 +190,13 @@ def _parse(kind: type[Kind], files: Mapping[str, bytes], name: str, path: Path) 
     if name not in files:
         raise DossierError(f"{path}: {name} is missing.")
     try:
-        return kind.model_validate_json(files[name], strict=True)
+        found = kind.model_validate_json(files[name], strict=True)
+        json.loads(files[name], object_pairs_hook=each_once)
     except ValidationError as error:
         raise malformed(error, f"{path}, {name}") from None
+    except (ValueError, RecursionError) as error:
+        raise DossierError(f"{path}: {name} can be read in two ways ({error}).") from None
+    return found
 
 
 def _report(files: Mapping[str, bytes], name: str, path: Path) -> BudgetReport:
@@ -208,4 +214,6 @@ def _rows(files: Mapping[str, bytes], name: str, path: Path) -> list[Row]:
     rows = exported_rows(files[name], path / name)
     if not rows:
         raise LedgerError(f"{path / name}: has no rows.")
+    if canonical_export(rows) != files[name]:
+        raise DossierError(f"{path}: {name} holds something beside the rows of a ledger.")
     return rows

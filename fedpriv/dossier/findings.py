@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedpriv.logs import one_line
+
 Kind = Literal["holds", "word", "open"]
 
 
@@ -22,6 +24,10 @@ class Finding:
     kind: Kind
     text: str
     site: str = ""
+
+    def __post_init__(self) -> None:
+        """Much of a text is from the file: nothing in it may look like a line of its own."""
+        object.__setattr__(self, "text", " ".join(one_line(self.text).split()))
 
 
 def holds(text: str, site: str = "") -> Finding:

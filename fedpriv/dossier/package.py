@@ -186,6 +186,8 @@ def _check_files(signed: bytes, files: list[tuple[str, bytes]], path: Path) -> N
     """Check that the files are those that the manifest lists, in its order."""
     try:
         manifest = Manifest.model_validate_json(signed)
+        if canonical_json(manifest.model_dump(mode="json")) != signed:
+            raise AlteredError(f"{path}: its manifest is written in another way. {_FIX}")
     except ValidationError:
         raise AlteredError(
             f"{path}: its manifest is none that this fedpriv reads. Install the version that wrote"

@@ -73,7 +73,8 @@ def check_answered(said: Said, slots: int) -> None:
 
 def check_stated(said: Said, name: str, least: float, why: str, slack: float = DIGITS) -> None:
     stated = getattr(said.report, name)
-    if stated is None or stated < least - max(slack * least, LEAST * (slack > DIGITS)):
+    enough = least - max(slack * least, LEAST * (slack > DIGITS))
+    if stated is None or not stated >= enough:  # of an infinite ε, `enough` is no number
         raise UnderstatedError(
             f"{said.whose} states {name} = {stated}, and {why} {least:.6g} at δ ="
             f" {said.report.delta:g}. Don't rely on it."

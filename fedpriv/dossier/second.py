@@ -54,6 +54,8 @@ def _numerical(term: Numerical) -> float:
         )
     while found > ours * _CLOSE and width >= finest:
         found, width = min(found, _on_grid(term, width)), width / 4
+    if not found < math.inf:
+        raise AccountingError(f"At δ = {term.delta:g} its grids leave out more than δ.")
     return found
 
 

@@ -32,6 +32,11 @@ def check_site(said: Said, second: Callable[[Term], float] | None) -> Iterator[F
         yield from check_without_rows(said, second)
     else:
         yield from check_with_rows(said, said.rows, second)
+    yield word(
+        f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
+        f" it answered in {said.site.rounds} rounds and no more: the coordinator says so",
+        said.name,
+    )
     yield from _claims(said.report)
 
 
@@ -46,6 +51,11 @@ def _check_signature(said: Said) -> Iterator[Finding]:
         )
     if (report.site, report.job) != (said.name, said.facts.job):
         raise DossierError(f"{said.whose} is of {report.site!r} and of job {report.job!r}.")
+    if report.delta >= 1 / report.declared_size:
+        raise DossierError(
+            f"{said.whose} states δ = {report.delta:g} for {report.declared_size} units: whoever"
+            " publishes one of them as it is may claim as much, so it claims nothing."
+        )
     if not report.private:
         raise DossierError(f"{said.whose} is stamped NOT PRIVATE: it claims nothing.")
     yield holds(f"the budget report is as key {key} signed it", said.name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.dossier.adapter import check_adapter
+from fedpriv.dossier.adapter import CONFIG, WEIGHTS, check_adapter
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.audit import check_audit
 from fedpriv.dossier.earlier import check_continues
@@ -70,6 +70,15 @@ def verify_file(path: Path, given: Given) -> Iterator[Finding]:
     return verify_package(read(path, given.signer), path, given)
 
 
+def own_page(path: Path) -> bytes:
+    """The page of a dossier as this fedpriv makes it, whatever page is in the file.
+
+    Raises:
+        DossierError, ConfigError, LedgerError: as `verify_file`, of what can't be read.
+    """
+    return page_of(contents_of(read(path).files, path))
+
+
 def verify_package(package: Package, path: Path, given: Given) -> Iterator[Finding]:
     """The same of a dossier whose bytes were read."""
     yield holds(f"every byte is what key {package.signer} signed")
@@ -109,9 +118,10 @@ def _check_derived(package: Package, contents: Contents, path: Path) -> Iterator
             " do. Don't rely on it."
         )
     else:
-        yield word(
-            f"that {' and '.join(odd)} say the same as the other files: another fedpriv wrote them,"
-            f" {contents.facts.written_by.version}"
+        yield left_open(
+            f"whether {' and '.join(odd)} show what the other files say. Don't read them: --page"
+            " FILE writes the page that this fedpriv makes. They are said to be of another one,"
+            f" {contents.facts.written_by.version}"  # last, as a long one is cut
         )
 
 
@@ -125,6 +135,19 @@ def _check_facts(contents: Contents, path: Path) -> None:
             raise DossierError(
                 f"{path}: its {what} is {stated}, and that of its proposal {proposed}."
             )
+    for name in (WEIGHTS, CONFIG):
+        if name not in facts.adapter:
+            raise DossierError(
+                f"{path}: it names no digest of {name}, so it is about no adapter: any weights"
+                " would do."
+            )
+    looks = facts.proposal.evaluation
+    steps = 0 if looks is None else looks.steps
+    if facts.evaluation.steps != steps:
+        raise UnderstatedError(
+            f"{path}: counts {facts.evaluation.steps} steps of looks at held-out records, and its"
+            f" proposal has {steps}."
+        )
     computed = prices(facts.proposal, contents.reports)
     if not same_prices(facts.evaluation.prices, computed):
         raise UnderstatedError(f"{path}: looks at held-out records cost another ε than it states.")
@@ -184,6 +207,13 @@ def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[F
             f" given is {roster.digest}. Whoever is in another roster may hold other keys."
         )
     yield holds(f"its sums are of the sites of the roster that was given, {roster.digest}")
+    known, here = {one.name for one in roster.entries}, {site.name for site in facts.sites}
+    if strange := sorted(here - known):
+        raise SignerError(
+            f"{path}: {strange[0]} is not in the roster of its sums, which nobody else can be in."
+        )
+    if missing := sorted(known - here):
+        yield word(f"that {', '.join(missing)} of the roster took no part: the file has none of it")
 
 
 def _people_in_several(contents: Contents) -> Iterator[Finding]:
@@ -201,6 +231,7 @@ def _words(contents: Contents) -> Iterator[Finding]:
     facts = contents.facts
     yield word("that the adapter is made of what the sites released, and of public records alone")
     yield word(f"that it is used with the base model {facts.base}, of which it is no part")
+    yield word("that no site took part but those that are named here")
     yield word("the scores, on records that nobody else has seen")
     yield word("which code ran: digests say what the coordinator had; each site runs its own")
     if facts.status != "finished":

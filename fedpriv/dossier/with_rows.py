@@ -78,9 +78,16 @@ def _history(said: Said, rows: list[Row]) -> History:
             f"{said.whose} names a head at row {report.ledger_rows} that the ledger's rows in the"
             " dossier don't have: it is of another ledger, or of another branch of it."
         )
-    for end in sorted({len(rows), report.ledger_rows}, reverse=True):
-        history = read_history(rows[:end], path)
-        check_within(history, path)
+    whole, history = read_history(rows, path), read_history(rows[: report.ledger_rows], path)
+    check_within(whole, path)
+    check_within(history, path)
+    job = said.facts.job
+    stated, found = len(history.slots(job)), len(whole.slots(job))
+    if found > stated:
+        raise UnderstatedError(
+            f"{said.whose} is older than its ledger's rows, which have {found} steps of job {job!r}"
+            f" where it has {stated}. Ask the site for its newest report."
+        )
     if history.is_over:
         raise DossierError(f"{said.whose} claims nothing: {history.guarantee}.")
     return history
@@ -120,7 +127,7 @@ def _check_plan(said: Said, history: History) -> Iterator[Finding]:
                 f"{said.whose}: its ledger has no plan for job {said.facts.job!r}, of which the"
                 f" coordinator had replies in {said.site.rounds} rounds."
             )
-        yield holds("the ledger paid nothing for this job, and no reply came from it", said.name)
+        yield holds("no row of its ledger is of this job", said.name)
         return
     plan, shared = account.plan, proposal.shared
     asked = {

@@ -19,7 +19,7 @@ from fedpriv.dossier.said import (
     figures_in_words,
 )
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
-from fedpriv.errors import UnderstatedError
+from fedpriv.errors import DossierError, UnderstatedError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
@@ -28,6 +28,7 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
     """What a report's own events cost at least, where nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
+    _check_asked(said)
     figures = _of_events(said)
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
@@ -41,6 +42,20 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
     )
 
 
+def _check_asked(said: Said) -> None:
+    """The events are no others than the proposal asked for, as far as it says."""
+    proposal = said.facts.proposal
+    rates = {event.sample_rate for event in said.report.events}
+    steps = sum(event.count for event in said.report.events)
+    other = said.report.filter is None and rates - {proposal.privacy.sample_rate}
+    if other or steps > proposal.steps:
+        raise DossierError(
+            f"{said.whose} counts {steps} steps at rates {sorted(rates)}, and the proposal in the"
+            f" dossier has {proposal.steps} at {proposal.privacy.sample_rate}. It is not the one"
+            " that the site accepted."
+        )
+
+
 def _of_events(said: Said) -> list[Figure]:
     """The least that each figure of a report can be, by the events and the plan of this job."""
     report, proposal = said.report, said.facts.proposal
@@ -52,7 +67,12 @@ def _of_events(said: Said) -> list[Figure]:
     if report.filter is not None:
         order = report.filter.order
         term: Term = Renyi(report.delta, order, tuple((order, event) for event in events))
-        return [Figure("epsilon_spent", (term,)), Figure("epsilon_allocated", (term,))]
+        prefixes = ["epsilon_", *(["epsilon_alone_"] if report.budget_alone is not None else [])]
+        return [  # an adaptive plan is never shared: alone it costs the same
+            Figure(f"{prefix}{key}", (term,))
+            for prefix in prefixes
+            for key in ("spent", "allocated")
+        ]
     planned = events
     if report.rule in ("plan", "sum"):  # under which all steps of a plan stay charged
         planned = (replace(max(events, key=_dearness), count=proposal.steps),)

@@ -10,6 +10,7 @@ from fedpriv.hub.use import lines_of_use
 from fedpriv.report import budget
 from fedpriv.report.agreement import assumptions, shared
 from fedpriv.report.figures import score, small, upper
+from fedpriv.report.participation import older_reports
 from fedpriv.report.rundir import RunDirectory, finite
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def card(directory: RunDirectory, contents: Contents) -> str:
         base=_base(contents),
         use="\n".join(lines_of_use(contents)),
         reports=reports,
+        older=older_reports(directory),
         silent=[name for name in directory.site_names if name not in reporting],
         simulated=any(report.simulated for report in reports),
         two_claims=[report for report in reports if report.budget_alone is not None],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -35,7 +35,7 @@ from fedpriv.report.figures import (
     when,
 )
 from fedpriv.report.life import life_budgets
-from fedpriv.report.participation import PIECES, participation
+from fedpriv.report.participation import PIECES, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
@@ -66,17 +66,24 @@ class SiteView:
     fingerprint: str
 
 
-def write_report(run_dir: Path) -> Path:
+def write_report(run_dir: Path, *, alive: bool = True) -> Path:
     """Write `run_dir`/report.html and return its path.
 
     A job that is still running, or was interrupted, gives a page of what there is so far.
     Signatures are checked; one that does not match is shown as such, loudly.
+
+    Args:
+        alive: a process works in it, if run.json says so: one that was killed could not say that
+            the job ended.
 
     Raises:
         RunError: `run_dir` is no run directory, or one without what its status promises.
         ConfigError: a file is malformed; names the file and the key.
     """
     directory = read_run(run_dir)
+    if directory.run.status == "running" and not alive:
+        ended = directory.run.model_copy(update={"status": "interrupted"})
+        directory = replace(directory, run=ended)
     path = run_dir / "report.html"
     found = run_dir / AUDIT
     context = _context(directory, read_audit(found) if found.exists() else None)
@@ -127,6 +134,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "sites": sites,
         "worst": worst,
         "silent": silent,
+        "older": older_reports(directory),
         "scores": _scores(directory),
         "evaluated": directory.last_evaluation,
         "bytes_up": sum(one.bytes_up for one in moved),

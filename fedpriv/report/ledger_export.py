@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, each_once
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row, check_seen, corrupt, row_hash
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import Ledger, read_history
@@ -139,7 +140,7 @@ def exported_rows(content: bytes, path: Path) -> list[Row]:
     rows: list[Row] = []
     previous = GENESIS
     try:
-        document = json.loads(content, object_pairs_hook=_once)
+        document = json.loads(content, object_pairs_hook=each_once)
         if document.get("format") != FORMAT:
             raise LedgerError(
                 f"{path}: is no export that this fedpriv reads (format"
@@ -158,12 +159,11 @@ def exported_rows(content: bytes, path: Path) -> list[Row]:
     return rows
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys differ: of two equal ones, readers take different ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
-    return found
+def canonical_export(rows: Sequence[Row]) -> bytes:
+    """The one form of an export of these rows, with nothing beside them."""
+    listed = [{"kind": row.kind, "body": row.body, "hash": row.hash} for row in rows]
+    head = {"rows": len(rows), "hash": rows[-1].hash}
+    return canonical_json({"format": FORMAT, "head": head, "rows": listed})
 
 
 def parse_head(text: str) -> Head:

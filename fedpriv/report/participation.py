@@ -10,6 +10,7 @@ from fedpriv.report.figures import ranges
 from fedpriv.report.rundir import Round, RunDirectory, SiteRound
 
 NOT_ASKED = "not asked"  # of a round in which a site does not appear
+_DIGITS = 1e-6  # share of ε by which the same steps may differ
 PIECES = 120  # of a strip; more can't be told apart
 
 
@@ -36,6 +37,21 @@ def participation(directory: RunDirectory) -> list[Participation]:
     rounds = directory.rounds
     asked = sorted({name for row in rounds for name in row.sites})
     return [_of(name, rounds) for name in asked]
+
+
+def older_reports(directory: RunDirectory) -> list[str]:
+    """Sites that said they had spent more than their signed report states.
+
+    They signed it before the job went on, such as when it was interrupted, and no newer one came.
+    """
+    last = {one.site: one.last for one in participation(directory)}
+    return [
+        report.site
+        for report in directory.reports
+        if (said := last.get(report.site)) is not None
+        and said.epsilon_spent is not None
+        and said.epsilon_spent > report.epsilon_spent * (1 + _DIGITS)
+    ]
 
 
 def _of(name: str, rounds: Sequence[Round]) -> Participation:

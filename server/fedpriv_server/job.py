@@ -236,8 +236,9 @@ class Job:
                 listener(self.rounds[-1])
                 live.update()
         except BaseException:
-            with suppress(OSError, FedprivError):  # on a full disk, say; what ended the job is told
+            with suppress(Exception):  # on a full disk, say; what ended the job is told
                 self.save()
+            with suppress(OSError, FedprivError):
                 run.stop("interrupted")
             raise
         self.save()

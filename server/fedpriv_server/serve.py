@@ -154,7 +154,7 @@ def _run(
         if run.info["status"] != "preparing":
             try:
                 collect_reports(grid, run, door.broker.names)
-                write_report(run.path)
+                write_report(run.path, alive=False)
             except Exception as error:  # it must not hide what ended the job
                 log.error("The reports were not written: %s", error)
     hand_over(grid, job.strategy, run.path / "adapter")

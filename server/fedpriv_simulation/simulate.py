@@ -146,7 +146,7 @@ def _simulate(
             if run.info["status"] != "preparing":
                 try:
                     report_on()
-                    write_report(run.path)
+                    write_report(run.path, alive=False)
                 except Exception as error:  # it must not hide what ended the job
                     log.error("The reports were not written: %s", error)
             raise

@@ -100,6 +100,8 @@ def test_a_refused_job_stays_refused(setting: Setting) -> None:
     with pytest.raises(JobRefusedError, match="--undo"):
         approve(setting, setting.change(seed=1))
     Orders.change(state, lambda stands: stands.not_refusing("job-1"))
+    assert "epsilon" not in answer(site, setting.proposal)  # the yes of before is forgotten
+    approve(setting, setting.proposal)
     assert "epsilon" in answer(site, setting.proposal)
     site.close()
 

@@ -49,6 +49,19 @@ def test_a_yes_is_read_as_it_was_written(tmp_path: Path) -> None:
         stands.check_approved("notes-1", DIGEST.replace("0", "1"))
 
 
+@pytest.mark.parametrize("refused", ["notes-1a2b3c4d", "notes"])
+def test_a_no_takes_a_yes_back_for_good(refused: str) -> None:
+    """Whoever takes the no back did not say yes again, least of all to each job of that name."""
+    other = DIGEST.replace("0", "1")
+    stands = Orders().approving("notes-1a2b3c4d", DIGEST, "somebody")
+    stands = stands.approving("other-1a2b3c4d", other, "somebody")
+    stands = stands.refusing(refused).not_refusing(refused)
+    stands.check("notes-1a2b3c4d")
+    stands.check_approved("other-1a2b3c4d", other)
+    with pytest.raises(PausedError, match="waits for somebody to approve it"):
+        stands.check_approved("notes-1a2b3c4d", DIGEST)
+
+
 def test_orders_of_an_older_version_stand(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text('{"paused": true, "refused": ["bad"]}')
     assert Orders.read(tmp_path) == Orders(paused=True, refused=("bad",))

@@ -36,6 +36,11 @@ def test_what_was_exported_is_verified(tmp_path: Path) -> None:
     assert text.startswith("All of it\n") and "north\n" in text and "? " in text
     found = json.loads(fedpriv("verify", made.out, "--json").output)
     assert {finding["kind"] for finding in found} == {"holds", "word", "open"}
+    fedpriv("verify", made.out, "--page", tmp_path / "own.html")
+    assert (tmp_path / "own.html").read_bytes() == made.out.with_suffix(".html").read_bytes()
+    with pytest.raises(SignerError):
+        fedpriv("verify", made.out, "--signer", "0" * 64, "--page", tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
     assert fedpriv("export", made.run, "--out", tmp_path / "b.zip").exit_code == 0
     assert (tmp_path / "b.zip").read_bytes() == made.out.read_bytes()
 

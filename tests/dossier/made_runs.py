@@ -205,6 +205,7 @@ def new_run(
     slots: int | None = None,
     names: tuple[str, ...] = ("north", "south"),
     engine: str = "inline",
+    prefix: str = "",
 ) -> Made:
     """A run in which each site answered all rounds, or as many slots as are given."""
     asked = asked or proposal()
@@ -213,7 +214,7 @@ def new_run(
     for name in names:
         made.ledger(name).parent.mkdir(parents=True)
         terms = Terms(
-            dataset_id=f"{name}-population",
+            dataset_id=f"{prefix}{name}-population",
             declared_size=200,
             unit="record",
             max_records_per_unit=1,

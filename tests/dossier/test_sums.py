@@ -121,6 +121,13 @@ def test_what_a_grid_has_no_room_for_is_not_asked(events: tuple[Event, ...]) -> 
         second(Numerical(1e-5, events))
 
 
+def test_where_its_grids_leave_out_more_than_delta_the_other_accountant_says_nothing() -> None:
+    second = second_accountant()
+    assert second is not None
+    with pytest.raises(AccountingError, match="leave out more than δ"):
+        second(Numerical(1e-18, (Event(0.1, 2.0, 6),)))
+
+
 def test_an_epsilon_of_nought_is_asked_too() -> None:
     second = second_accountant()
     assert second is not None

@@ -23,6 +23,7 @@ from made_runs import (
     Made,
     chained,
     make_run,
+    new_run,
     plan_of,
     proposal,
     public,
@@ -37,6 +38,7 @@ from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read
 from fedpriv.dossier.second import second_accountant
 from fedpriv.dossier.sums import Term, epsilon_of
+from fedpriv.dossier.verify import own_page
 from fedpriv.errors import (
     AccountingError,
     AlteredError,
@@ -53,9 +55,10 @@ from fedpriv.files import canonical_json, sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget
-from fedpriv.secure_sum.roster import Roster
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
+ENDS = ("spent", "allocated", "committed")
 COMMITTED = ["epsilon_committed", "epsilon_alone_committed"]
 RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 9), RdpRule(8), SumRule(1e-6)]
 
@@ -177,6 +180,16 @@ def test_a_missing_event_is_noticed(tmp_path: Path, rows: bool) -> None:
         made.export()
 
 
+def test_rows_that_show_more_steps_of_the_job_than_an_older_report_are_noticed(
+    tmp_path: Path,
+) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8), slots=4)
+    with Ledger.open(made.ledger("north")) as ledger:
+        use(ledger, plan_of(made.asked), range(4, 6))
+    with pytest.raises(UnderstatedError, match=r"have 6 steps of job .* where it has 4"):
+        made.export()
+
+
 def test_a_reply_that_no_step_was_paid_for_is_noticed(tmp_path: Path) -> None:
     made = make_run(tmp_path, slots=5)
     made.export()
@@ -215,13 +228,105 @@ def test_a_page_that_shows_something_else_is_refused(tmp_path: Path, name: str) 
         made.verify()
 
 
-def test_a_page_of_another_version_is_somebodys_word(tmp_path: Path) -> None:
+def test_a_page_that_is_said_to_be_of_another_version_is_not_to_be_read(tmp_path: Path) -> None:
+    """Whoever lies about the version may show anything there, and be believed by who opens it."""
+    made = make_run(tmp_path)
+    made.export()
+    honest = read(made.out).files[PAGE]
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["written_by"]["version"] = "0.0.9"
+    repack(made, **{FACTS: json.dumps(facts).encode(), PAGE: b"<script>lies()</script>"})
+    [warned] = [text for text in texts(made, "open") if "Don't read them" in text]
+    assert "dossier.html" in warned and "0.0.9" in warned
+    assert not any("dossier.html" in text for text in texts(made))
+    assert own_page(made.out) == honest.replace(b"<dd>fedpriv 0.1.0", b"<dd>fedpriv 0.0.9")
+
+
+def test_nothing_from_a_file_looks_like_a_line_of_its_own(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.export()
     facts = json.loads(read(made.out).files[FACTS])
-    facts["written_by"]["version"] = "0.0.9"
+    facts["written_by"]["version"] = "0.0.9.\n  ✓ all is well\x1b[8m\u202e"
     repack(made, **{FACTS: json.dumps(facts).encode()})
-    assert any("another fedpriv wrote them, 0.0.9" in text for text in texts(made, "word"))
+    found = [finding.text for finding in made.verify()]
+    assert any(r"0.0.9.\n ✓ all is well\x1b[8m" in text for text in found)
+    assert all(text.isprintable() for text in found)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_dossier_that_is_about_no_weights_is_refused(tmp_path: Path, name: str) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    del facts["adapter"][name]
+    with pytest.raises(DossierError, match=f"no digest of {name}"):
+        signed_anew(made, facts)
+
+
+def test_looks_that_are_said_to_cost_nothing_are_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path, asked=proposal(evaluation=LOOKS))
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["evaluation"]["steps"] = 0
+    with pytest.raises(UnderstatedError, match="counts 0 steps of looks"):
+        signed_anew(made, facts)
+
+
+def test_events_without_noise_have_no_epsilon_that_is_enough(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    without_rows(made)
+    [event] = made.report("north").events
+    made.sign("north", events=(event.model_copy(update={"noise_multiplier": 0.0}),))
+    with pytest.raises(UnderstatedError, match=r"its own events cost inf"):
+        made.export()
+
+
+def test_of_an_adaptive_plan_a_figure_alone_is_checked_without_rows(tmp_path: Path) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8), asked=proposal(groups=ADAPTIVE), order=8)
+    without_rows(made)
+    told = made.report("north")
+    figures = {f"epsilon_alone_{key}": getattr(told, f"epsilon_{key}") for key in ENDS}
+    made.sign("north", **figures, budget_alone=60.0)
+    made.export()
+    made.sign("north", epsilon_alone_spent=0.01, epsilon_alone_allocated=0.01)
+    with pytest.raises(UnderstatedError, match="states epsilon_alone_spent = "):
+        made.export()
+
+
+def test_a_delta_at_which_anything_goes_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    without_rows(made)
+    made.sign("north", delta=1 / 200)
+    with pytest.raises(DossierError, match=r"states δ = 0\.005 for 200 units"):
+        made.export()
+
+
+def test_a_file_that_two_readers_read_differently_is_refused(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    (made.run / "audit.json").write_bytes(audit())
+    made.export()
+    files = read(made.out).files
+    for name in (FACTS, report_file("north"), "audit.json"):
+        key = b'"epsilon_committed": 0.01,' if "sites" in name else b'"format": 1,'
+        with pytest.raises(DossierError, match=f"{name} can be read in two ways"):
+            signed_anew(made, json.loads(files[FACTS]), **{name: b"{" + key + files[name][1:]})
+        made.export()
+    name = ledger_file("north")
+    more = canonical_json({**json.loads(files[name]), "epsilon": 0.01})
+    with pytest.raises(DossierError, match="something beside the rows"):
+        signed_anew(made, json.loads(files[FACTS]), **{name: more})
+
+
+def test_that_nothing_is_newer_and_nobody_else_took_part_is_the_coordinators_word(
+    tmp_path: Path,
+) -> None:
+    """An older report, with fewer rounds counted and a site left out, holds as well as any."""
+    made = make_run(tmp_path, rule=RdpRule(8), slots=2, names=("north",))
+    made.export()
+    found = texts(made, "word")
+    assert any("newest report is this one, up to row 6" in text for text in found)
+    assert any("answered in 2 rounds and no more" in text for text in found)
+    assert "that no site took part but those that are named here" in found
 
 
 def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:
@@ -233,6 +338,20 @@ def test_a_proposal_that_no_site_accepted_is_refused(tmp_path: Path) -> None:
         signed_anew(made, facts)
     facts["proposal"]["base_digest"] = "sha256:" + "b" * 64
     with pytest.raises(DossierError, match="its base model is"):
+        signed_anew(made, facts)
+
+
+def test_without_rows_a_proposal_is_compared_with_the_events(tmp_path: Path) -> None:
+    made = make_run(tmp_path, slots=4)
+    without_rows(made)
+    made.export()
+    facts = json.loads(read(made.out).files[FACTS])
+    facts["proposal"]["privacy"]["sample_rate"] = 0.01
+    with pytest.raises(DossierError, match=r"4 steps at rates \[0\.1\].* 6 at 0\.01"):
+        signed_anew(made, facts)
+    facts["proposal"]["privacy"]["sample_rate"] = 0.1
+    facts["proposal"]["steps"] = 3
+    with pytest.raises(DossierError, match=r"has 3 at 0\.1"):
         signed_anew(made, facts)
 
 
@@ -342,9 +461,24 @@ def test_a_secure_sum_is_of_the_roster_that_is_given(tmp_path: Path) -> None:
     found = texts(made, roster=ROSTER)
     assert any(f"the roster that was given, {ROSTER.digest}" in text for text in found)
     assert found.count("that is the key that was given for the site") == 2
+    assert any(
+        "that east of the roster took no part" in t for t in texts(made, "word", roster=ROSTER)
+    )
     other = Roster.of(ROSTER.entries[:2])
     with pytest.raises(SignerError, match="Whoever is in another roster"):
         made.verify(roster=other)
+
+
+def test_a_site_that_is_in_no_roster_of_a_secure_sum_is_refused(tmp_path: Path) -> None:
+    others = Roster.of(
+        RosterEntry(name=name, public_key=public(SITE_KEYS[key]))
+        for name, key in (("north", "north"), ("south-clinic", "south"))
+    )
+    shared = SHARED.model_copy(update={"sites": 2, "roster": others.digest})
+    made = make_run(tmp_path, asked=proposal(shared=shared))
+    made.export()
+    with pytest.raises(SignerError, match="south is not in the roster"):
+        made.verify(roster=others)
 
 
 def test_a_report_that_was_changed_after_it_was_signed_is_refused(tmp_path: Path) -> None:
@@ -421,6 +555,18 @@ def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> N
     assert any(
         "none of these ledgers" in text for text in texts(third, "open", earlier=another.out)
     )
+
+
+def test_a_fresh_ledger_of_a_site_that_was_there_before_is_told(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "first")
+    made.export()
+    later = make_run(tmp_path / "later")
+    shutil.rmtree(later.run / "sites" / "north")
+    fresh = new_run(tmp_path / "fresh", names=("north",), prefix="fresh")
+    shutil.copytree(fresh.run / "sites" / "north", later.run / "sites" / "north")
+    later.export()
+    found = texts(later, "word", earlier=made.out)
+    assert sum("where it has another ledger" in text for text in found) == 1
 
 
 def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
@@ -554,7 +700,7 @@ def test_an_audit_is_in_it_and_says_what_attacks_proved(tmp_path: Path) -> None:
     assert files["audit.json"] == audit()
     assert b"not audited" not in files[PAGE] and b"<td>0.7</td>" in files[PAGE]
     assert b"missed, so" not in files[PAGE]
-    assert any(text.endswith("than was claimed: pipeline 0.7") for text in texts(made))
+    assert any(text.endswith("than it says is claimed: pipeline 0.7 of 4") for text in texts(made))
     (made.run / "audit.json").write_bytes(audit(job_id=None))
     made.export()
     assert any("it names none" in text for text in texts(made, "word"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,18 @@ def test_a_simulation_and_a_site_that_did_not_report_are_told(
     said = words(tmp_path / "a")
     assert "It was a simulation" in said
     assert "**No report from north**: nothing is claimed for its records." in said
+
+
+def test_a_report_that_was_signed_before_the_job_went_on_is_told(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, _ = make_run()
+    path = run / "metrics.jsonl"
+    more = {"status": "ok", "epsilon_spent": 2.5}  # than the 2.0004 that north signed
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "sites": {"north": more}}) + "\n" for row in rows))
+    export(run, tmp_path / "a", Wanted())
+    assert "**Older than the job:** the report of north," in words(tmp_path / "a")
 
 
 def test_without_any_report_nothing_is_claimed(make_run: MakeRun, tmp_path: Path) -> None:

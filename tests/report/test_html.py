@@ -369,6 +369,27 @@ def test_a_browser_reads_the_page_again_for_as_long_as_the_job_runs(make_run: Ma
         assert "progress" not in {tag for tag, _ in page.tags}
 
 
+def test_a_killed_job_is_not_said_to_run(make_run: MakeRun) -> None:
+    """A process that was killed left run.json as it was."""
+    run = make_run(status="running", finished=None)
+    page = Page(write_report(run, alive=False))
+    assert "Interrupted after 6 of 6 rounds" in page.words and "Running:" not in page.words
+    assert not any("http-equiv" in attributes for _, attributes in page.tags)
+
+
+def test_a_report_that_was_signed_before_the_job_went_on_is_told(make_run: MakeRun) -> None:
+    run = make_run(status="running", finished=None)
+    assert "Older than the job" not in Page(write_report(run)).words
+    path = run / "sites" / "site-01" / "budget.json"
+    old = budget.read(path).model_copy(update={"epsilon_spent": 0.5, "signature": None})
+    budget.write(budget.sign(old, Ed25519PrivateKey.generate()), path)
+    said = Page(write_report(run)).words
+    assert "Older than the job. site-01 signed before" in said and "has come yet" in said
+    info = json.loads((run / "run.json").read_text()) | {"status": "finished"}
+    (run / "run.json").write_text(json.dumps(info))
+    assert "no newer report came: more is spent" in Page(write_report(run)).words
+
+
 def test_before_reports_are_signed_the_word_of_the_sites_is_shown_as_such(
     make_run: MakeRun,
 ) -> None:

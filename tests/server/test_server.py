@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -239,6 +240,23 @@ def test_a_job_that_ends_on_a_full_disk_does_not_go_on_for_its_readers(
         setting.job.execute(grid, lambda row: None)
     setting.close()
     assert setting.run.info["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("error", [RunError("no space left"), RuntimeError("out of memory")])
+def test_a_job_that_can_not_keep_its_adapter_does_not_go_on_for_its_readers(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    setting = Setting(federation(rounds=2), tmp_path / "run")
+    setting.apps[3] = broken_app(crash, setting.apps[3])
+
+    def unable() -> None:
+        raise error
+
+    monkeypatch.setattr(setting.job, "save", unable)
+    with InlineGrid(setting.apps, 1) as grid, pytest.raises(RoundError, match="1 usable replies"):
+        setting.job.execute(grid, lambda row: None)
+    setting.close()
+    assert json.loads((setting.run.path / "run.json").read_text())["status"] == "interrupted"
 
 
 def test_too_few_offers_stop_the_job_before_anything_is_spent(
