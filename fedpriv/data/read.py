@@ -113,15 +113,24 @@ def take_records(
     fields = _fields(columns, unit)
     with _quiet():
         if hasattr(records, "column_names"):
-            _refuse_transform(records, key)
+            _check_dataset(records, key)
             opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
         else:
             opened = (lambda: iter(records)), secrets.token_hex(16)
         return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
 
 
-def _refuse_transform(records: Any, key: str) -> None:
+def _check_dataset(records: Any, key: str) -> None:
     """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
+    from datasets import Dataset
+
+    if not isinstance(records, Dataset):
+        raise DataError(
+            f"is a {type(records).__name__}, where rows are expected",
+            file=IN_MEMORY,
+            key=key,
+            fix="Give one split of it, and not as a stream.",
+        )
     if records.format["type"] == "custom":
         raise DataError(
             "has a transform, which is made of several rows at once whenever some are looked at",

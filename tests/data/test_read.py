@@ -370,6 +370,15 @@ def test_a_transform_that_sees_several_rows_is_not_left_out_in_silence(tmp_path:
     assert "secret" not in str(found.value)
 
 
+@pytest.mark.parametrize("kind", ["DatasetDict", "IterableDataset"])
+def test_splits_and_streams_are_no_rows(kind: str, tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list([{"note": "secret"}] * 3)
+    kinds = {"DatasetDict": datasets.DatasetDict(a=rows)}
+    given: Any = kinds.get(kind) or rows.to_iterable_dataset()
+    with pytest.raises(DataError, match=f"is a {kind}, where rows are expected"):
+        take_records(given, {"text": "note"}, unit="record", key="data", cache_dir=tmp_path / "c")
+
+
 def test_records_in_memory_are_those_of_a_file(tmp_path: Path) -> None:
     """A value is converted alone, whatever else is in its column."""
     rows = [{"note": 7, "mrn": " 1 "}, {"note": None, "mrn": 1.0}, {"note": "x", "mrn": "2"}]
