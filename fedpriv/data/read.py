@@ -294,9 +294,7 @@ def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None
 
 
 def as_text(value: Any) -> str:
-    """A value as text, whole numbers without a point: 7.0 and a database's 7.00 are no patients
-    beside 7.
-    """
+    """A value as text, whole numbers without a point: 7.0 and 7.00 are no patients beside 7."""
     if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
         value = int(value)
     return str(value).encode("utf-8", "replace").decode("utf-8")
