@@ -24,6 +24,7 @@ from fedpriv.files import sha256
 
 EMBEDDED = Path(__file__).parent.parent / "assets" / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
+_SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 
 def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConfig:
@@ -200,6 +201,8 @@ def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
     location = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(location)
     message, value = str(problem["msg"]), problem["input"]
+    if location and _SECRET.search(location[-1]):
+        value = ...  # somebody may have typed it here
     if problem["type"] == "extra_forbidden":
         known = _known_keys(root, location[:-1])
         near = difflib.get_close_matches(location[-1], known, 1)

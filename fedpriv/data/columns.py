@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from fedpriv.data.read import Records
 from fedpriv.errors import DataError
 
@@ -14,20 +16,32 @@ def columns_of(records: Records) -> dict[str, str]:
     """The columns of records that are in one of the formats of trl, or a text with a label.
 
     Raises:
-        DataError: they are in none, or there is no record.
+        DataError: they are in none, or in several, or there is no record.
+
+    Privacy:
+        A record decides about itself alone (law 2): rows in a list all have to say the same.
     """
     named = getattr(records, "column_names", None)
-    if named is None:
-        if not len(records):
-            raise DataError("holds no record", key=KEY, fix="Give at least one.")
-        named = list(next(iter(records)))
-    for fields in _FIELDS:
-        if fields <= set(named):
-            return {field: field for field in sorted(fields)}
-    raise DataError(
-        "are in no format that is known",
-        key=KEY,
-        value=sorted(map(str, named)),
-        fix="Columns are text; prompt and completion; messages; or text and label. Name yours"
-        ' with columns, such as columns={"text": "note"}.',
-    )
+    rows: Iterable[Collection[str]] = records if named is None else [named]
+    found: set[str] | None = None
+    for number, row in enumerate(rows, 1):
+        fields = next((fields for fields in _FIELDS if fields <= set(row)), None)
+        if fields is None:
+            raise DataError(
+                "are in no format that is known",
+                key=KEY,
+                value=sorted(map(str, row)),
+                fix="Columns are text; prompt and completion; messages; or text and label. Name"
+                ' yours with columns, such as columns={"text": "note"}.',
+            )
+        if found not in (None, fields):
+            raise DataError(
+                f"row {number} is in another format than those before it",
+                key=KEY,
+                fix='Name the columns that are meant, such as columns={"text": "text"}, as no'
+                " record may decide how others are read.",
+            )
+        found = fields
+    if found is None:
+        raise DataError("holds no record", key=KEY, fix="Give at least one.")
+    return {field: field for field in sorted(found)}

@@ -13,7 +13,7 @@ import tomli_w
 from fedpriv.config.load import load_job
 from fedpriv.data.columns import KEY, columns_of
 from fedpriv.data.formats import Row
-from fedpriv.data.read import Records, as_read
+from fedpriv.data.read import Records, as_read, as_text
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
 
@@ -87,7 +87,7 @@ def write_federation(
             ) from None
         for name, rows in divided.items():
             _write(made / f"{name}.jsonl", rows)
-        _write(made / EVALUATION, _rows(evaluation, wanted))
+        _write(made / EVALUATION, _rows(evaluation, [*named.values()]))  # of whom plays no part
     return folder / FILE
 
 
@@ -120,10 +120,15 @@ def _divided(
         )
     divided: dict[str, list[Row]] = {name: [] for name in names}
     for row in _rows(records, wanted):
-        owner = canonical_json(row) if unit == "record" else as_read(str(row[unit])).encode()
+        owner = canonical_json(row) if unit == "record" else _owner(row, unit).encode()
         drawn = int.from_bytes(hashlib.sha256(b"site\0" + owner).digest()[:8])
         divided[names[drawn % len(names)]].append(row)
     return divided
+
+
+def _owner(row: Row, unit: str) -> str:
+    """Whose a row is, as readers know it."""
+    return as_read(as_text(row[unit]))
 
 
 def _rows(records: Records, wanted: Sequence[str]) -> list[Row]:
@@ -138,7 +143,7 @@ def _rows(records: Records, wanted: Sequence[str]) -> list[Row]:
                 value=missing[0],
                 fix=f"Its columns are {', '.join(map(str, row))}.",
             )
-        rows.append(json.loads(json.dumps({c: row[c] for c in wanted}, default=str)))
+        rows.append(json.loads(json.dumps({c: row[c] for c in wanted}, default=as_text)))
     return rows
 
 
@@ -155,7 +160,7 @@ def _declared(
             fix="Type a number of units. It is public, and a count of private records would tell"
             " that somebody is among them.",
         )
-    return len(rows) if unit == "record" else len({as_read(str(row[unit])) for row in rows})
+    return len(rows) if unit == "record" else len({_owner(row, unit) for row in rows})
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:

@@ -141,9 +141,10 @@ class _Document:
         file = _beside(self.path.parent.resolve(), str(attachment["url"]))
         if file is None:
             raise self._error(
-                "has its text at an address, and a site fetches nothing",
+                "has its text at an address, and a site fetches nothing, or in a file of resources",
                 "content.attachment.url",
-                "Export the text with it, or into a file beside it, named by a relative path.",
+                "Export the text with it, or into a file of its own beside it, named by a relative"
+                " path.",
             )
         try:
             return file.read_bytes()
@@ -163,15 +164,16 @@ class _Document:
 def _beside(folder: Path, address: str) -> Path | None:
     """The file in a folder that a relative address leads to, links followed; None if it leads out.
 
-    Whoever wrote the records must not choose which other files of this machine are read.
+    Whoever wrote the records must not choose which other files of this machine are read. Nor is it
+    a file of resources: the text of one person would be made of what others' records say.
     """
     try:
         url = urlsplit(address)
         file = (folder / unquote(url.path)).resolve()
     except ValueError:
         return None
-    is_local = not (url.scheme or url.netloc)
-    return file if is_local and file.is_relative_to(folder) else None
+    is_local, is_export = not (url.scheme or url.netloc), file.name.lower().endswith(NAMES)
+    return file if is_local and file.is_relative_to(folder) and not is_export else None
 
 
 def _table(value: Any) -> Row:

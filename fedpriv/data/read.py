@@ -17,6 +17,7 @@ import secrets
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -103,7 +104,8 @@ def take_records(
         columns, unit, cache_dir, key: see `read_records`.
 
     Raises:
-        DataError: see `read_records`; never quotes a record.
+        DataError: see `read_records`; never quotes a record. Or it is a data set whose texts are
+            to go through a function that sees several rows at once.
 
     Privacy:
         As `read_records`.
@@ -111,10 +113,31 @@ def take_records(
     fields = _fields(columns, unit)
     with _quiet():
         if hasattr(records, "column_names"):
+            _check_dataset(records, key)
             opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
         else:
             opened = (lambda: iter(records)), secrets.token_hex(16)
         return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
+
+
+def _check_dataset(records: Any, key: str) -> None:
+    """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
+    from datasets import Dataset
+
+    if not isinstance(records, Dataset):
+        raise DataError(
+            f"is a {type(records).__name__}, where rows are expected",
+            file=IN_MEMORY,
+            key=key,
+            fix="Give one split of it, and not as a stream.",
+        )
+    if records.format["type"] == "custom":
+        raise DataError(
+            "has a transform, which is made of several rows at once whenever some are looked at",
+            file=IN_MEMORY,
+            key=key,
+            fix="Apply it to each record by itself first, with map, or leave it out.",
+        )
 
 
 def _fields(columns: Mapping[str, str], unit: str) -> dict[str, str]:
@@ -256,7 +279,7 @@ def as_read(text: str) -> str:
 
 def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:
     """One value as text, by itself."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or (isinstance(value, float | Decimal) and math.isnan(value)):
         return None
     if field == "messages":
         return value if isinstance(value, str) else json.dumps(value, default=str)
@@ -267,7 +290,12 @@ def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None
             key="privacy.unit" if field == UNIT else f"data.columns.{field}",
             fix="Name a column of text.",
         )
-    if isinstance(value, float) and value.is_integer():
+    return as_text(value)
+
+
+def as_text(value: Any) -> str:
+    """A value as text, whole numbers without a point: 7.0 and 7.00 are no patients beside 7."""
+    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
         value = int(value)
     return str(value).encode("utf-8", "replace").decode("utf-8")
 

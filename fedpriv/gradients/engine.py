@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -63,11 +63,23 @@ class GradientEngine(Protocol):
         ...
 
 
-def backward(model: nn.Module, losses: Losses, batch_size: int) -> None:
-    """Run a model and go back from the sum of its records' losses.
+def backward(
+    model: nn.Module, losses: Losses, batch_size: int, trained: Sequence[nn.Parameter]
+) -> list[Tensor | None]:
+    """Run a model and go back from the sum of its records' losses, leaving every ``.grad`` alone.
+
+    Args:
+        trained: the parameters that the engine makes gradients of.
+
+    Returns:
+        What autograd itself made of each, summed over the records; None where it made nothing.
 
     Raises:
         NotPrivateError: there is not one loss per record.
+
+    Privacy:
+        Nothing is put into ``.grad``, not even of a parameter that somebody began to train later,
+        and nothing is shown to hooks that wait for it: an optimizer takes whatever is there.
     """
     with torch.enable_grad():
         per_record = losses(model)
@@ -75,7 +87,10 @@ def backward(model: nn.Module, losses: Losses, batch_size: int) -> None:
             raise NotPrivateError(
                 f"Expected one loss per record, ({batch_size},), got {tuple(per_record.shape)}."
             )
-        per_record.sum().backward()  # type: ignore[no-untyped-call]
+        wanted = [p for p in trained if p.requires_grad]
+        summed = torch.autograd.grad(per_record.sum(), wanted, allow_unused=True)
+    found = dict(zip(wanted, summed, strict=True))
+    return [found.get(p) for p in trained]
 
 
 def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Tensor:

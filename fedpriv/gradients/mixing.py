@@ -49,6 +49,11 @@ def refuse_mixing(model: nn.Module) -> None:
             f"{kind} is a mixture of experts: where one record is routed may depend on the others."
             " Use a dense model."
         )
+    if any(key == "quantization_config" and value for key, value in entries):
+        raise NotPrivateError(
+            f"{kind} is quantised: how a record's activations are rounded may depend on the others"
+            " of its batch, as where 8 bits are chosen by their outliers. Load it in bfloat16."
+        )
     ropes = (value for key, value in entries if key == "rope_type" and isinstance(value, str))
     for rope in ropes:
         if rope not in _CONSTANT_ROPE:

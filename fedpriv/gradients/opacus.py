@@ -93,22 +93,19 @@ class OpacusGradients:
             NotPrivateError: a layer was fed something that is not the batch, or the records'
                 gradients don't add up to the gradient of the sum.
         """
-        held = [p.grad for p in self._trained]
-        for p in self._trained:
-            p.grad = None
         for layer in self._layers:
             layer.training = True  # opacus looks at no others; a layer of these has no dropout
         try:
             with warnings.catch_warnings():  # of an adapter in the first layer
                 warnings.filterwarnings("ignore", "Full backward hook is firing")
-                backward(self._model, losses, batch_size)
-            parts = [self._of(p, batch_size) for p in self._trained]
+                summed = backward(self._model, losses, batch_size, self._trained)
+            parts = [
+                self._of(p, own, batch_size) for p, own in zip(self._trained, summed, strict=True)
+            ]
             if not self._checked:
-                self._check(torch.cat(parts, 1))
+                self._check(torch.cat(parts, 1), summed)
         finally:
             self._forget()
-            for p, grad in zip(self._trained, held, strict=True):
-                p.grad = grad
         for (start, _), part in zip(self.blocks, parts, strict=True):
             take(start, part)
 
@@ -120,11 +117,11 @@ class OpacusGradients:
         for p in self._trained:
             vars(p).pop("_current_grad_sample", None)
             p._forward_counter = 0  # type: ignore[attr-defined]
-            p.grad = p.grad_sample = None  # type: ignore[attr-defined]
+            p.grad_sample = None  # type: ignore[attr-defined]
 
-    def _of(self, parameter: nn.Parameter, batch_size: int) -> Tensor:
+    def _of(self, parameter: nn.Parameter, summed: Tensor | None, batch_size: int) -> Tensor:
         found = getattr(parameter, "grad_sample", None)
-        if found is None and parameter.grad is not None:
+        if found is None and summed is not None:
             raise NotPrivateError("opacus lost the per-record gradients of a layer.")
         if found is None:  # the layer was not used: its gradient is zero
             return torch.zeros(batch_size, parameter.numel(), dtype=self.dtype, device=self.device)
@@ -135,9 +132,11 @@ class OpacusGradients:
             )
         return found.reshape(batch_size, -1).to(self.dtype)
 
-    def _check(self, found: Tensor) -> None:
-        zero = torch.zeros(())
-        sums = [(zero if p.grad is None else p.grad).expand(p.shape) for p in self._trained]
+    def _check(self, found: Tensor, summed: list[Tensor | None]) -> None:
+        sums = [
+            torch.zeros_like(p) if own is None else own
+            for p, own in zip(self._trained, summed, strict=True)
+        ]
         expected = torch.cat([part.reshape(-1) for part in sums]).to(found)
         off = (found.sum(0) - expected).norm()
         if not off <= TOLERANCE[found.dtype] * found.norm():

@@ -155,7 +155,7 @@ class PerSampleGradients:
         self._take = take
         try:
             self._batch = batch_size
-            backward(self._model, losses, batch_size)
+            backward(self._model, losses, batch_size, self._trained)
         finally:
             self._take = None
 

@@ -64,6 +64,11 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "use_liger_kernel": ((False,), "computes the loss of each record, not that of a batch", _LEAVE),
     "fsdp": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
     "auto_find_batch_size": ((False, None), f"depends on no memory: {_BATCH}", _LEAVE),
+    "skip_memory_metrics": (
+        (True,),
+        "logs no memory: it tells how many records were drawn, and how long they are",
+        _LEAVE,
+    ),
     "deepspeed": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
 }
 _LOSS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -96,6 +96,23 @@ def computing(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def refuse_more(model: nn.Module, trained: Collection[str]) -> None:
+    """Refuse a model of which more is trained than before.
+
+    Args:
+        trained: names of the parameters that steps make gradients of.
+
+    Raises:
+        NotPrivateError: a step would make no gradient of it.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name not in trained:
+            raise NotPrivateError(
+                f"{name}: is to be trained, and was not when the private steps were made, so that"
+                " they make no gradient of it. Choose what is trained first."
+            )
 
 
 def _refuse_dropout(model: nn.Module) -> None:

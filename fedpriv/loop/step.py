@@ -18,7 +18,7 @@ from fedpriv.data.read import Records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
-from fedpriv.loop.model import computing, section_of, worker_of
+from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
 from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
@@ -215,6 +215,7 @@ class PrivateStep:
             SlotError: all steps of the plan were taken.
             LedgerError: the step can't be paid for; nothing was sampled.
             ProtocolError: what is trained is not finite; nothing was paid.
+            NotPrivateError: more is trained than when this was made; nothing was paid.
 
         Privacy:
             Paid before anything is sampled, on disk. The result is the noisy sum of clipped
@@ -222,6 +223,7 @@ class PrivateStep:
             or a unit failed. An interrupt loses the step, which stays paid.
         """
         worker = self._worker
+        refuse_more(worker.model, worker.vector.names)
         parameters = worker.vector.read()
         check_vector(parameters, worker.vector.size)
         paid = self._slots.pay(parameters)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from fedpriv.data.columns import columns_of
 from fedpriv.data.read import Records
@@ -183,6 +183,23 @@ class PrivateTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
 
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> PredictionOutput:
+        """As `Trainer.predict`, of examples that are stated to be public.
+
+        Raises:
+            ConfigError: nobody stated it.
+
+        Privacy:
+            They are tokens already, so that copies of the training records are not noticed.
+        """
+        _check_evaluation(self.args, test_dataset, "test_dataset")
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
+
 
 class _StopWhenUsedUp(TrainerCallback):
     """Ends a run that went on from an older checkpoint when the steps of its plan are used up."""
@@ -200,11 +217,11 @@ def _nothing(steps: list[int]) -> dict[str, Any]:
     return {}
 
 
-def _check_evaluation(args: PrivateConfig, records: Any) -> None:
+def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_dataset") -> None:
     if records is not None and not args.eval_data_is_public:
         raise ConfigError(
             "would print what nobody paid for: a loss on private records",
-            key="eval_dataset",
+            key=key,
             fix="Evaluate on public records and say so: eval_data_is_public=True.",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_a_unit_is_at_one_site_and_moves_no_other(units: list[int], more: int, s
     assert all(homes[row["mrn"]] == name for name, own in after.items() for row in own)
     changed = [name for name in after if after[name] != before[name]]
     assert changed == [homes[more]]
+
+
+def test_one_person_is_at_one_site_however_the_number_is_written(tmp_path: Path) -> None:
+    ways = (7, 7.0, "7", " 7", Decimal("7.00"))
+    found = [{"note": f"note {i}", "mrn": way} for i, way in enumerate(ways)]
+    parts: Any = {"sites": 50, "size": 2, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}}
+    file = write_federation(tmp_path / "f", found, [{"note": "of nobody"}], **parts, **JOB)
+    written = [path.read_text().count("\n") for path in file.parent.glob("site-*.jsonl")]
+    assert sorted(written)[-2:] == [0, 5]
 
 
 def test_many_units_are_divided_about_evenly() -> None:

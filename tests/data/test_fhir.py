@@ -165,6 +165,15 @@ def test_a_text_may_be_in_a_file_beside_it(tmp_path: Path) -> None:
     assert read(section, tmp_path)["text"][:] == ["changed since"]  # though the .ndjson did not
 
 
+def test_no_document_is_made_of_the_others(tmp_path: Path) -> None:
+    """The file of all documents as the text of one, which would change with the others."""
+    linked = {"contentType": "text/plain", "url": "b.ndjson"}
+    section = write(tmp_path / "export/a.ndjson", document(1), document(2, "Patient/p", linked))
+    write(tmp_path / "export/b.ndjson", document(3, "Patient/q"))
+    with pytest.raises(DataError, match=r"record 2 .* in a file of resources"):
+        read(section, tmp_path)
+
+
 @pytest.mark.parametrize(
     "url",
     ["https://ehr.example.org/Binary/1", "file:///etc/hostname", "/etc/hostname", "../b.txt",

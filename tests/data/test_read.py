@@ -8,6 +8,7 @@ import io
 import json
 import socket
 import stat
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data import read_records
-from fedpriv.data.read import UNIT, take_records
+from fedpriv.data.read import UNIT, as_text, take_records
 from fedpriv.errors import DataError
 
 ROWS = [
@@ -340,6 +341,42 @@ def test_ids_that_look_alike_are_one_persons(tmp_path: Path, names: tuple[str, .
     path.write_text("".join(json.dumps({"id": name, "note": "x"}) + "\n" for name in names))
     records = read_records(path, {"text": "note"}, unit="id", cache_dir=tmp_path / "c", key="data")
     assert len({record[UNIT] for record in records}) == 1
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(0, 3))
+def test_a_whole_number_of_any_kind_is_one_person(number: int, places: int) -> None:
+    """A database's NUMERIC may come as 7, 7.0 and 7.00."""
+    kinds = number, float(number), Decimal(number), Decimal(f"{number}.{'0' * places}")
+    assert {as_text(kind) for kind in kinds} == {str(number)}
+
+
+def test_other_numbers_are_as_they_were_written() -> None:
+    assert [as_text(value) for value in (7.5, Decimal("7.50"), Decimal("NaN"), True)] == [
+        "7.5",
+        "7.50",
+        "NaN",
+        "True",
+    ]
+
+
+def test_a_transform_that_sees_several_rows_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    scrubbed = datasets.Dataset.from_list([{"note": "secret"}] * 3).with_transform(
+        lambda batch: {"note": ["***"] * len(batch["note"])}
+    )
+    with pytest.raises(DataError, match="has a transform") as found:
+        take_records(
+            scrubbed, {"text": "note"}, unit="record", key="data", cache_dir=tmp_path / "cache"
+        )
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize("kind", ["DatasetDict", "IterableDataset"])
+def test_splits_and_streams_are_no_rows(kind: str, tmp_path: Path) -> None:
+    rows = datasets.Dataset.from_list([{"note": "secret"}] * 3)
+    kinds = {"DatasetDict": datasets.DatasetDict(a=rows)}
+    given: Any = kinds.get(kind) or rows.to_iterable_dataset()
+    with pytest.raises(DataError, match=f"is a {kind}, where rows are expected"):
+        take_records(given, {"text": "note"}, unit="record", key="data", cache_dir=tmp_path / "c")
 
 
 def test_records_in_memory_are_those_of_a_file(tmp_path: Path) -> None:

@@ -87,6 +87,23 @@ def test_a_batch_that_fails_leaves_nothing_behind(make_worker: Callable[..., Any
         assert torch.equal(per_record(worker, batch), before)
 
 
+@pytest.mark.parametrize("engine", ["fedpriv", "opacus"])
+def test_no_gradient_is_left_where_an_optimizer_looks(
+    make_worker: Callable[..., Any], engine: str
+) -> None:
+    """Not even of what is trained since, nor for hooks that wait for one."""
+    worker = make_worker("llama", engine=engine)
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13])
+    before = per_record(worker, batch)
+    seen: list[Any] = []
+    for name, parameter in worker.model.named_parameters():
+        if parameter.requires_grad or name.endswith("model.norm.weight"):
+            parameter.requires_grad_(True).register_post_accumulate_grad_hook(seen.append)
+    assert torch.allclose(per_record(worker, batch), before)
+    assert not seen and all(p.grad is None for p in worker.model.parameters())
+
+
 def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig, get_peft_model
 

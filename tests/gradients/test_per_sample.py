@@ -195,6 +195,16 @@ def test_mixture_of_experts_is_refused_by_name(kind: str) -> None:
         PerSampleGradients(model)
 
 
+def test_a_quantised_model_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
+    """LLM.int8 looks for outliers in a whole batch; random tokens may have none."""
+    from transformers import BitsAndBytesConfig
+
+    worker = make_worker("llama")
+    worker.model.config.quantization_config = BitsAndBytesConfig(load_in_8bit=True)
+    with pytest.raises(NotPrivateError, match="llama is quantised"):
+        PerSampleGradients(worker.model)
+
+
 def test_the_probe_catches_a_model_that_mixes_records(make_worker: Callable[..., Any]) -> None:
     """A model that subtracts the batch mean is unknown by name, and is refused all the same."""
     worker = make_worker("llama")

@@ -329,6 +329,15 @@ def test_what_is_trained_has_to_be_finite_and_costs_nothing_else(private_step: M
     assert step.taken == 0
 
 
+def test_what_is_unfrozen_later_is_refused_and_costs_nothing(private_step: Make) -> None:
+    step = private_step()
+    model = step._worker.model
+    model.requires_grad_(True)
+    with pytest.raises(NotPrivateError, match="Choose what is trained first"):
+        step.backward()
+    assert step.taken == 0 and all(p.grad is None for p in model.parameters())
+
+
 def test_errors_quote_no_record(private_step: Make, notes: Any) -> None:
     with pytest.raises(DataError) as found:
         private_step([*notes, {"text": ["secret"], "mrn": 1}])

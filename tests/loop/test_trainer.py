@@ -198,6 +198,7 @@ def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
         ("gradient_checkpointing", True, "runs a layer once"),
         ("torch_compile", True, "compiling"),
         ("auto_find_batch_size", True, "one secret Poisson sample"),
+        ("skip_memory_metrics", False, "how many records were drawn"),
     ],
 )
 def test_arguments_are_refused_by_name(config: Make, name: str, value: Any, why: str) -> None:
@@ -243,6 +244,14 @@ def test_evaluation_needs_the_word_that_its_records_are_public(trainer: Make, no
         made.evaluate(notes[:2])
     with pytest.raises(ConfigError, match="loss on private records"):
         trainer().evaluate(public)
+
+
+def test_predictions_need_that_word_too(trainer: Make) -> None:
+    examples = [{"input_ids": [5, 6, 7], "attention_mask": [1, 1, 1], "labels": [5, 6, 7]}] * 2
+    with pytest.raises(ConfigError, match=r"test_dataset.*loss on private records"):
+        trainer().predict(examples)
+    found = trainer(eval_data_is_public=True).predict(examples)
+    assert found.metrics is not None and found.metrics["test_loss"] > 0
 
 
 class Stop(TrainerCallback):
