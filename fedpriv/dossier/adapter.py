@@ -20,7 +20,8 @@ BASE = "base_model_name_or_path"  # where a machine has the base; its digest say
 def adapter_digests(folder: Path) -> dict[str, str]:
     """The digest of each file of an adapter but for its card, by name.
 
-    That of peft's settings is of their JSON without the place of the base model.
+    That of peft's settings is of their JSON without the place of the base model, and with names
+    in alphabetical order: peft writes sets of them, in an order that every process has anew.
 
     Raises:
         OSError: one can't be read.
@@ -46,9 +47,16 @@ def _config_digest(path: Path) -> str:
     content = path.read_bytes()
     try:
         settings = json.loads(content)
-        return sha256(canonical_json({k: v for k, v in settings.items() if k != BASE}))
+        told = {key: _in_order(value) for key, value in settings.items() if key != BASE}
+        return sha256(canonical_json(told))
     except (ValueError, AttributeError, RecursionError):
         return sha256(content)  # something else than was exported
+
+
+def _in_order(value: object) -> object:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return sorted(value)
+    return value
 
 
 def check_adapter(facts: Facts, path: Path, folder: Path | None) -> Iterator[Finding]:

@@ -36,14 +36,15 @@ def test_a_job_that_runs_out_of_time_goes_on_when_submitted_again(
     file, out = federation(rounds=30), tmp_path / "run"
     first = submit(file, out)
     deadline = time.monotonic() + 120
-    while not (out / "metrics.jsonl").exists():
+    metrics = out / "metrics.jsonl"
+    while not (metrics.exists() and metrics.stat().st_size):
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
     first.send_signal(signal.SIGINT)  # to the batch shell alone, as `--signal=B:INT` does
     output, _ = first.communicate(timeout=60)
     assert first.returncode == 130, output
-    done = len((out / "metrics.jsonl").read_text().splitlines())
+    done = len(metrics.read_text().splitlines())
     assert 0 < done < 30
     second = submit(file, out)
     output, _ = second.communicate(timeout=120)
