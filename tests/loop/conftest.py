@@ -12,7 +12,7 @@ SETTINGS = {
     "noise_multiplier": 1.0,
     "sample_rate": 0.3,
     "delta": 1e-3,
-    "size": 50,  # as it is declared; there are 40
+    "size": 51,  # as it is declared; there are 40, and no sample has 0.3 × 51
     "steps": 3,
     "clip_norm": 0.002,
     "max_length": 64,

@@ -91,13 +91,13 @@ def by_hand(model: Any, tokenizer: Any, texts: list[str], clip_norm: float) -> n
 def test_a_step_is_the_clipped_sum_over_the_declared_batch(
     private_step: Make, lora: Make, byte_tokenizer: Any, notes: Any, drawn: list[list[int]]
 ) -> None:
-    """The divisor is what was declared, 0.3 × 50, whoever was drawn of the forty."""
+    """The divisor is what was declared, 0.3 × 51, whoever was drawn of the forty."""
     step = private_step()
     gradient = step.backward().value
     [sample] = drawn
     assert sample
     texts = [notes[place]["text"] for place in sample]
-    expected = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 50)
+    expected = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
     assert np.abs(gradient - expected).max() < 2e-5 * np.abs(expected).max() + 1e-9
     grads = [p.grad.reshape(-1) for p in step._worker.model.parameters() if p.requires_grad]
     assert np.array_equal(torch.cat(grads).numpy(), gradient)
@@ -249,7 +249,7 @@ def test_it_knows_what_it_has_cost_and_ends(private_step: Make) -> None:
 
 def test_the_noise_is_solved_for(private_step: Make) -> None:
     step = private_step(noise_multiplier=None, epsilon=2.0, sample_rate=None, batch=10)
-    assert step.plan.sample_rate == 10 / 50
+    assert step.plan.sample_rate == 10 / 51
     assert 0.99 * 2 < step.epsilon_planned <= 2.0
 
 
@@ -271,7 +271,7 @@ def test_dropout_of_the_base_model_is_off_in_a_step_and_back_afterwards(
     gradient = private_step(model=model).backward().value
     assert [module.training for module in model.modules()] == modes
     texts = [notes[place]["text"] for place in drawn[0]]
-    expected = by_hand(oracle, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 50)
+    expected = by_hand(oracle, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
     assert np.abs(gradient - expected).max() < 2e-4 * np.abs(expected).max()
 
 
