@@ -86,13 +86,14 @@ def own_examples(
     parts: tuple[list[Example], list[Example]] = [], []
     held: Counter[object] = Counter()
     records = list(records)
-    limit = _limit([drawn_for(record, spec.unit, purpose) for record in records], apart)
-    for row, record in enumerate(records, 1):
+    drawn = [drawn_for(record, spec.unit, purpose) if apart else 1.0 for record in records]
+    limit = _limit(drawn, apart)
+    for row, (record, number) in enumerate(zip(records, drawn, strict=True), 1):
         owner = row if spec.unit == "record" else record[UNIT]
         examples = encode_record(record, spec, tokenizer, row=row, source="")
         examples = examples[: spec.max_records_per_unit - held[owner]]
         held[owner] += len(examples)
-        parts[drawn_for(record, spec.unit, purpose) < limit].extend(examples)
+        parts[number < limit].extend(examples)
     return parts
 
 
@@ -106,6 +107,6 @@ def _limit(drawn: Sequence[float], share: float) -> float:
     """
     units = sorted(number for number in set(drawn) if number < 1)
     least = min(LEAST, len(units) // 2)
-    if not share or not least:
+    if not least:
         return share
     return min(max(share, units[least]), units[-least])
