@@ -16,8 +16,6 @@ from typing import Literal
 
 import sst2
 
-from fedpriv.config.personal import PersonalSection
-from fedpriv.data.held_out import VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import write_atomic
 
@@ -27,8 +25,6 @@ Trust = Literal["local", "secure-sum"]
 SCORED = 4  # sites that train alone and are scored; the others of a federation only take part
 COLLUDING = 1  # of a secure sum
 LEAST_WORDS = 20  # of a note: shorter ones hold nothing to go on with
-LEAST_APART = 2  # records of a scored site that its own training stops by
-DRAWS = 1000
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,6 @@ class Kind:
 
     Attributes:
         says: what it is.
-        text: the column of the text.
         rates: up to how many records of a site → the learning rate of what it trains by itself.
             Of 1e-3 to 2e-2, 3e-3 was best with 150 notes. With 16 notes at each of four sites,
             3e-3, 1e-2 and 2e-2 left a loss of 4.06 alone, all three, and of 3.83, 3.84 and 4.00
@@ -215,7 +210,6 @@ class Kind:
 
     name: str
     says: str
-    text: str
     clip_norm: float
     rates: dict[int, float]
     points: tuple[Point, ...]
@@ -287,7 +281,6 @@ KINDS = {
         Kind(
             name="notes",
             says="clinical notes by specialty (MTSamples), the embedded model",
-            text="text",
             clip_norm=0.1,
             rates={112: 1e-2, 1000: 3e-3},
             points=NOTES,
@@ -298,7 +291,6 @@ KINDS = {
         Kind(
             name="sentences",
             says="sentences, their two classes skewed over the sites (SST-2), all-MiniLM-L6-v2",
-            text="sentence",
             clip_norm=10.0,
             rates={1000: 2e-3},
             points=SENTENCES,
@@ -334,32 +326,6 @@ def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Ra
     return drawn.sample(found, count)
 
 
-def draw_to_train_on(
-    kind: Kind, pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Random
-) -> list[Row]:
-    """As `draw`, again and again until a site has enough records that its own training stops by.
-
-    Those are a share of them by a hash of each, which may be none of a few.
-
-    Raises:
-        ConfigError: there are not so many, or never enough.
-    """
-    for _ in range(DRAWS):
-        left = {name: list(rows) for name, rows in pools.items()}
-        found = draw(left, count, shares, drawn)
-        rows = [{"text": row[kind.text]} for row in found]
-        share = PersonalSection().validation
-        apart = sum(is_apart(row, "record", share, VALIDATION) for row in rows)
-        if LEAST_APART <= apart <= count - LEAST_APART:
-            pools.update(left)
-            return found
-    raise ConfigError(
-        f"{count} records leave fewer than {LEAST_APART} to stop by, however they are drawn",
-        key="--points",
-        fix="Take a point with more records a site.",
-    )
-
-
 def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size: Size) -> Path:
     """The records of all sites and of everyone, and the file of the federation.
 
@@ -384,11 +350,9 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
     files = {"everyone": everyone}
     for index, (own, shares) in enumerate(kind.shares(point, left, size)):
         held = size.held_out_at(index, point)
+        files[f"site-{index}"] = draw(own, point.records, shares, drawn)
         if held:
-            files[f"site-{index}"] = draw_to_train_on(kind, own, point.records, shares, drawn)
             files[f"own-{index}"] = draw(own, held, shares, drawn)
-        else:
-            files[f"site-{index}"] = draw(own, point.records, shares, drawn)
         text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
         text += f"size = {point.records}\n"
         text += f'held_out = "own-{index}.jsonl"\n' if held else ""
