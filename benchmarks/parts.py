@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
-from fedpriv.config import load_job
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.data import DataSpec, load_population
 from fedpriv.data.encode import Example
 from fedpriv.data.store import StoredUnits, TokenFile
@@ -125,7 +125,7 @@ def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> Cases:
 
 def notes(worker: Worker, folder: Path) -> list[Any]:
     """16 of the embedded federation's notes."""
-    config = load_job(None)
+    config = load_job(HOSPITALS)
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
     population = load_population(
         config.sites[0].data or "", spec, worker.base.tokenizer, cache_dir=folder, key="benchmark"
@@ -135,7 +135,7 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
 
 def strict_cases(folder: Path) -> Cases:
     """A clipped sum over the same notes, default and strict."""
-    config = load_job(None)
+    config = load_job(HOSPITALS)
     worker = make_worker(ModelRecipe.of(config))
     units = notes(worker, folder)
     clip_norm, values = config.privacy.clip_norm, worker.vector.read()
@@ -147,7 +147,7 @@ def strict_cases(folder: Path) -> Cases:
 
 def group_cases(folder: Path) -> Cases:
     """A clipped sum over the same notes, whole and in groups: the adapters, and every matrix."""
-    config = load_job(None)
+    config = load_job(HOSPITALS)
     worker = make_worker(ModelRecipe.of(config))
     units, clip_norm = notes(worker, folder), config.privacy.clip_norm
     values, vector = worker.vector.read(), worker.vector

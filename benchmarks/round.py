@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fedpriv.config import load_job
-from fedpriv.config.load import EMBEDDED
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv_client import site as site_module
 from fedpriv_simulation.simulate import simulate
 
@@ -35,12 +34,12 @@ def measure(rounds: int) -> dict[str, float]:
         spent.append(time.perf_counter() - started)
         return result
 
-    config = load_job(None, [f"job.rounds={rounds}", f"evaluation.every={rounds + 1}"])
+    config = load_job(HOSPITALS, [f"job.rounds={rounds}", f"evaluation.every={rounds + 1}"])
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(site_module, "private_step", timed),
     ):
-        outcome = simulate(config, Path(folder) / "run", source=EMBEDDED)
+        outcome = simulate(config, Path(folder) / "run", source=HOSPITALS)
     sites = len(config.sites)
     steps = [sum(spent[i * sites : (i + 1) * sites]) for i in range(rounds - 1)]
     seconds = [row["seconds"] for row in outcome.rounds[:-1]]

@@ -22,9 +22,8 @@ from typing import Any, get_args
 import numpy as np
 from flwr.app import Array
 
-from fedpriv.config import load_job
 from fedpriv.config.job import Wire
-from fedpriv.config.load import EMBEDDED
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.wire import BLOCK, Blocks, encode
 from fedpriv_simulation.simulate import simulate
 
@@ -83,10 +82,10 @@ def measure_loss(seeds: int, rounds: int | None) -> Iterator[dict[str, Any]]:
             if rounds is not None:
                 overrides.append(f"job.rounds={rounds}")
             fixed = ["evaluation.every=1000000", "privacy.clip_norm=1"]
-            config = load_job(None, [*overrides, *fixed])
+            config = load_job(HOSPITALS, [*overrides, *fixed])
             with tempfile.TemporaryDirectory() as folder:
                 outcome = simulate(
-                    config, Path(folder) / "run", source=EMBEDDED, insecure_seed=seed
+                    config, Path(folder) / "run", source=HOSPITALS, insecure_seed=seed
                 )
             last = outcome.rounds[-1]
             yield {

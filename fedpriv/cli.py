@@ -69,7 +69,7 @@ def init(
         typer.Option(metavar="NAME", help=f"Another example: {', '.join(RECIPES)}."),
     ] = None,
 ) -> None:
-    """Copy the embedded federation, its file and its notes, to start your own from."""
+    """Copy the embedded clinics, their file and their notes, to start your own from."""
     from fedpriv.config.load import EMBEDDED
 
     if folder.exists() and any(folder.iterdir()):

@@ -42,7 +42,7 @@ relative to the file that names them. Words of our own are in the [glossary](glo
 FEDERATION = """\
 ## The federation file
 
-A complete one is [`federation.toml`](../fedpriv/assets/four_hospitals/federation.toml). It needs
+A complete one is [`federation.toml`](../fedpriv/assets/clinics/federation.toml). It needs
 `[job]` with `rounds`, `[evaluation]` with `data`, and one `[[sites]]` or more; all else may be left
 out.
 

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from forked_commands import command
 
+from fedpriv.config.load import load_job
+
 Make = Callable[..., Any]
 BIN = Path(sys.executable).parent
 
@@ -201,7 +203,11 @@ def test_init_copies_the_embedded_federation_once(tmp_path: Path) -> None:
     shown = fedpriv("init", tmp_path / "mine")
     assert shown.returncode == 0
     assert (tmp_path / "mine" / "federation.toml").exists()
-    assert len(list((tmp_path / "mine").glob("*.jsonl.gz"))) == 5
+    sites = {site.name for site in load_job(tmp_path / "mine" / "federation.toml").sites}
+    names = {*sites, *(f"{name}-held-out" for name in sites), "held-out"}
+    assert {path.name for path in (tmp_path / "mine").glob("*.gz")} == {
+        f"{name}.jsonl.gz" for name in names
+    }
     again = fedpriv("init", tmp_path / "mine")
     assert again.returncode == 2
     assert "not empty" in again.stderr

@@ -206,7 +206,7 @@ def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
     commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
     assert [command.split()[0] for command in commands] == ["ledger", "simulate", *3 * ["ledger"]]
     program = str(Path(sys.executable).parent / "fedpriv")
-    for command in ("init mine", *commands):
+    for command in ("init hospitals --recipe hospitals", *commands):
         words = [program, *shlex.split(command)]
         if words[1] == "simulate":
             words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]

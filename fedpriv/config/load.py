@@ -22,7 +22,9 @@ from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
 
-EMBEDDED = Path(__file__).parent.parent / "assets" / "four_hospitals" / "federation.toml"
+ASSETS = Path(__file__).parent.parent / "assets"
+EMBEDDED = ASSETS / "clinics" / "federation.toml"
+HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
@@ -31,7 +33,7 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
     """The job of a federation file, with absolute paths and the defaults for its model.
 
     Args:
-        path: the TOML file; None is the embedded federation of four sites.
+        path: the TOML file; None is the embedded federation of small clinics.
         overrides: ``a.b=value`` texts, applied in order; a value is read as TOML, and as
             plain text where it is not. ``sites.0.epsilon`` and ``sites.NAME.epsilon`` both work.
 

@@ -1,7 +1,7 @@
 """Federations to start your own from: for each a file, small public data, and a page about it.
 
-A recipe is one folder here: `federation.toml` and `README.md` are copied as they are, and `records`
-gives the files beside them.
+A recipe is one folder here: what it has of `federation.toml` and `README.md` is copied as it is,
+and `write_records` writes the files beside them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from fedpriv.errors import ConfigError
 
 RECIPES = {
+    "hospitals": "four hospitals, each of which adds all of its own noise",
     "classification": "which department a note is of, at three hospitals",
     "instruction": "a patient's instruction for a prescription (prompt and completion)",
     "omop": "notes by person from OMOP databases, at two hospitals",
@@ -50,6 +51,7 @@ def write_recipe(name: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for copied in COPIED:
         with as_file(files(f"{__package__}.{name}") / copied) as path:
-            shutil.copyfile(path, folder / copied)
+            if path.is_file():
+                shutil.copyfile(path, folder / copied)
     import_module(f"{__package__}.{name}").write_records(folder)
     return folder / COPIED[0]

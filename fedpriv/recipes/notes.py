@@ -12,10 +12,10 @@ HELD_OUT = "held-out"
 
 
 def embedded_notes(site: str) -> list[dict[str, Any]]:
-    """The notes of a site of the embedded federation, or those that it holds out."""
-    from fedpriv.config.load import EMBEDDED
+    """The notes of one of the four hospitals, or those that nobody trains on."""
+    from fedpriv.config.load import HOSPITALS
 
-    with gzip.open(EMBEDDED.parent / f"{site}.jsonl.gz", "rt", encoding="utf-8") as stream:
+    with gzip.open(HOSPITALS.parent / f"{site}.jsonl.gz", "rt", encoding="utf-8") as stream:
         return [json.loads(line) for line in stream]
 
 

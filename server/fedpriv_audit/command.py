@@ -15,13 +15,14 @@ import typer
 from rich.console import Console
 
 from fedpriv.audit.words import conclusion
-from fedpriv.config.load import load_job
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import ConfigError, naming
 
 
 def audit(
     file: Annotated[
-        Path | None, typer.Argument(help="Federation file; without one, the embedded example.")
+        Path | None,
+        typer.Argument(help="Federation file; without one, the four hospitals in the package."),
     ] = None,
     run: Annotated[
         Path | None,
@@ -85,7 +86,9 @@ def audit(
         training,
     )
     subject = (
-        running.Subject(load_job(file, set_ or [])) if run is None else running.Subject.of_run(run)
+        running.Subject(load_job(file or HOSPITALS, set_ or []))
+        if run is None
+        else running.Subject.of_run(run)
     )
     folder = run or out
     folder.mkdir(parents=True, exist_ok=True)

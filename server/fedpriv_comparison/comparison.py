@@ -160,17 +160,18 @@ def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:
 def _check_held_out(job: JobConfig, source: Path | None) -> None:
     """Refuse to let sites train on by themselves where there is nothing to test it on.
 
+    Sites that keep nothing apart only take part.
+
     Raises:
-        ConfigError: a site keeps no records apart.
+        ConfigError: no site keeps records apart.
     """
-    for site in job.sites:
-        if site.held_out is None:
-            raise ConfigError(
-                "is missing, and a site's own training is tested on its own records",
-                file=source,
-                key=f"sites.{site.name}.held_out",
-                fix="Add it, or --held-out 0.2 for every site that has none.",
-            )
+    if all(site.held_out is None for site in job.sites):
+        raise ConfigError(
+            "is missing at every site, and a site's own training is tested on its own records",
+            file=source,
+            key="sites.held_out",
+            fix="Add it to those that are to be tested, or --held-out 0.2 for every site.",
+        )
 
 
 def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import statistics
+from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,9 +21,11 @@ from fedpriv.files import finite_json
 from fedpriv.report.figures import amount, give_or_take
 from fedpriv_simulation.watching import new_run, watching
 
+MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
 MODELS = ("base", "federated", "alone", "personal", "together")
 
 if TYPE_CHECKING:
+    from fedpriv.report.budget import BudgetReport
     from fedpriv_simulation.simulate import Outcome
 
 
@@ -40,9 +44,17 @@ def simulate(
     personal: Annotated[
         bool,
         typer.Option(
-            "--personal", help="Afterwards each site trains by itself, from the adapter and alone."
+            "--personal",
+            help="Afterwards each site that holds records out trains by itself, from the adapter"
+            " and alone.",
         ),
     ] = False,
+    personal_sites: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="--personal at N of these sites, spread over the list."
+        ),
+    ] = None,
     insecure_seed: Annotated[
         int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
     ] = None,
@@ -56,6 +68,7 @@ def simulate(
     out = out or new_run(config)
     console = Console(stderr=as_json)
     source = file or EMBEDDED
+    personal = personal or personal_sites is not None
     if personal:
         _check_personal(config, source)
     outcome = _run(config, out, source, resume, insecure_seed, console)
@@ -64,7 +77,7 @@ def simulate(
     else:
         show(outcome, console)
     if personal:
-        _personalise(config, outcome, source, console)
+        _personalise(config, outcome, source, console, personal_sites)
 
 
 def _check_personal(config: JobConfig, source: Path) -> None:
@@ -72,7 +85,7 @@ def _check_personal(config: JobConfig, source: Path) -> None:
 
     Raises:
         ConfigError: the records are private: whoever sees what each site alone may see could choose
-            settings by it, which nobody paid for (law 15). Or a site keeps none apart.
+            settings by it, which nobody paid for (law 15). Or no site keeps any apart.
     """
     if not config.job.data_is_public:
         raise ConfigError(
@@ -82,29 +95,37 @@ def _check_personal(config: JobConfig, source: Path) -> None:
             value=False,
             fix="Use public records, or fedpriv-client personalise at each site.",
         )
-    for site in config.sites:
-        if site.held_out is None:
-            raise ConfigError(
-                "is missing, and --personal tests each site's models on its own records",
-                file=source,
-                key=f"sites.{site.name}.held_out",
-                fix="Keep a share of its units apart, such as held_out = 0.2, or name a file.",
-            )
+    if all(site.held_out is None for site in config.sites):
+        raise ConfigError(
+            "is missing at every site, and --personal tests a site's models on its own records",
+            file=source,
+            key="sites.held_out",
+            fix="Keep a share of units apart, such as held_out = 0.2, or name a file, at the sites"
+            " that are to be tested.",
+        )
 
 
-def _personalise(config: JobConfig, outcome: Outcome, source: Path, console: Console) -> None:
+def _personalise(
+    config: JobConfig, outcome: Outcome, source: Path, console: Console, count: int | None
+) -> None:
     """What each site would see on a screen of its own; of public records."""
-    from fedpriv_simulation.own_models import own_models
+    from fedpriv_simulation.own_models import own_models, spread
 
     status = console.status("Loading") if console.is_terminal else None
     with status or nullcontext(), naming(source):
         say = console.print if status is None else status.update
-        found = own_models(config, outcome.run.path, say)
+        found = own_models(config, outcome.run.path, spread(config, count), say)
     table = Table("site", *MODELS, title="Loss on each site's own held-out records")
     table.title_justify = "left"
+    losses = {}
     for name, evaluation in found.items():
-        losses = {row.name: f"{row.scores.eval_loss:.3f}" for row in evaluation.rows}
-        table.add_row(name, *(losses[model] for model in MODELS))
+        losses[name] = {row.name: row.scores.eval_loss for row in evaluation.rows}
+    for name, row in losses.items():
+        table.add_row(name, *(f"{row[model]:.3f}" for model in MODELS))
+    if len(losses) > 1:
+        means = (statistics.fmean(row[model] for row in losses.values()) for model in MODELS)
+        table.add_section()
+        table.add_row("mean", *(f"{mean:.3f}" for mean in means))
     console.print(table)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
@@ -186,18 +207,24 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "bytes_up": sum(row["bytes_up"] for row in moved),
         "bytes_down": sum(row["bytes_down"] for row in moved),
         "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
-        "sites": {
-            name: {
-                "epsilon_spent": report.epsilon_spent,
-                "epsilon_committed": report.epsilon_committed,
-                "budget": report.budget,
-                "delta": report.delta,
-            }
-            for name, report in outcome.budgets.items()
-        },
+        "sites": {name: _spent(report) for name, report in outcome.budgets.items()},
         "report": str(outcome.report),
         "not_to_be_handed_on": str(outcome.run.private_folder),
     }
+
+
+def _spent(report: BudgetReport) -> dict[str, float]:
+    """What a site has spent; in a secure sum, also what the figures alone say."""
+    found = {
+        "epsilon_spent": report.epsilon_spent,
+        "epsilon_committed": report.epsilon_committed,
+        "budget": report.budget,
+        "delta": report.delta,
+    }
+    if report.max_colluding is not None and report.epsilon_alone_committed is not None:
+        found["epsilon_alone_committed"] = report.epsilon_alone_committed
+        found["max_colluding"] = report.max_colluding
+    return found
 
 
 def _last_scores(outcome: Outcome) -> dict[str, float]:
@@ -236,18 +263,22 @@ def show(outcome: Outcome, console: Console) -> None:
         title="Privacy, per site" + ("" if figures["private"] else "  [bold red]NOT PRIVATE[/]"),
         title_justify="left",
     )
-    shared = any(site.get("max_colluding") is not None for site in figures["sites"].values())
+    shared = any("max_colluding" in site for site in figures["sites"].values())
     if shared:
         budget.add_column("ε alone")
+    rows = defaultdict[tuple[str, ...], list[str]](list)
     for name, site in figures["sites"].items():
         alone = site.get("epsilon_alone_committed")
-        budget.add_row(
-            name,
+        row = (
             f"{site['epsilon_spent']:.2f}",
             f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
             f"{site['delta']:g}",
             *(["–" if alone is None else f"{alone:.2f}"] if shared else []),
         )
+        rows[row].append(name)
+    for cells, alike in rows.items():
+        for name in [f"each of {len(alike)}"] if len(alike) > MOST_ALIKE else alike:
+            budget.add_row(name, *cells)
     console.print(budget)
     if shared:
         console.print("ε alone: if all other sites of the secure sum work with the server.")

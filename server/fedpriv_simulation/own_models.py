@@ -6,7 +6,7 @@ All of it goes where a simulation keeps what would be on a site's own machine.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
@@ -26,13 +26,25 @@ from fedpriv_simulation.own_records import read_site, spec_of
 PAGE = "evaluation.html"
 
 
+def spread(config: JobConfig, count: int | None = None) -> tuple[SiteSection, ...]:
+    """Of the sites that hold records out, all or so many, evenly from the first to the last."""
+    able = [site for site in config.sites if site.held_out is not None]
+    if count is None or count >= len(able):
+        return tuple(able)
+    return tuple(able[(2 * i + 1) * len(able) // (2 * count)] for i in range(count))
+
+
 def own_models(
-    config: JobConfig, run: Path, say: Callable[[str], None] = lambda text: None
+    config: JobConfig,
+    run: Path,
+    sites: Sequence[SiteSection],
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Evaluation]:
-    """Train, at every site, from the run's adapter and from the base model, and compare.
+    """Train, at each of these sites, from the run's adapter and from the base model, and compare.
 
     Args:
         run: directory of a run that has finished.
+        sites: those of the job that hold records out, or some of them.
         say: told what is done.
 
     Raises:
@@ -47,7 +59,7 @@ def own_models(
     found = {}
     try:
         with pool.borrow(ModelRecipe.of(config)) as worker:
-            for site in config.sites:
+            for site in sites:
                 found[site.name] = _of_one(config, run, site, worker, say)
     finally:
         pool.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from audited import SMALL
 
-from fedpriv.config.load import load_job
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import BudgetError, ConfigError, RunError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import RdpRule
@@ -44,7 +44,9 @@ def federation(tmp_path: Path, model_folder: Callable[..., Any]) -> Path:
 @pytest.mark.timeout(1800)  # half a minute alone
 def test_what_the_embedded_example_comes_to_in_small(tmp_path: Path) -> None:
     """Every part and every twin that has to be caught, as `fedpriv audit --quick` runs them."""
-    found = Auditor(Subject(load_job()), QUICK, tmp_path).run(PARTS, "fedpriv audit --quick")
+    found = Auditor(Subject(load_job(HOSPITALS)), QUICK, tmp_path).run(
+        PARTS, "fedpriv audit --quick"
+    )
     assert [part.name for part in found.parts] == PARTS
     assert found.holds
     assert found.sound, [(p.name, w.name) for p in found.parts for w in p.missed]

@@ -8,12 +8,12 @@ import pytest
 from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config import load_job
 from fedpriv.config.job import seconds
-from fedpriv.config.load import EMBEDDED, digest
+from fedpriv.config.load import HOSPITALS, digest
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 
 
-def error_of(*overrides: str, file: Path | None = None) -> ConfigError:
+def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load_job(file, overrides)
     return caught.value
@@ -89,7 +89,7 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
 )
 def test_steps_and_noise_fit_where_they_are(overrides: list[str], key: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        load_job(None, overrides)
+        load_job(HOSPITALS, overrides)
     assert caught.value.key == key
 
 
@@ -110,7 +110,7 @@ def test_a_gate_has_a_choice_and_records_of_its_own(
     overrides: list[str], key: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        load_job(None, ["job.data_is_public=false", *overrides])
+        load_job(HOSPITALS, ["job.data_is_public=false", *overrides])
     assert caught.value.key == key
 
 
@@ -121,7 +121,7 @@ def test_a_gate_has_a_choice_and_records_of_its_own(
 def test_private_records_are_known_by_where_they_are(tmp_path: Path, way: str) -> None:
     """Whatever the path is called: a detour, a link, or the folder that holds them."""
     folder = tmp_path / "mine"
-    shutil.copytree(EMBEDDED.parent, folder)
+    shutil.copytree(HOSPITALS.parent, folder)
     (folder / "link.jsonl.gz").symlink_to(folder / "surgery.jsonl.gz")
     (folder / "folder-link").symlink_to(folder)
     (folder / "same.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
@@ -170,7 +170,7 @@ def test_a_bad_override_is_refused(override: str) -> None:
 
 def test_overrides_reach_tables_and_sites() -> None:
     job = load_job(
-        None,
+        HOSPITALS,
         ["privacy.epsilon=3", "sites.radiology.epsilon=1.5", "sites.0.size=99", "job.name=other"],
     )
     assert job.privacy.epsilon == 3
@@ -197,8 +197,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_the_digest_tells_settings_apart() -> None:
-    assert digest(load_job()) == digest(load_job())
-    assert digest(load_job()) != digest(load_job(None, ["privacy.epsilon=7.5"]))
+    assert digest(load_job(HOSPITALS)) == digest(load_job(HOSPITALS))
+    assert digest(load_job(HOSPITALS)) != digest(load_job(HOSPITALS, ["privacy.epsilon=7.5"]))
 
 
 @pytest.mark.parametrize(("text", "value"), [("30s", 30), ("10m", 600), ("1.5h", 5400)])
@@ -285,6 +285,6 @@ def test_how_many_may_collude_where_nobody_says(tmp_path: Path, sites: int, usua
 
 
 def test_spare_slots_are_slots_and_no_rounds() -> None:
-    job = load_job(None, [SECURE, "privacy.spare_slots=7", "job.rounds=20"])
+    job = load_job(HOSPITALS, [SECURE, "privacy.spare_slots=7", "job.rounds=20"])
     assert (job.steps, job.slots, job.max_colluding) == (20, 27, 1)
-    assert load_job().privacy.trust == "local"
+    assert load_job(HOSPITALS).privacy.trust == "local"

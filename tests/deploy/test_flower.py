@@ -24,7 +24,7 @@ from flwr.app import Context, RecordDict
 
 from fedpriv import __version__
 from fedpriv.config import load_job
-from fedpriv.config.load import EMBEDDED
+from fedpriv.config.load import HOSPITALS
 from fedpriv.errors import ConfigError
 from fedpriv.report.budget import read, verify
 from fedpriv_simulation.simulate import simulate
@@ -70,7 +70,7 @@ def test_what_the_run_config_says(
 
     monkeypatch.chdir(tmp_path)
     nothing = Settings.of(context())
-    assert nothing.job() == load_job()
+    assert nothing.job() == load_job(HOSPITALS)
     assert nothing.out == tmp_path / "runs" / "flower-5"
     assert nothing.insecure_seed is None
     settings = Settings.of(
@@ -203,7 +203,7 @@ def test_flwr_run_is_fedpriv_simulate(flower: Flower, tmp_path: Path) -> None:
     said = flower.run("--stream", nodes=4, set=" ".join(overrides), out=str(out), insecure_seed=7)
     assert "round    2  loss" in said, said
     there = simulate(
-        load_job(None, overrides), tmp_path / "simulate", source=EMBEDDED, insecure_seed=7
+        load_job(HOSPITALS, overrides), tmp_path / "simulate", source=HOSPITALS, insecure_seed=7
     )
     found, expected = adapter(out), adapter(there.run.path)
     assert found.keys() == expected.keys()

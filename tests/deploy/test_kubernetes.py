@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from typer.testing import CliRunner
 
     from fedpriv.cli import app
-    from fedpriv.config.load import EMBEDDED
+    from fedpriv.config.load import HOSPITALS
     from fedpriv_server.provision_command import provision
 
     if shutil.which("kubectl") is None:
@@ -50,9 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kubernetes") / "kubernetes"
     shutil.copytree(SOURCE, folder)
     coordinator = folder / "coordinator"
-    text = EMBEDDED.read_text().partition("[[sites]]")[0].replace("min_sites = 4", "min_sites = 1")
+    text = HOSPITALS.read_text().partition("[[sites]]")[0].replace("min_sites = 4", "min_sites = 1")
     text = text.replace("[job]\n", '[job]\nengine = "network"\n')
-    text = text.replace('"held-out.jsonl.gz"', f'"{EMBEDDED.parent}/held-out.jsonl.gz"')
+    text = text.replace('"held-out.jsonl.gz"', f'"{HOSPITALS.parent}/held-out.jsonl.gz"')
     (coordinator / "federation.toml").write_text(
         f'{text}\n[server]\naddress = "fed.example.org:8443"\nhealth = "0.0.0.0:8081"\n'
         '[[sites]]\nname = "surgery"\n'

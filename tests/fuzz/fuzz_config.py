@@ -9,14 +9,14 @@ from fuzz_mutate import text_bytes, toml_bytes
 from fuzz_target import Target, refuses
 
 from fedpriv.config.job import JobConfig, seconds
-from fedpriv.config.load import EMBEDDED, allowed_model, digest, load_job, load_site
+from fedpriv.config.load import HOSPITALS, allowed_model, digest, load_job, load_site
 from fedpriv.config.site import SiteFile
 from fedpriv.methods.proposal import propose
 from fedpriv.protocol import Proposal
 from fedpriv_client.settings import site_settings, terms_of
 
 HASH = "sha256:" + "a" * 64
-FEDERATION = EMBEDDED.read_bytes()
+FEDERATION = HOSPITALS.read_bytes()
 NETWORK = b"""
 [job]
 name = "hearts"
@@ -153,7 +153,7 @@ def check_job(job: JobConfig) -> None:
 def overrides(data: bytes, folder: Path) -> None:
     """A line for each `--set`."""
     texts = data.decode("utf-8", "surrogateescape").split("\n")
-    check_job(load_job(EMBEDDED, texts))
+    check_job(load_job(HOSPITALS, texts))
 
 
 def site(data: bytes, folder: Path) -> None:

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from safetensors.torch import save
 
 from fedpriv.base_model import parameters_of
-from fedpriv.config.load import EMBEDDED, digest, load_job
+from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.looks import LooksSection
 from fedpriv.data.formats import READERS
 from fedpriv.data.read import read_records
@@ -93,7 +93,7 @@ def mutate_tensors(data: bytes, random: Random) -> bytes:
 def run(data: bytes, folder: Path) -> None:
     """A run that is gone on with, and one that a report is made of."""
     found = parts(data, run="", metrics="", budget="")
-    config = load_job()
+    config = load_job(HOSPITALS)
     said = raw(found["run"])
     for name, value in _here().items():
         said = said.replace(name.encode(), value.encode())
@@ -125,13 +125,13 @@ def run(data: bytes, folder: Path) -> None:
 
 def _here() -> dict[str, str]:
     """What stands for what differs between machines."""
-    return {"<folder>": str(EMBEDDED.parent), "<digest>": digest(load_job())}
+    return {"<folder>": str(HOSPITALS.parent), "<digest>": digest(load_job(HOSPITALS))}
 
 
 @cache
 def run_info() -> str:
     with tempfile.TemporaryDirectory() as folder:
-        made = RunDirectory.create(Path(folder) / "run", load_job(), insecure_seed=None)
+        made = RunDirectory.create(Path(folder) / "run", load_job(HOSPITALS), insecure_seed=None)
         made.ready(model={"name": "m", "task": "causal-lm", "digest": "d", "trainable": 8})
         text = (made.path / "run.json").read_text()
     for name, value in _here().items():

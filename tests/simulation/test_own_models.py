@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from fedpriv.config.job import SiteSection
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.training.adapter import read_facts
 from fedpriv_simulation.command import simulate
+from fedpriv_simulation.own_models import spread
 
 Make = Callable[..., Any]
 APP = typer.Typer()
@@ -95,14 +101,35 @@ def test_records_that_are_not_public_are_refused_before_anything_runs(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_site_that_keeps_nothing_apart_is_named_before_anything_runs(
-    federation: Make, tmp_path: Path
-) -> None:
-    command = [str(federation()), "--out", str(tmp_path / "run"), "--personal"]
-    result = CliRunner().invoke(APP, [*command, "--set", HELD_OUT[0]])
+def test_without_anything_kept_apart_nothing_runs(federation: Make, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        APP, [str(federation()), "--out", str(tmp_path / "a"), "--personal"]
+    )
     assert isinstance(result.exception, ConfigError)
-    assert result.exception.key == "sites.site-1.held_out"
-    assert not (tmp_path / "run").exists()
+    assert result.exception.key == "sites.held_out"
+    assert not (tmp_path / "a").exists()
+
+
+def test_sites_that_keep_nothing_apart_only_take_part(federation: Make, tmp_path: Path) -> None:
+    file, out = federation(rounds=1, extra=PERSONAL), tmp_path / "run"
+    command = [str(file), "--out", str(out), "--personal", "--set", HELD_OUT[1]]
+    result = CliRunner().invoke(APP, command)
+    assert result.exit_code == 0, result.output
+    assert not list((out / "private" / "site-0").glob("alone*"))
+    assert (out / "private" / "site-1" / "evaluation.html").exists()
+
+
+@given(count=st.integers(1, 12), sites=st.integers(1, 10))
+def test_so_many_sites_are_spread_over_the_list(count: int, sites: int) -> None:
+    made = [SiteSection(name=f"s{i}", data="a.jsonl", held_out=0.2) for i in range(sites)]
+    job = load_job().model_copy(update={"sites": (*made, SiteSection(name="no", data="a.jsonl"))})
+    names = [int(site.name[1:]) for site in spread(job, count)]
+    assert len(names) == min(count, sites) == len(set(names))
+    assert names == sorted(names)
+    if len(names) > 1:
+        steps = [b - a for a, b in pairwise(names)]
+        assert max(steps) - min(steps) <= 1
+    assert spread(job) == tuple(made)
 
 
 def test_a_site_with_nothing_to_stop_by_is_named(federation: Make, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, RoundError
@@ -21,6 +23,7 @@ from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.report.budget import read, verify
 from fedpriv_client.shared_slots import SharedSlots
+from fedpriv_simulation.command import show
 from fedpriv_simulation.simulate import Outcome, simulate
 from fedpriv_strategies.sum_of_set import SumOfSet
 
@@ -41,6 +44,22 @@ def slots_of(out: Path, site: str) -> list[tuple[int, bool]]:
     job = json.loads((out / "run.json").read_text())["job_id"]
     with Ledger.open(out / "sites" / site / "ledger.db", reading=True) as ledger:
         return list(ledger.slots(job))
+
+
+def test_the_screen_says_what_the_figures_alone_are(
+    federation: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second claim is shown beside the first; many sites with the same figures have one row."""
+    outcome = run(federation(rounds=1), tmp_path / "run")
+    report = outcome.budgets["site-0"]
+    show(outcome, Console(width=120))
+    shown = capsys.readouterr().out
+    assert "ε alone" in shown and f"{report.epsilon_alone_committed:.2f}" in shown
+    assert "site-1" in shown
+    many = {f"s{i}": report for i in range(9)}
+    show(replace(outcome, budgets=many), Console(width=120))
+    shown = capsys.readouterr().out
+    assert "each of 9" in shown and "s3" not in shown
 
 
 def check_budgets(found: Outcome, slots: int) -> None:

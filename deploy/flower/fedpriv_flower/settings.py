@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.config.load import HOSPITALS, load_job
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Settings:
         given = context.run_config
         seed = given["insecure-seed"]
         return cls(
-            federation=Path(str(given["federation"] or EMBEDDED)).resolve(),
+            federation=Path(str(given["federation"] or HOSPITALS)).resolve(),
             overrides=tuple(shlex.split(str(given["set"]))),
             out=Path(str(given["out"] or f"runs/flower-{context.run_id}")).resolve(),
             resume=bool(given["resume"]),
