@@ -1,0 +1,168 @@
+"""Does joining pay in the embedded federation, at every clinic that is looked at?
+
+    python benchmarks/clinics.py --out clinics                # or --clinics 64, for all of them
+    python benchmarks/clinics.py --out clinics-quick --quick  # does everything run?
+
+The federation is that of the package: 64 clinics of 16 notes, a secure sum in which one may
+collude, ε = 4. A quarter of them, spread over the list, also train alone and go on from the
+adapter, and all models are scored on each one's own held-out notes, which nobody trains on. The
+models are those of benchmarks/border.py. For each clinic and each model: by how much the loss falls
+against training alone without noise, as mean and deviation over the seeds, and how many deviations
+the mean is.
+
+OUT keeps all runs; the same command goes on where it was stopped. `clinics.json` and `clinics.md`
+have all figures. The data is public and no run is private: samples and noise come from seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import shlex
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from border_design import KINDS, Point, Size
+from border_runs import Entry, measured, train
+
+from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.errors import FedprivError
+from fedpriv.files import write_atomic, write_json
+from fedpriv.process import stop_on_terminate
+from fedpriv_comparison.runner import Runner, open_folder
+from fedpriv_comparison.trial import Result, Trial
+
+FORMAT = 1
+MODELS = {
+    "federated": "federated",
+    "federated+personal": "personal",
+    "federated+fifth": "alone + fifth",
+    "federated+personal+fifth": "personal + fifth",
+    "alone+alone": "a second own",
+}
+Gains = dict[str, dict[str, list[float]]]  # of each model, at each clinic, with each seed
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("clinics"))
+    parser.add_argument("--clinics", type=int, default=16, help="that are looked at")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--json", type=Path, help="clinics.json here, too")
+    parser.add_argument("--quick", action="store_true", help="two rounds, one seed, two clinics")
+    return parser.parse_args()
+
+
+def write_federation(out: Path, point: Point) -> Path:
+    """The embedded federation, in which only those clinics hold notes out that are looked at."""
+    folder = EMBEDDED.parent
+    lines, found = [], 0
+    for line in EMBEDDED.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("trust =", "max_colluding =")):  # a point says these
+            continue
+        if "held_out = " in line:
+            if found not in point.scored:
+                line = re.sub(r', held_out = "[^"]*"', "", line)
+            found += 1
+        lines.append(re.sub(r'"([^"]*\.jsonl\.gz)"', rf'"{folder}/\1"', line))
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / "federation.toml"
+    write_atomic(file, "\n".join([*lines, ""]))
+    return file
+
+
+def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
+    """By how much the loss falls against alone, on each clinic's own notes."""
+    made: Gains = {}
+    for row in found:
+        for model in MODELS.keys() & row["own"].keys():
+            of_model = made.setdefault(model, {name: [] for name in names})
+            losses = zip(row["own"]["alone"], row["own"][model], strict=True)
+            for name, (alone, loss) in zip(names, losses, strict=True):
+                of_model[name].append(alone - loss)
+    return {model: made[model] for model in MODELS if model in made}
+
+
+def shown(values: list[float]) -> str:
+    """Mean and deviation, and how many deviations the mean is."""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return f"{mean:+.3f}"
+    deviation = statistics.stdev(values)
+    return f"{mean:+.3f} ± {deviation:.3f} ({mean / deviation:.0f})"
+
+
+def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
+    """The table, a row a clinic."""
+    alone = {
+        name: statistics.fmean(row["own"]["alone"][index] for row in found)
+        for index, name in enumerate(names)
+    }
+    rows = [["clinic", "alone", *(MODELS[model] for model in made)], ["---"] * (len(made) + 2)]
+    rows += [
+        [name, f"{alone[name]:.3f}", *(shown(of_model[name]) for of_model in made.values())]
+        for name in names
+    ]
+    means = [
+        [statistics.fmean(by_seed) for by_seed in zip(*of_model.values(), strict=True)]
+        for of_model in made.values()
+    ]
+    rows.append(["**mean**", f"{statistics.fmean(alone.values()):.3f}", *map(shown, means)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def main() -> int:
+    arguments = parsed()
+    logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
+    stop_on_terminate()
+    rounds, clinics, seeds = 30, arguments.clinics, arguments.seeds
+    overrides = ["evaluation.every=30"]
+    if arguments.quick:
+        rounds, clinics, seeds = 2, 2, 1
+        overrides += ["job.rounds=2", "personal.epochs=2", "evaluation.limit=8"]
+    sites = len(load_job().sites)
+    point = Point(sites, 16, seeds=seeds, most_scored=clinics)
+    kind = replace(KINDS["notes"], name="clinics", points=(point,))
+    size = Size(rounds=rounds, overrides=tuple(overrides))
+
+    def done(trial: Trial, result: Result) -> None:
+        said = result.error or result.last("eval_loss")
+        print(f"{trial.key} seed {trial.seed}: {said}", flush=True)
+
+    try:
+        with open_folder(arguments.out / "runs"):
+            file = write_federation(arguments.out, point)
+            names = [site.name for site in load_job(file).sites if site.held_out is not None]
+            entries = [Entry(kind, point, seed, file, size) for seed in range(1, seeds + 1)]
+            runner = Runner(arguments.out / "runs", parallel=arguments.parallel, done=done)
+            found = []
+            for entry in entries:
+                train(
+                    [entry], Runner(arguments.out / "runs", parallel=arguments.parallel, done=done)
+                )
+                found.append(measured(entry, arguments.out))
+                made = gains(found, names)
+                text = markdown(made, found, names)
+                write_atomic(arguments.out / "clinics.md", text)
+                command = shlex.join(["python", "benchmarks/clinics.py", *sys.argv[1:]])
+                document = {"format": FORMAT, "command": command, "clinics": names, "runs": found}
+                for path in (arguments.out / "clinics.json", arguments.json):
+                    if path is not None:
+                        write_json(path, document)
+    except KeyboardInterrupt:
+        print("\nStopped; the same command goes on from here.")
+        return 130
+    except (FedprivError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
