@@ -142,9 +142,7 @@ def main() -> int:
             runner = Runner(arguments.out / "runs", parallel=arguments.parallel, done=done)
             found = []
             for entry in entries:
-                train(
-                    [entry], Runner(arguments.out / "runs", parallel=arguments.parallel, done=done)
-                )
+                train([entry], runner)
                 found.append(measured(entry, arguments.out))
                 made = gains(found, names)
                 text = markdown(made, found, names)
