@@ -228,6 +228,15 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     assert "no secure sum yet" in Page(write_report(run)).words
 
 
+def test_the_first_figure_says_whom_it_trusts(make_run: MakeRun) -> None:
+    run = make_run(sites=1)
+    path = run / "sites" / "site-00" / "budget.json"
+    budget.write(budget.read(path).model_copy(update=ALONE), path)
+    first = Page(write_report(run)).words.split("Largest ε committed")[1].split("Sent by")[0]
+    assert "if at most 1 of a sum's sites works with the server; alone" in first
+    assert upper(budget.read(path).epsilon_alone_committed) in first
+
+
 def test_what_filters_were_debited_is_shown_where_there_are_any(make_run: MakeRun) -> None:
     run = make_run(sites=3)
     assert "Adaptive plans" not in Page(write_report(run)).words
