@@ -37,5 +37,5 @@ class PersonalSection(Section):
         gt=0,
         lt=1,
         description="The federation's share of the weight where its model and the site's own answer"
-        " together: the row `together` of `fedpriv-client evaluate`.",
+        " together, in two rows of `fedpriv-client evaluate`.",
     )

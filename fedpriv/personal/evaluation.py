@@ -20,9 +20,11 @@ MEANING = {
     "federated": "the federation's adapter, which this site helped to make",
     "alone": "trained on this site's own records alone, from the base model",
     "personal": "the federation's adapter, trained further on this site's own records",
-    "together": "this site's own model and the federation's answer together, with a mean of their"
-    " probabilities",
+    "alone + federated": "the model 'alone' and the federation's answer together, with a mean of"
+    " their probabilities",
+    "personal + federated": "the same of the model 'personal'",
 }
+TOGETHER = ("alone", "personal")  # each answers together with the federation's, too
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Row:
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: of what it makes of prompts; None where records have none, and for `together`.
+        rouge: of what it makes of prompts; None where records have none, or two answer together.
     """
 
     name: str
@@ -106,7 +108,7 @@ def evaluate(
 ) -> Evaluation:
     """Look at models, given by their trained values (P,).
 
-    Where `alone` and `federated` are among them, also at what these two answer together.
+    Where `federated` is among them, also at what it and each own model answer together.
 
     Args:
         examples: of held-out records, at least one.
@@ -128,10 +130,12 @@ def evaluate(
         made = rouge(completions(worker, answered, values), expected) if answered else None
         rows.append(Row(name, found, made))
     said = [*notes, *one_label(examples, spec.labels)]
-    if {"alone", "federated"} <= models.keys():
-        told("together")
-        both = together(worker, models["alone"], models["federated"], beside)
-        rows.append(Row("together", both(examples)))
+    pairs = [own for own in TOGETHER if own in models and "federated" in models]
+    for own in pairs:
+        told(f"{own} + federated")
+        both = together(worker, models[own], models["federated"], beside)
+        rows.append(Row(f"{own} + federated", both(examples)))
+    if pairs:
         said.append(_of_together(beside, without_text=bool(answered)))
     return Evaluation(
         site=site,
@@ -147,8 +151,8 @@ def evaluate(
 def _of_together(beside: float, *, without_text: bool) -> str:
     """A note on how two models answer together."""
     weight = (
-        f"Together: the federation's model has {beside:g} of the weight (personal.beside), this"
-        " site's own, the model 'alone', has the rest."
+        f"Where two answer together, the federation's model has {beside:g} of the weight"
+        " (personal.beside), and the site's own has the rest."
     )
     return f"{weight} They write no text here, so there is no ROUGE." if without_text else weight
 

@@ -22,7 +22,14 @@ from fedpriv.report.figures import amount, give_or_take
 from fedpriv_simulation.watching import new_run, watching
 
 MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
-MODELS = ("base", "federated", "alone", "personal", "together")
+MODELS = (
+    "base",
+    "federated",
+    "alone",
+    "personal",
+    "alone + federated",
+    "personal + federated",
+)
 
 if TYPE_CHECKING:
     from fedpriv.report.budget import BudgetReport

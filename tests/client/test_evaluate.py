@@ -25,6 +25,7 @@ from fedpriv_client.own import federated, opened, own_cache, work_folder
 from fedpriv_client.personalise import personalise
 
 Make = Callable[..., Any]
+PAIRS = ("alone + federated", "personal + federated")
 
 
 @pytest.fixture
@@ -46,14 +47,14 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     alone = personalise(setting.file, setting.config, alone=True)
     personal = personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    names = ["base", "federated", "alone", "personal", "together"]
+    names = ["base", "federated", "alone", "personal", *PAIRS]
     assert [row.name for row in found.rows] == names
     [note] = found.notes
-    assert "Together: the federation's model has 0.2 of the weight" in note
+    assert "the federation's model has 0.2 of the weight" in note
     assert "ROUGE" not in note
     assert list(found.columns) == ["loss", "next-token accuracy"]
     losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))
-    assert len(set(losses.values())) == 5
+    assert len(set(losses.values())) == 6
     assert alone.result.best.loss != personal.result.best.loss
 
 
@@ -80,7 +81,7 @@ def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> Non
         targets = ids[0, 1:]
         losses += (-mean[range(len(targets)), targets].log()).tolist()
         right += (mean.argmax(-1) == targets).tolist()
-    assert row.name == "together"
+    assert row.name == PAIRS[0]
     assert row.scores.eval_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     assert row.scores.eval_accuracy == pytest.approx(sum(right) / len(right))
 
@@ -144,7 +145,7 @@ def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
     personalise(setting.file, setting.config, alone=True)
     found = own_view(setting.file, setting.config)
-    assert [row.name for row in found.rows] == ["base", "federated", "alone", "together"]
+    assert [row.name for row in found.rows] == ["base", "federated", "alone", PAIRS[0]]
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
 
 
@@ -227,8 +228,8 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
             assert f"{value:.3f}" in shown
             assert f">{value:.3f}<" in text
     assert "has 0.2 of the weight" in shown and "has 0.2 of the weight" in text
-    for name in ("base", "federated", "alone", "personal", "together"):
-        assert re.search(rf'<th scope="row">{name} ', text)
+    for name in ("base", "federated", "alone", "personal", *PAIRS):
+        assert f'<th scope="row">{name} ' in text
 
 
 @pytest.mark.usefixtures("quiet_signals")
@@ -241,8 +242,8 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
     assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
     personalise(setting.file, setting.config, alone=True)
     found = json.loads(invoke(setting, "evaluate", "--json", "--limit", "2").stdout)
-    assert set(found["models"]) == {"base", "federated", "alone", "together"}
-    assert set(found["models"]["together"]) == {"eval_loss", "eval_accuracy"}
+    assert set(found["models"]) == {"base", "federated", "alone", PAIRS[0]}
+    assert set(found["models"][PAIRS[0]]) == {"eval_loss", "eval_accuracy"}
 
 
 def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:

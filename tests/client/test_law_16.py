@@ -87,8 +87,8 @@ def test_no_file_beside_it_names_it_or_holds_a_figure_of_it(setting: OwnSetting)
     alone = personalise(setting.file, setting.config, alone=True)
     found = own_view(setting.file, setting.config)
     heard(setting, proposal, WorkerPool())
-    of_own = [row for row in found.rows if row.name in ("personal", "alone", "together")]
-    assert len(of_own) == 3
+    of_own = [row for row in found.rows if row.name not in ("base", "federated")]
+    assert len(of_own) == 4
     seen = [row.scores.eval_loss for row in of_own]
     figures = [made.result.best.loss, alone.result.best.loss, *seen]
     digests = [read_facts(one.folder).weights_digest for one in (made, alone)]
