@@ -17,10 +17,11 @@ its noise (local) or a share (secure sum, one site may collude):
 At most four sites of each, spread evenly, train alone and are scored, on further records that
 nobody trains on; the others only take part. At every point: the base model; alone, a site's own
 model without noise; two of them (alone+alone, with two seeds and equal weights), the baseline that
-costs a site nothing; the federation's (federated), that trained further (+personal), the two beside
-each other (+personal+fifth), and beside the site's own with a fifth of the weight (+fifth) or the
-weight that validation records choose (+averaged); the same of an adapter trained together without
-noise (lora), as a ceiling.
+costs a site nothing; the federation's (federated), that trained further (+personal), and beside
+the site's own with a fifth of the weight (+fifth) or the weight that validation records choose
+(+averaged); own, further trained and federation's all together (+both: 0.4, 0.4 and 0.2 of the
+weight); personal and fifth of an adapter that was trained together without noise (lora), as a
+ceiling.
 
 OUT keeps all runs, and border.json, border.md and a chart for each kind, written anew after each
 point. The same command goes on where it was stopped, however that was. All runs are on public data,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +22,14 @@ from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import FIFTH, AsItIs, averaged
+from fedpriv_comparison.going_on import FIFTH, AsItIs, averaged, weighed
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Trial, told, values_path
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.evaluation import evaluation_records
 
-FORMAT = 2  # of the file that is kept for each point and seed
-Losses = dict[str, float]
+FORMAT = 3  # of the file that is kept for each point and seed
+OWN_SHARE = (1 - FIFTH) / 2  # of each own model, where two answer with the federation's
 
 
 @dataclass(frozen=True)
@@ -63,21 +62,22 @@ class Entry:
             "federated": private,
             "federated+personal": replace(private, way="personal"),
         }
-        if not self.in_full:
-            return needed
-        lora = _trial(free, "lora", self.seed)
-        more = {"again": again, "lora": lora, "lora+personal": replace(lora, way="personal")}
-        return {**needed, **more}
+        if self.decides:
+            needed["again"] = again
+        if self.decides and self.seed == 1:
+            lora = _trial(free, "lora", self.seed)
+            needed |= {"lora": lora, "lora+personal": replace(lora, way="personal")}
+        return needed
 
     @property
-    def in_full(self) -> bool:
-        """Whether a second own model and adapters without noise are measured, too.
+    def decides(self) -> bool:
+        """Whether a second own model is measured, too, and adapters without noise with one seed.
 
-        So it is with the first seed, wherever another point with as many sites and records decides.
+        So it is wherever a point with as many sites and records has several seeds.
         """
         size = (self.point.sites, self.point.records)
         decide = {(point.sites, point.records) for point in self.kind.points if point.seeds > 1}
-        return self.seed == 1 and (size in decide or self.point in QUICK_POINTS)
+        return size in decide or self.point in QUICK_POINTS
 
 
 @cache
@@ -149,25 +149,21 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 
 
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
-    """On each scored site's own held-out records, and the mean over the sites on everyone's."""
+    """On each scored site's own held-out records; of what every site has, also on everyone's."""
     config = entry.trials["federated"].config
     with tempfile.TemporaryDirectory() as folder:
         parts = evaluation_records(config, worker.base.tokenizer, Path(folder))
         everyone = [example for part in parts for example in part]
     own: dict[str, list[float]] = {}
-    of_all: dict[str, list[float]] = {}
+    of_all: dict[str, float] = {}
     sites = own_examples(config, worker)
     for index, site in enumerate(sites.values()):
         held_out = [*site.reported, *site.tuning]  # nothing is chosen by them
         for name, model in models(worker, site, values, index).items():
             own.setdefault(name, []).append(model(held_out).eval_loss)
-            if index == 0 or name not in ONE_FOR_ALL:
-                of_all.setdefault(name, []).append(model(everyone).eval_loss)
-    return {
-        "scored": len(sites),
-        "own": own,
-        "all": {name: statistics.fmean(found) for name, found in of_all.items()},
-    }
+            if index == 0 and name in ONE_FOR_ALL:
+                of_all[name] = model(everyone).eval_loss
+    return {"scored": len(sites), "own": own, "all": of_all}
 
 
 ONE_FOR_ALL = ("base", "federated", "lora")  # every site has the same
@@ -189,14 +185,17 @@ def models(
         "alone": AsItIs(worker, alone),
         "federated": AsItIs(worker, federated),
         "federated+personal": AsItIs(worker, personal),
-        "federated+personal+fifth": together(worker, personal, federated, FIFTH),
-        "federated+fifth": together(worker, alone, federated, FIFTH),
+        "federated+both": together(
+            worker, [(alone, OWN_SHARE), (personal, OWN_SHARE), (federated, FIFTH)]
+        ),
+        "federated+fifth": weighed(worker, alone, federated, FIFTH),
         "federated+averaged": averaged(worker, alone, federated, own.validation),
     }
+    if "again" in values:
+        found["alone+alone"] = weighed(worker, alone, values["again"][site], 0.5)
     if "lora" in values:
         lora = values["lora"]
-        found["alone+alone"] = together(worker, alone, values["again"][site], 0.5)
         found["lora"] = AsItIs(worker, lora)
         found["lora+personal"] = AsItIs(worker, values["lora+personal"][site])
-        found["lora+fifth"] = together(worker, alone, lora, FIFTH)
+        found["lora+fifth"] = weighed(worker, alone, lora, FIFTH)
     return found

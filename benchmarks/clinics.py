@@ -8,7 +8,8 @@ collude, ε = 4. A quarter of them, spread over the list, also train alone and g
 adapter, and all models are scored on each one's own held-out notes, which nobody trains on. The
 models are those of benchmarks/border.py. For each clinic and each model: by how much the loss falls
 against training alone without noise, as mean and deviation over the seeds, and how many deviations
-the mean is.
+the mean is. At last, by how much that of all three is lower than that of two own models, which take
+as much training.
 
 OUT keeps all runs; the same command goes on where it was stopped. `clinics.json` and `clinics.md`
 have all figures. The data is public and no run is private: samples and noise come from seeds.
@@ -41,9 +42,10 @@ MODELS = {
     "federated": "federated",
     "federated+personal": "personal",
     "federated+fifth": "alone + fifth",
-    "federated+personal+fifth": "personal + fifth",
-    "alone+alone": "a second own",
+    "federated+both": "all three",
+    "alone+alone": "two own",
 }
+BEST, TWO_OWN = "federated+both", "alone+alone"
 Gains = dict[str, dict[str, list[float]]]  # of each model, at each clinic, with each seed
 
 
@@ -85,7 +87,11 @@ def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
             losses = zip(row["own"]["alone"], row["own"][model], strict=True)
             for name, (alone, loss) in zip(names, losses, strict=True):
                 of_model[name].append(alone - loss)
-    return {model: made[model] for model in MODELS if model in made}
+    over = {
+        name: [mine - theirs for mine, theirs in zip(made[BEST][name], two, strict=True)]
+        for name, two in made[TWO_OWN].items()
+    }
+    return {MODELS[model]: made[model] for model in MODELS} | {"all three over two own": over}
 
 
 def shown(values: list[float]) -> str:
@@ -103,7 +109,7 @@ def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
         name: statistics.fmean(row["own"]["alone"][index] for row in found)
         for index, name in enumerate(names)
     }
-    rows = [["clinic", "alone", *(MODELS[model] for model in made)], ["---"] * (len(made) + 2)]
+    rows = [["clinic", "alone", *made], ["---"] * (len(made) + 2)]
     rows += [
         [name, f"{alone[name]:.3f}", *(shown(of_model[name]) for of_model in made.values())]
         for name in names

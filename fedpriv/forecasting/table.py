@@ -24,7 +24,8 @@ TWO_ALONE = "alone+alone"  # the mean of two such models
 WAYS = {  # what a site can do with a federation's adapter
     "federated": "the federation's adapter as it is",
     "federated+personal": "the adapter, trained further on own records",
-    "federated+personal+fifth": "that, beside it the federation's with a fifth of the weight",
+    "federated+both": "an own model, the adapter trained further and the federation's, which has a"
+    " fifth of the weight, answer together",
     "federated+fifth": "an own model, beside it the federation's with a fifth of the weight",
     "federated+averaged": "the same, with the weight that own validation records choose",
 }

@@ -22,9 +22,8 @@ MEANING = {
     "personal": "the federation's adapter, trained further on this site's own records",
     "alone + federated": "the model 'alone' and the federation's answer together, with a mean of"
     " their probabilities",
-    "personal + federated": "the same of the model 'personal'",
+    "all three": "the same of 'alone', 'personal' and the federation's",
 }
-TOGETHER = ("alone", "personal")  # each answers together with the federation's, too
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Row:
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: of what it makes of prompts; None where records have none, or two answer together.
+        rouge: of what it makes of prompts; None where records have none, or models answer together.
     """
 
     name: str
@@ -108,7 +107,7 @@ def evaluate(
 ) -> Evaluation:
     """Look at models, given by their trained values (P,).
 
-    Where `federated` is among them, also at what it and each own model answer together.
+    Where `federated` is among them, also at what it and the own models answer together.
 
     Args:
         examples: of held-out records, at least one.
@@ -130,12 +129,14 @@ def evaluate(
         made = rouge(completions(worker, answered, values), expected) if answered else None
         rows.append(Row(name, found, made))
     said = [*notes, *one_label(examples, spec.labels)]
-    pairs = [own for own in TOGETHER if own in models and "federated" in models]
-    for own in pairs:
-        told(f"{own} + federated")
-        both = together(worker, models[own], models["federated"], beside)
-        rows.append(Row(f"{own} + federated", both(examples)))
-    if pairs:
+    pairs = {"alone + federated": ("alone",), "all three": ("alone", "personal")}
+    for name, own in pairs.items():
+        if {*own, "federated"} <= models.keys():
+            told(name)
+            share = (1 - beside) / len(own)
+            parts = [*((models[one], share) for one in own), (models["federated"], beside)]
+            rows.append(Row(name, together(worker, parts)(examples)))
+    if rows[-1].name in pairs:
         said.append(_of_together(beside, without_text=bool(answered)))
     return Evaluation(
         site=site,
@@ -151,8 +152,8 @@ def evaluate(
 def _of_together(beside: float, *, without_text: bool) -> str:
     """A note on how two models answer together."""
     weight = (
-        f"Where two answer together, the federation's model has {beside:g} of the weight"
-        " (personal.beside), and the site's own has the rest."
+        f"Where models answer together, the federation's has {beside:g} of the weight"
+        " (personal.beside), and the site's own have the rest, in equal parts."
     )
     return f"{weight} They write no text here, so there is no ROUGE." if without_text else weight
 

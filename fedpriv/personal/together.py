@@ -1,7 +1,7 @@
-"""A site's own model and the federation's answer together: the mean of their probabilities.
+"""A site's own models and the federation's answer together: the mean of their probabilities.
 
-`mean_of_probabilities` is all there is to it, for whoever runs the two models at the same time:
-it takes what both answer to the same input. There is no file format for such a pair.
+`mean_of_probabilities` is all there is to it, for whoever runs the models at the same time: it
+takes what they answer to the same input. There is no file format for several models.
 """
 
 from __future__ import annotations
@@ -21,47 +21,67 @@ Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one
 
 
 def mean_of_probabilities(
-    own: torch.Tensor, federated: torch.Tensor, weight: float
+    answers: Sequence[torch.Tensor], weights: Sequence[float]
 ) -> torch.Tensor:
-    """What two models answer together.
+    """What several models answer together.
 
     Args:
-        own, federated: logits of the site's own model and of the federation's, for the same input
-            and with the same vocabulary or labels: (..., V) each.
-        weight: of the federation's probabilities, above 0 and below 1; the own ones have the rest.
+        answers: logits of each model for the same input, with the same vocabulary or labels:
+            (..., V) each.
+        weights: of each model's probabilities, above 0; their sum is 1.
 
     Returns:
         Logarithms of the mean probabilities, (..., V). They are logits, too.
 
     Raises:
-        ValueError: the weight is out of its bounds, or the shapes differ.
+        ValueError: the weights are none of this kind, or not as many, or the shapes differ.
 
     Privacy:
-        As confidential as the own model: it is for the site alone.
+        As confidential as a site's own model among them: it is for the site alone.
     """
-    if not 0 < weight < 1:
-        raise ValueError(f"weight: expected a number above 0 and below 1, got {weight}")
-    if own.shape != federated.shape:
-        raise ValueError(
-            f"federated: expected the shape {tuple(own.shape)} of own, got {tuple(federated.shape)}"
-        )
-    mine = own.log_softmax(-1) + math.log(1 - weight)
-    return torch.logaddexp(mine, federated.log_softmax(-1) + math.log(weight))
+    _check_weights(weights)
+    if len(answers) != len(weights):
+        raise ValueError(f"weights: expected one for each of {len(answers)}, got {len(weights)}")
+    for other in answers[1:]:
+        if other.shape != answers[0].shape:
+            raise ValueError(
+                f"answers: expected the shape {tuple(answers[0].shape)} of the first, got"
+                f" {tuple(other.shape)}"
+            )
+    weighted = [
+        answer.log_softmax(-1) + math.log(weight)
+        for answer, weight in zip(answers, weights, strict=True)
+    ]
+    total = weighted[0]
+    for other in weighted[1:]:
+        total = torch.logaddexp(total, other)
+    return total
 
 
-def together(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
-    """Two models by their trained values (P,) that answer together; the weight is of the second.
+def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
+    """Models that answer together, each by its trained values (P,) and its weight.
+
+    Raises:
+        ValueError: a weight is not above 0, or their sum is not 1.
 
     Privacy:
-        As confidential as the own values and the records that it scores: for the site alone.
+        As confidential as own values and the records that it scores: for the site alone.
     """
+    weights = [weight for _, weight in models]
+    _check_weights(weights)
 
     def answer(batch: Batch) -> torch.Tensor:
-        worker.vector.write(own)
-        found = logits_of(worker, batch)
-        worker.vector.write(federated)
-        for mine, theirs in zip(found, logits_of(worker, batch), strict=True):
-            mine.copy_(mean_of_probabilities(mine, theirs, weight))  # logits are large: one by one
-        return found
+        answers = []
+        for values, _ in models:
+            worker.vector.write(values)
+            answers.append(logits_of(worker, batch))
+        for rows in zip(*answers, strict=True):  # logits are large: one record by one
+            rows[0].copy_(mean_of_probabilities(rows, weights))
+        return answers[0]
 
     return lambda examples: score_answers(worker, examples, answer)
+
+
+def _check_weights(weights: Sequence[float]) -> None:
+    if not (weights and all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1)):
+        raise ValueError(f"weights: expected numbers above 0 whose sum is 1, got {list(weights)}")

@@ -54,7 +54,7 @@ def go_on(
         case "averaged":
             return averaged(worker, own, federated, validation)
         case "fifth":
-            return together(worker, own, federated, FIFTH)
+            return weighed(worker, own, federated, FIFTH)
     return AsItIs(worker, own)
 
 
@@ -88,4 +88,6 @@ def averaged(
 
 def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
     """The two together; the own one as it is where the federated one has no weight."""
-    return together(worker, own, federated, weight) if weight else AsItIs(worker, own)
+    if not weight:
+        return AsItIs(worker, own)
+    return together(worker, [(own, 1 - weight), (federated, weight)])

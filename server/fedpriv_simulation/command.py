@@ -28,7 +28,7 @@ MODELS = (
     "alone",
     "personal",
     "alone + federated",
-    "personal + federated",
+    "all three",
 )
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from fedpriv_client.own import federated, opened, own_cache, work_folder
 from fedpriv_client.personalise import personalise
 
 Make = Callable[..., Any]
-PAIRS = ("alone + federated", "personal + federated")
+PAIRS = ("alone + federated", "all three")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     names = ["base", "federated", "alone", "personal", *PAIRS]
     assert [row.name for row in found.rows] == names
     [note] = found.notes
-    assert "the federation's model has 0.2 of the weight" in note
+    assert "the federation's has 0.2 of the weight" in note
     assert "ROUGE" not in note
     assert list(found.columns) == ["loss", "next-token accuracy"]
     losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))

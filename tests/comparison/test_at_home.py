@@ -169,7 +169,9 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
     found = averaged(worker, learnt.values, spoilt, own.validation)
     assert isinstance(found, AsItIs) and found.values is learnt.values
     helped = averaged(worker, start, learnt.values, own.validation)(own.validation).eval_loss
-    assert helped == together(worker, start, learnt.values, 0.5)(own.validation).eval_loss
+    assert (
+        helped == together(worker, [(start, 0.5), (learnt.values, 0.5)])(own.validation).eval_loss
+    )
     assert helped < score(worker, own.validation, start).eval_loss
 
 
@@ -189,7 +191,7 @@ def test_a_fixed_weight_asks_no_validation_records(worker_and_own: Any) -> None:
     worker, own = worker_and_own
     one, other = random_adapters(worker)
     model = go_on("fifth", worker, other, own.training, [], QUICK, 0, own=one)
-    expected = together(worker, one, other, 0.2)(own.reported)
+    expected = together(worker, [(one, 0.8), (other, 0.2)])(own.reported)
     assert model(own.reported).eval_loss == expected.eval_loss
 
 
@@ -216,7 +218,7 @@ def test_what_a_site_trained_alone_is_not_trained_twice(
 def test_without_held_out_records_nobody_trains_alone(federation: Make) -> None:
     with pytest.raises(ConfigError) as caught:
         Comparison.of(federation(), (), parse_variants(["lora-alone"], ()), 1)
-    assert caught.value.key == "sites.site-0.held_out"
+    assert caught.value.key == "sites.held_out"
     assert "--held-out" in caught.value.fix
 
 

@@ -47,32 +47,46 @@ def adapters(worker: Worker) -> tuple[Vector, Vector]:
 
 
 def test_two_labels_are_mixed_as_by_hand() -> None:
-    found = mean_of_probabilities(OWN, FEDERATED, 0.2).exp()
+    found = mean_of_probabilities([OWN, FEDERATED], [0.8, 0.2]).exp()
     assert found.tolist() == pytest.approx([0.8 * 0.25 + 0.2 * 0.9, 0.8 * 0.75 + 0.2 * 0.1])
     assert found.sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("weight", "alone"), [(1e-6, OWN), (1 - 1e-6, FEDERATED)])
 def test_towards_the_ends_it_is_one_of_the_two(weight: float, alone: torch.Tensor) -> None:
-    found = mean_of_probabilities(OWN, FEDERATED, weight)
+    found = mean_of_probabilities([OWN, FEDERATED], [1 - weight, weight])
     assert found.tolist() == pytest.approx(alone.log_softmax(-1).tolist(), abs=1e-5)
 
 
 def test_what_is_next_to_impossible_for_both_has_a_finite_loss() -> None:
     """Where a float32 holds the logarithm of a probability, and not the probability."""
     sure = torch.tensor([0.0, -200.0])
-    assert mean_of_probabilities(sure, sure, 0.3)[1] == pytest.approx(-200)
+    assert mean_of_probabilities([sure, sure], [0.7, 0.3])[1] == pytest.approx(-200)
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0, -0.1, 1.1, math.nan])
-def test_a_weight_outside_of_its_bounds_is_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match="weight: expected a number above 0 and below 1"):
-        mean_of_probabilities(OWN, FEDERATED, weight)
+def test_three_are_mixed_as_by_hand() -> None:
+    found = mean_of_probabilities([OWN, FEDERATED, OWN], [0.4, 0.2, 0.4]).exp()
+    assert found.tolist() == pytest.approx([0.8 * 0.25 + 0.2 * 0.9, 0.8 * 0.75 + 0.2 * 0.1])
+
+
+@pytest.mark.parametrize(
+    "weights", [[0.0, 1.0], [1.0, 0.0], [-0.1, 1.1], [math.nan, 0.5], [0.4, 0.4], [0.8, 0.4], []]
+)
+def test_weights_that_make_no_mean_are_refused(weights: list[float], worker: Worker) -> None:
+    with pytest.raises(ValueError, match="weights: expected numbers above 0 whose sum is 1"):
+        mean_of_probabilities([OWN, FEDERATED], weights)
+    with pytest.raises(ValueError, match="weights: expected numbers above 0 whose sum is 1"):
+        together(worker, [(worker.initial, weight) for weight in weights])
+
+
+def test_each_model_has_a_weight() -> None:
+    with pytest.raises(ValueError, match="expected one for each of 2, got 1"):
+        mean_of_probabilities([OWN, FEDERATED], [1.0])
 
 
 def test_answers_to_different_inputs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected the shape \(2,\) of own, got \(3, 2\)"):
-        mean_of_probabilities(OWN, FEDERATED.expand(3, 2), 0.2)
+    with pytest.raises(ValueError, match=r"expected the shape \(2,\) of the first, got \(3, 2\)"):
+        mean_of_probabilities([OWN, FEDERATED.expand(3, 2)], [0.8, 0.2])
 
 
 def test_a_model_that_answers_with_itself_is_that_model(
@@ -80,7 +94,7 @@ def test_a_model_that_answers_with_itself_is_that_model(
 ) -> None:
     one, _ = adapters(worker)
     expected = score(worker, records, one)
-    found = together(worker, one, one, 0.3)(records)
+    found = together(worker, [(one, 0.7), (one, 0.3)])(records)
     assert found.eval_loss == pytest.approx(expected.eval_loss, rel=1e-6)
     assert found.eval_accuracy == expected.eval_accuracy
 
@@ -104,7 +118,7 @@ def test_two_models_answer_with_the_mean_of_their_probabilities(
             for place, target in enumerate(targets[0].tolist())
             if target >= 0
         ]
-    found = together(worker, one, other, 0.3)(records).eval_loss
+    found = together(worker, [(one, 0.7), (other, 0.3)])(records).eval_loss
     assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     apart = [score(worker, records, values).eval_loss for values in (one, other)]
     assert found != pytest.approx(apart[0], abs=1e-3)
