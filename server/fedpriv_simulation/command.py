@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
@@ -23,7 +23,6 @@ from fedpriv_simulation.watching import new_run, watching
 
 MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
 MODELS = (
-    "base",
     "federated",
     "alone",
     "personal",
@@ -122,7 +121,8 @@ def _personalise(
     with status or nullcontext(), naming(source):
         say = console.print if status is None else status.update
         found = own_models(config, outcome.run.path, spread(config, count), say)
-    table = Table("site", *MODELS, title="Loss on each site's own held-out records")
+    named = Column("site", no_wrap=True)
+    table = Table(named, *MODELS, title="Loss on each site's own held-out records")
     table.title_justify = "left"
     losses = {}
     for name, evaluation in found.items():
