@@ -1,9 +1,9 @@
 """The documentation site: `scripts/docs` builds it into build/site.
 
 Sphinx with MyST, because both are kept: mkdocs has had no release since August 2024, and
-mkdocs-material says of itself that it is inactive. The source folder is the repository, so that every
-link of a page is the same file here and on a code host: one to a page leads to that page, one to any
-other file to a copy of it. The pages fetch nothing from elsewhere (`tests/docs/test_site.py`).
+mkdocs-material says of itself that it is inactive. The source folder is the repository, so that
+every link of a page is the same file here and on a code host: one to a page leads to that page, one
+to any other file to a copy of it. The pages fetch nothing from elsewhere (tests/docs/test_site.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ _MANY = 40  # parameters, which nobody reads
 
 def api() -> Iterator[str]:
     """The page of names, in Markdown: those of `fedpriv.__all__`, what they return, all errors."""
-    found = {name: getattr(fedpriv, name) for name in fedpriv.__all__}
+    functions_first = sorted(fedpriv.__all__, key=str.swapcase)
+    found = {name: getattr(fedpriv, name) for name in functions_first}
     for name, value in found.items():
         if value is not errors.FedprivError:
             yield from _entry(f"fedpriv.{name}", value, f"## {name}")
