@@ -40,14 +40,12 @@ LITTLE = {r"^(fedpriv simulate (?!.*rounds).*)$": r"\1 --set job.rounds=1 --set 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["concepts", "faq", "recipes", "sharp-edges"])
+@pytest.mark.parametrize("page", ["concepts", "recipes", "sharp-edges"])
 def test_a_page_is_done_as_it_is_written(page: str, tmp_path: Path) -> None:
     text = (ROOT / f"docs/{page}.md").read_text()
-    reader = Reader(tmp_path, LITTLE)
-    assert reader.follow(text) == sum(
-        block.count("\n") if kind == "console" else 1
-        for kind, block in re.findall(r"^```(console|python)\n(.*?)^```$", text, re.M | re.S)
-    )
+    blocks = re.findall(r"^```(console|python)\n(.*?)^```$", text, re.M | re.S)
+    there = sum(block.count("\n") if kind == "console" else 1 for kind, block in blocks)
+    assert Reader(tmp_path, LITTLE).follow(text) == there > 0
 
 
 def test_the_figure_of_a_secure_sum_is_the_one_of_its_command() -> None:
