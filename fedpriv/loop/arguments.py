@@ -97,9 +97,10 @@ class PrivateConfig(TrainingArguments):
     is told of a run unless ``report_to`` says whom.
 
     Args:
-        epsilon, noise_multiplier, delta, size, sample_rate, clip_norm, unit, max_records_per_unit,
-            columns, labels, max_length, numerics, ledger, witness, job, microbatch: as of
-            `PrivateStep`. `ledger` and `witness` are paths as text.
+        settings: those of `TrainingArguments`, and as of `PrivateStep` `epsilon`,
+            `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
+            `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
+            `witness`, `job` and `microbatch`. `ledger` and `witness` are paths as text.
         dataset_text_field: the column of the text, where records have no other format.
         eval_data_is_public: whoever writes the script states that the records of evaluation are.
 

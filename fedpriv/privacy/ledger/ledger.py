@@ -489,6 +489,7 @@ class Ledger(Figures):
             rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
             sum       Σδ of everything is within that δ, and stays so
             ========  ====================================================================
+
             For plans that are chosen by what was released, that holds if the population's growth,
             and with it this call, is not.
         """
