@@ -119,6 +119,18 @@ def test_sites_that_keep_nothing_apart_only_take_part(federation: Make, tmp_path
     assert (out / "private" / "site-1" / "evaluation.html").exists()
 
 
+def test_so_many_sites_train_by_themselves_as_are_asked_for(
+    federation: Make, tmp_path: Path
+) -> None:
+    file, out = federation(rounds=1, extra=PERSONAL), tmp_path / "run"
+    options = [word for each in HELD_OUT for word in ("--set", each)]
+    command = [str(file), "--out", str(out), "--personal-sites", "1", *options]
+    result = CliRunner().invoke(APP, command)
+    assert result.exit_code == 0, result.output
+    assert len(list((out / "private").glob("site-*/evaluation.html"))) == 1
+    assert "mean" not in result.output
+
+
 @given(count=st.integers(1, 12), sites=st.integers(1, 10))
 def test_so_many_sites_are_spread_over_the_list(count: int, sites: int) -> None:
     made = [SiteSection(name=f"s{i}", data="a.jsonl", held_out=0.2) for i in range(sites)]
