@@ -8,8 +8,10 @@ collude, ε = 4. A quarter of them, spread over the list, also train alone and g
 adapter, and all models are scored on each one's own held-out notes, which nobody trains on. The
 models are those of benchmarks/border.py. For each clinic and each model: by how much the loss falls
 against training alone without noise, as mean and deviation over the seeds, and how many deviations
-the mean is. At last, by how much that of all three is lower than that of two own models, which take
-as much training.
+the mean is. Then, by how much that of all three is lower than that of two own models, which take as
+much training. At last what a clinic has without anybody that trains one, two or more models alone,
+each with another seed, which answer together with equal weights, beside the same number of models
+of which one is personal and one the federation's.
 
 OUT keeps all runs; the same command goes on where it was stopped. `clinics.json` and `clinics.md`
 have all figures. The data is public and no run is private: samples and noise come from seeds.
@@ -23,19 +25,28 @@ import re
 import shlex
 import statistics
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from border_design import KINDS, Point, Size
 from border_runs import Entry, measured, train
 
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.models.vector import Vector
+from fedpriv.personal.together import together
 from fedpriv.process import stop_on_terminate
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
+from fedpriv_comparison.at_home import own_examples
+from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.runner import Runner, open_folder
-from fedpriv_comparison.trial import Result, Trial
+from fedpriv_comparison.trial import Result, Trial, values_path
 
 FORMAT = 1
 MODELS = {
@@ -122,6 +133,48 @@ def markdown(made: Gains, found: list[dict[str, Any]], names: list[str]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def own_together(entries: Sequence[Entry], out: Path) -> list[dict[str, float]]:
+    """Mean own loss of 1, 2, … models that answer together, without and with the federation's.
+
+    With it, the federation's model and the personal one have a fifth of the weight each where there
+    are at least two own ones, and else the weights of `benchmarks/border.py`.
+    """
+    values = [
+        {name: np.load(values_path(trial, out / "runs")) for name, trial in entry.trials.items()}
+        for entry in entries
+    ]
+    alone = [*(one["alone"] for one in values), values[-1]["again"]]
+    config = entries[0].trials["federated"].config
+    rows: list[dict[str, float]] = []
+    with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
+        sites = list(own_examples(config, worker).values())
+
+        def mean_loss(parts: Callable[[int], list[tuple[Vector, float]]]) -> float:
+            return statistics.fmean(
+                together(worker, parts(index))([*site.reported, *site.tuning]).eval_loss
+                for index, site in enumerate(sites)
+            )
+
+        def with_federated(index: int, own: int) -> list[tuple[Vector, float]]:
+            share = FIFTH if own > 1 else (1 - FIFTH) / 2
+            others = 1 - FIFTH - share
+            return [
+                *((alone[seed][index], others / own) for seed in range(own)),
+                (values[0]["federated+personal"][index], share),
+                (values[0]["federated"], FIFTH),
+            ]
+
+        def without(index: int, own: int) -> list[tuple[Vector, float]]:
+            return [(alone[seed][index], 1 / own) for seed in range(own)]
+
+        for count in range(1, len(alone) + 1):
+            row = {"models": count, "alone": mean_loss(partial(without, own=count))}
+            if count > 2:
+                row["federation's among them"] = mean_loss(partial(with_federated, own=count - 2))
+            rows.append(row)
+    return rows
+
+
 def main() -> int:
     arguments = parsed()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
@@ -153,11 +206,12 @@ def main() -> int:
                 made = gains(found, names)
                 text = markdown(made, found, names)
                 write_atomic(arguments.out / "clinics.md", text)
-                command = shlex.join(["python", "benchmarks/clinics.py", *sys.argv[1:]])
-                document = {"format": FORMAT, "command": command, "clinics": names, "runs": found}
-                for path in (arguments.out / "clinics.json", arguments.json):
-                    if path is not None:
-                        write_json(path, document)
+            without = own_together(entries, arguments.out)
+            command = shlex.join(["python", "benchmarks/clinics.py", *sys.argv[1:]])
+            document = {"format": FORMAT, "command": command, "clinics": names, "runs": found}
+            for path in (arguments.out / "clinics.json", arguments.json):
+                if path is not None:
+                    write_json(path, {**document, "together": without})
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from here.")
         return 130
@@ -165,6 +219,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     print(text)
+    for row in without:
+        print(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
     return 0
 
 
