@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.audit.canaries import Canary, canaries
-from fedpriv.audit.membership import Coins
-from fedpriv.audit.result import WorldName
+from fedpriv.auditing.canaries import Canary, canaries
+from fedpriv.auditing.membership import Coins
+from fedpriv.auditing.result import WorldName
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import RunError
