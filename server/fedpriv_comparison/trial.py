@@ -68,7 +68,9 @@ class Trial:
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
         without = {"beside"} if self.way else True
-        dumped = self.config.model_dump(mode="json", exclude={"personal": without, "tracking": True})
+        dumped = self.config.model_dump(
+            mode="json", exclude={"personal": without, "tracking": True}
+        )
         place = f"{self.place}+{self.way}" if self.way else self.place
         settings = _by_content(dumped, self.inputs)
         said = canonical_json([self.method, place, settings, self.seed, __version__])
