@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
-
 from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
 from fedpriv.hub.contents import Contents
-from fedpriv.hub.load import load, refuse_own
+from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.report import budget
-from fedpriv.report.rundir import Part, RunDirectory, read_run
+from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.training.adapter import (
     CARD,
     FACTS,
@@ -39,18 +37,6 @@ if TYPE_CHECKING:
 
 CONFIG = "adapter_config.json"
 Dtype = Literal["float32", "float16", "bfloat16"]
-
-
-class Used(Part):
-    """What of a federation file is needed to load a run's model again."""
-
-    model: ModelSection
-
-
-class Settings(Part):
-    """The federation file within run.json."""
-
-    config: Used
 
 
 @dataclass(frozen=True)
@@ -107,7 +93,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         budget.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out}: is there already. Give another --out.")
-    settings = _model_of(run / "run.json")
+    settings = settings_of(run).config.model
     contents = _contents(directory, settings, facts, wanted, run)
     base, model = load(run / "adapter", settings, facts)
     if not wanted.merge:
@@ -122,18 +108,6 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         _write_budgets(made, directory)
         (made / CARD).write_text(card(directory, contents), encoding="utf-8")
     return contents
-
-
-def _model_of(path: Path) -> ModelSection:
-    """The model of the federation file that run.json holds.
-
-    Raises:
-        ConfigError: it holds none.
-    """
-    try:
-        return Settings.model_validate_json(path.read_bytes()).config.model
-    except ValidationError as error:
-        raise budget.malformed(error, path) from None
 
 
 def _contents(

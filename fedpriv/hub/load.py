@@ -5,14 +5,45 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import ModelSection
+from pydantic import ValidationError
+
+from fedpriv.config.job import DataSection, ModelSection
 from fedpriv.errors import ConfigError, ModelError
+from fedpriv.report import budget
+from fedpriv.report.rundir import Part
 from fedpriv.training.adapter import FACTS, OWN_KINDS, AdapterFacts, read_facts, read_into
 
 if TYPE_CHECKING:
     from peft import PeftModel
 
     from fedpriv.models.base import Base
+
+
+class Used(Part):
+    """What of a federation file is needed to load a run's model again, and to read for it."""
+
+    model: ModelSection
+    data: DataSection = DataSection()
+
+
+class Settings(Part):
+    """The federation file within run.json, and whether the run kept its claim."""
+
+    config: Used
+    private: bool
+
+
+def settings_of(run: Path) -> Settings:
+    """What a run was made by.
+
+    Raises:
+        ConfigError: run.json is malformed.
+    """
+    path = run / "run.json"
+    try:
+        return Settings.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise budget.malformed(error, path) from None
 
 
 def refuse_own(folder: Path) -> None:

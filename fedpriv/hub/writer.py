@@ -8,15 +8,13 @@ Privacy
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError
-from fedpriv.hub.load import load, refuse_own
+from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.synthetic.chat import asked
 from fedpriv.synthetic.language_model import beginning, greedy, sample, tokens_of
 from fedpriv.training.adapter import read_facts
@@ -44,21 +42,24 @@ class Writer:
         refuse_own(folder)
         facts = read_facts(folder)
         proposal = facts.proposal
-        if proposal.model.task != "causal-lm":
+        model = proposal.model
+        if model.task != "causal-lm":
             raise ConfigError(
                 "is a classifier's, which writes no text",
                 file=folder,
                 key="model.task",
-                value=proposal.model.task,
+                value=model.task,
                 fix="What it is worth is in the run's report.",
             )
         self.job = facts.job
-        self.columns, self.private = {field: field for field in proposal.fields}, None
+        self.columns: Mapping[str, str] = {field: field for field in proposal.fields}
+        self.private: bool | None = None
         if folder != run:
-            info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-            self.columns, self.private = info["config"]["data"]["columns"], info["private"]
-        self._settings: ModelSection = proposal.model
-        base, self._model = load(folder, proposal.model, facts)
+            settings = settings_of(run)
+            self.columns, self.private = settings.config.data.columns, settings.private
+            model = settings.config.model
+        base, self._model = load(folder, model, facts)
+        self._longest = model.max_length
         self._tokenizer: Any = base.tokenizer
 
     def write(
@@ -79,15 +80,14 @@ class Writer:
             seed: of what is drawn.
         """
         starts = [self._start(prompt) for prompt in prompts]
-        longest = self._settings.max_length
         with self._model.disable_adapter() if base else nullcontext():
             if not temperature:
-                return greedy(self._model, self._tokenizer, starts, longest)
+                return greedy(self._model, self._tokenizer, starts, self._longest)
             made = sample(
                 self._model,
                 self._tokenizer,
                 starts,
-                longest=longest,
+                longest=self._longest,
                 temperature=temperature,
                 seed=str(seed),
             )
@@ -100,5 +100,4 @@ class Writer:
         else:
             tokens = tokens_of(self._tokenizer, prompt, special=True)
         tokens = tokens or beginning(self._tokenizer)
-        longest = self._settings.max_length
-        return tokens if len(tokens) < longest else tokens[-(longest // 2) :]
+        return tokens if len(tokens) < self._longest else tokens[-(self._longest // 2) :]
