@@ -55,7 +55,7 @@ def text_scores(
     Args:
         lowercase: BLEU without regard to case. ROUGE never regards it.
     """
-    from sacrebleu.metrics import BLEU
+    from sacrebleu.metrics.bleu import BLEU
 
     bleu = BLEU(lowercase=lowercase)
     columns = [list(column) for column in zip_longest(*references)]  # None: has no more of them

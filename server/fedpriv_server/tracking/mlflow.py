@@ -34,14 +34,13 @@ class MLflow:
         under = _experiment(self._client, tracked.experiment)
         found = self._client.search_runs([under], f"tags.`{JOB}` = '{tracked.job}'", max_results=1)
         self._is_new = not found
-        if self._is_new:
-            tags = {JOB: tracked.job, PRIVATE: str(tracked.private).lower()}
-            found = [self._client.create_run(under, run_name=tracked.job, tags=tags)]
-        self._id = found[0].info.run_id
-        if self._is_new:
-            self._tell_settings(tracked)
-        else:
+        if found:
+            self._id = found[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
+            return
+        tags = {JOB: tracked.job, PRIVATE: str(tracked.private).lower()}
+        self._id = self._client.create_run(under, run_name=tracked.job, tags=tags).info.run_id
+        self._tell_settings(tracked)
 
     def _tell_settings(self, tracked: Tracked) -> None:
         from mlflow.entities import Param
