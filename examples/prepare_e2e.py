@@ -3,9 +3,9 @@
     python examples/prepare_e2e.py --data DIR
 
 DIR holds `train_retok.jsonl.gz`, `dev.jsonl.gz` and, if public records or texts to score by are
-wanted, `test.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0), with a meaning representation `mr` and a
-reference text `ref` per row. All references of one meaning go to the same site, by its hash, so
-that sites don't share meanings.
+wanted, `test.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0), with a meaning representation
+`mr` and a reference text `ref` per row. All references of one meaning go to the same site, by its
+hash, so that sites don't share meanings.
 """
 
 from __future__ import annotations
