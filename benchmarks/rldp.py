@@ -52,8 +52,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.audit.canaries import canaries
-from fedpriv.audit.exposure import exposure, jaccard
+from fedpriv.auditing.canaries import canaries
+from fedpriv.auditing.exposure import exposure, jaccard
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion, encode_text
 from fedpriv.models.vector import Vector

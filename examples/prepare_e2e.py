@@ -2,10 +2,10 @@
 
     python examples/prepare_e2e.py --data DIR
 
-DIR holds `train_retok.jsonl.gz`, `dev.jsonl.gz` and, if public records are wanted,
-`test.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0), with a meaning representation `mr` and a
-reference text `ref` per row. All references of one meaning go to the same site, by its hash, so
-that sites don't share meanings.
+DIR holds `train_retok.jsonl.gz`, `dev.jsonl.gz` and, if public records or texts to score by are
+wanted, `test.jsonl.gz` of the E2E NLG challenge (CC BY-SA 4.0), with a meaning representation
+`mr` and a reference text `ref` per row. All references of one meaning go to the same site, by its
+hash, so that sites don't share meanings.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ def main() -> None:
     write(arguments.out / "held-out.jsonl", held_out)
     write(arguments.out / "tuning.jsonl", others[:TUNING])
     test = arguments.data / "test.jsonl.gz"
-    if test.exists():  # public records that are at no site and not reported, such as for a gate
-        write(arguments.out / "public.jsonl", random.Random(0).sample(read(test), PUBLIC))
+    if test.exists():
+        rows = read(test)
+        write(arguments.out / "test.jsonl", rows)  # for `fedpriv generate --score`
+        # Public records that are at no site and not reported, such as for a gate.
+        write(arguments.out / "public.jsonl", random.Random(0).sample(rows, PUBLIC))
 
 
 if __name__ == "__main__":

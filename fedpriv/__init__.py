@@ -19,11 +19,13 @@ __all__ = [
     "PrivateConfig",
     "PrivateStep",
     "PrivateTrainer",
+    "audit",
     "compare",
     "forecast",
     "load_job",
     "plan",
     "simulate",
+    "verify",
     "write_federation",
 ]
 

@@ -26,6 +26,7 @@ from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
 from fedpriv.errors import FedprivError, RunError
 from fedpriv.hub.command import adapter
+from fedpriv.hub.generate_command import generate
 from fedpriv.logs import discreet
 from fedpriv.recipes import RECIPES, write_recipe
 
@@ -42,6 +43,7 @@ app.command()(plan)
 app.command()(forecast)
 app.command()(doctor)
 app.command()(adapter)
+app.command()(generate)
 app.command()(export)
 app.command()(verify)
 

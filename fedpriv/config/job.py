@@ -27,6 +27,7 @@ from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_shared_noise, check_sum, usual_max_colluding
 from fedpriv.privacy import usual
 
@@ -581,6 +582,7 @@ class JobConfig(Section):
     evaluation: EvaluationSection
     personal: PersonalSection = PersonalSection()
     compute: ComputeSection = ComputeSection()
+    tracking: TrackingSection = TrackingSection()
     server: ServerSection | None = None
     sites: tuple[SiteSection, ...] = Field(min_length=1)
 

@@ -396,7 +396,11 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
         ) from None
 
 
+def settings_of(job: JobConfig) -> dict[str, Any]:
+    """Everything that a run is made by, as JSON: all that the file says but where it is shown."""
+    return job.model_dump(mode="json", exclude={"tracking"})
+
+
 def digest(job: JobConfig) -> str:
-    """SHA-256 of everything the job says, for telling one run's settings from another's."""
-    text = json.dumps(job.model_dump(mode="json"), sort_keys=True)
-    return sha256(text.encode())
+    """SHA-256 of `settings_of` a job, for telling one run's settings from another's."""
+    return sha256(json.dumps(settings_of(job), sort_keys=True).encode())

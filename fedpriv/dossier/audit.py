@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedpriv.audit.result import WORLDS, Audit
+from fedpriv.auditing.result import WORLDS, Audit
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.errors import DossierError, UnderstatedError
 

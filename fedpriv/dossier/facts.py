@@ -19,7 +19,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
-from fedpriv.audit.result import Audit
+from fedpriv.auditing.result import Audit
 from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
 from fedpriv.dossier.package import MAX_FILES

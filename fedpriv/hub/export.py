@@ -13,24 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
-
 from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
 from fedpriv.hub.contents import Contents
+from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.report import budget
-from fedpriv.report.rundir import Part, RunDirectory, read_run
+from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.training.adapter import (
     CARD,
     FACTS,
-    OWN_KINDS,
     WEIGHTS,
     AdapterFacts,
     read_facts,
-    read_into,
 )
 
 if TYPE_CHECKING:
@@ -40,18 +37,6 @@ if TYPE_CHECKING:
 
 CONFIG = "adapter_config.json"
 Dtype = Literal["float32", "float16", "bfloat16"]
-
-
-class Used(Part):
-    """What of a federation file is needed to load a run's model again."""
-
-    model: ModelSection
-
-
-class Settings(Part):
-    """The federation file within run.json."""
-
-    config: Used
 
 
 @dataclass(frozen=True)
@@ -108,9 +93,9 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         budget.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out}: is there already. Give another --out.")
-    settings = _model_of(run / "run.json")
+    settings = settings_of(run).config.model
     contents = _contents(directory, settings, facts, wanted, run)
-    base, model = _load(run, settings, facts)
+    base, model = load(run / "adapter", settings, facts)
     if not wanted.merge:
         _check_whole(base, model)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -123,38 +108,6 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         _write_budgets(made, directory)
         (made / CARD).write_text(card(directory, contents), encoding="utf-8")
     return contents
-
-
-def refuse_own(folder: Path) -> None:
-    """Refuse a folder that holds an adapter which may never leave its site (law 16).
-
-    Raises:
-        ConfigError: it was trained on a site's own records without privacy.
-    """
-    if not (folder / FACTS).exists():
-        return
-    facts = read_facts(folder)
-    if facts.kind in OWN_KINDS:
-        raise ConfigError(
-            "was trained on a site's own records without privacy, and never leaves that site:"
-            " records can be read out of it",
-            file=folder / FACTS,
-            key="kind",
-            value=facts.kind,
-            fix="What may be handed on is the adapter of the run itself.",
-        )
-
-
-def _model_of(path: Path) -> ModelSection:
-    """The model of the federation file that run.json holds.
-
-    Raises:
-        ConfigError: it holds none.
-    """
-    try:
-        return Settings.model_validate_json(path.read_bytes()).config.model
-    except ValidationError as error:
-        raise budget.malformed(error, path) from None
 
 
 def _contents(
@@ -195,28 +148,6 @@ def _contents(
         license=wanted.license,
         weights_digest=facts.weights_digest,
     )
-
-
-def _load(run: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Base, PeftModel]:
-    """The run's model with its adapter, in float32 on the CPU, however it was trained.
-
-    Raises:
-        ModelError: the base can't be loaded, or is another one than that of the run.
-        ConfigError: the adapter is not of this model.
-    """
-    from fedpriv.models.base import load_base
-    from fedpriv.models.lora import attach_lora
-
-    proposal = facts.proposal
-    base = load_base(settings, seed=proposal.seed)
-    if base.digest != proposal.base_digest:
-        raise ModelError(
-            f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"
-            f" {proposal.base_digest}. Put that one back."
-        )
-    model = attach_lora(base, proposal.lora, settings.task, seed=proposal.seed)
-    read_into(model, run / "adapter", facts)
-    return base, model
 
 
 def _check_whole(base: Base, model: PeftModel) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
-from fedpriv.personal.generation import Rouge, completions, references, rouge
+from fedpriv.personal.generation import completions, references
 from fedpriv.personal.together import together
+from fedpriv.training.rouge import Rouge, rouge
 from fedpriv.training.scores import Scores, score
 from fedpriv.training.worker import Worker
 

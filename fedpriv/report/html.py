@@ -15,9 +15,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.audit import words
-from fedpriv.audit.result import FILE as AUDIT
-from fedpriv.audit.result import TITLES, WORLDS, Audit, read_audit
+from fedpriv.auditing import words
+from fedpriv.auditing.result import FILE as AUDIT
+from fedpriv.auditing.result import TITLES, WORLDS, Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget

@@ -23,7 +23,7 @@ def chat(
 
     def ask(instructions: Sequence[str], seed: str) -> list[str]:
         with model() as (lent, tokenizer):
-            starts = [_start(tokenizer, instruction) for instruction in instructions]
+            starts = [asked(tokenizer, instruction) for instruction in instructions]
             room = max(map(len, starts)) + min(longest, ANSWER)
             made = sample(lent, tokenizer, starts, longest=room, temperature=temperature, seed=seed)
             return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
@@ -31,7 +31,8 @@ def chat(
     return ask
 
 
-def _start(tokenizer: Any, instruction: str) -> list[int]:
+def asked(tokenizer: Any, instruction: str) -> list[int]:
+    """The tokens of what a user says, up to where the model answers."""
     messages = [{"role": "user", "content": instruction}]
     found = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     return list(found["input_ids"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedpriv.data.encode import Example
 from fedpriv.errors import RoundError
 from fedpriv.synthetic.records import Record
 
-BATCH = 64
+BATCH, GREEDY_BATCH = 64, 16  # texts at once
 Model = tuple[Any, Any]  # a causal LM, and its tokenizer
 
 
@@ -54,7 +54,7 @@ class LanguageModelGenerator:
         if self._text != "text":
             raise RoundError("Prompts can't be made up: name some in synthetic.data.")
         with self._model() as (model, tokenizer):
-            made = self._continue(model, tokenizer, [_beginning(tokenizer)] * count, seed)
+            made = self._continue(model, tokenizer, [beginning(tokenizer)] * count, seed)
         return [{"text": text} for text in made]
 
     def variations(self, records: Sequence[Record], seed: str) -> list[Record]:
@@ -63,12 +63,12 @@ class LanguageModelGenerator:
         with self._model() as (model, tokenizer):
             starts, prompts = [], []
             for record in records:
-                prompt = _beginning(tokenizer)
+                prompt = beginning(tokenizer)
                 if record.get("prompt"):
-                    prompt = _tokens(tokenizer, record["prompt"], special=True)
+                    prompt = tokens_of(tokenizer, record["prompt"], special=True)
                 if len(prompt) + 2 > self._max_length:  # its end alone, as when it is read
                     prompt = prompt[-(self._max_length // 2) :]
-                body = _tokens(tokenizer, record[self._text], special=False)
+                body = tokens_of(tokenizer, record[self._text], special=False)
                 share = draw.uniform(*self._settings.keep)
                 room = max(0, self._max_length - len(prompt) - 1)
                 kept = body[: min(int(share * len(body)), room)]
@@ -98,7 +98,6 @@ class LanguageModelGenerator:
         return [str(text).strip() for text in texts]
 
 
-@torch.inference_mode()
 def sample(
     model: Any,
     tokenizer: Any,
@@ -108,44 +107,65 @@ def sample(
     temperature: float,
     seed: str,
 ) -> list[list[int]]:
-    """New tokens after each start (of at least one token), a batch of alike lengths at a time.
-
-    The keys and values of what was read are kept from token to token.
+    """New tokens after each start (of at least one token), drawn one by one.
 
     Args:
         longest: tokens of a start and what comes after it; one is made at least.
         seed: public.
     """
+    how = {"do_sample": True, "temperature": temperature, "top_k": 0}
+    with _seeded(seed, model.device):
+        return _go_on(model, tokenizer, starts, longest, BATCH, how)
+
+
+def greedy(model: Any, tokenizer: Any, starts: Sequence[Sequence[int]], longest: int) -> list[str]:
+    """The likeliest token each time after each start, as text, so that it is always the same.
+
+    Args:
+        longest: see `sample`.
+    """
+    made = _go_on(model, tokenizer, starts, longest, GREEDY_BATCH, {"do_sample": False})
+    return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in made]
+
+
+@torch.inference_mode()
+def _go_on(
+    model: Any,
+    tokenizer: Any,
+    starts: Sequence[Sequence[int]],
+    longest: int,
+    at_once: int,
+    how: Mapping[str, Any],
+) -> list[list[int]]:
+    """A batch of starts of alike lengths at a time; keys and values of what was read are kept."""
     made: list[list[int]] = [[] for _ in starts]
     order = sorted(range(len(starts)), key=lambda i: len(starts[i]))
-    with _seeded(seed, model.device):
-        for first in range(0, len(order), BATCH):
-            members = order[first : first + BATCH]
-            width = max(len(starts[i]) for i in members)
-            examples = [Example(list(starts[i]), list(starts[i])) for i in members]
-            batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
-            found = model.generate(
-                input_ids=batch.input_ids,
-                attention_mask=batch.attention_mask,
-                max_new_tokens=max(1, longest - width),
-                do_sample=True,
-                temperature=temperature,
-                top_k=0,
-                use_cache=True,
-                pad_token_id=tokenizer.pad_token_id,
-            )
-            for i, row in zip(members, found, strict=True):
-                made[i] = row[width:].tolist()
+    for first in range(0, len(order), at_once):
+        members = order[first : first + at_once]
+        width = max(len(starts[i]) for i in members)
+        examples = [Example(list(starts[i]), list(starts[i])) for i in members]
+        batch = collate(examples, tokenizer.pad_token_id, width, "left").to(model.device)
+        found = model.generate(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            max_new_tokens=max(1, longest - width),
+            use_cache=True,
+            pad_token_id=tokenizer.pad_token_id,
+            **how,
+        )
+        for i, row in zip(members, found, strict=True):
+            made[i] = row[width:].tolist()
     return made
 
 
-def _beginning(tokenizer: Any) -> list[int]:
+def beginning(tokenizer: Any) -> list[int]:
     """What a text begins with: a model needs one token to go on from."""
     bos = tokenizer.bos_token_id
     return [tokenizer.eos_token_id if bos is None else bos]
 
 
-def _tokens(tokenizer: Any, text: str, *, special: bool) -> list[int]:
+def tokens_of(tokenizer: Any, text: str, *, special: bool) -> list[int]:
+    """The tokens of a text, without an end where more may follow."""
     ids = list(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
     if special and ids and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]

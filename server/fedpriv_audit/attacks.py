@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.audit import exposure, membership
-from fedpriv.audit.canaries import Canary
-from fedpriv.audit.membership import Coins, Scores
-from fedpriv.audit.one_run import OneRun, audit
-from fedpriv.audit.result import Measure, World, WorldName
+from fedpriv.auditing import exposure, membership
+from fedpriv.auditing.canaries import Canary
+from fedpriv.auditing.membership import Coins, Scores
+from fedpriv.auditing.one_run import OneRun, audit
+from fedpriv.auditing.result import Measure, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion
 from fedpriv.models.vector import Vector

@@ -11,14 +11,14 @@ import json
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.audit.result import Audit, Part, PartName, Refused
+from fedpriv.auditing.result import Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError, RunError
@@ -45,6 +45,12 @@ class AuditSize:
     pipeline: PipelineSize = field(default_factory=lambda: PipelineSize.of(400))
     one_run: OneRunSize = field(default_factory=OneRunSize)
     training: TrainingSize = field(default_factory=TrainingSize)
+
+    def seeded(self, seed: int) -> AuditSize:
+        """The same with another seed of canaries and coins."""
+        return AuditSize(
+            self.pipeline, replace(self.one_run, seed=seed), replace(self.training, seed=seed)
+        )
 
 
 QUICK = AuditSize(

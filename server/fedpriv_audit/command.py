@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedpriv.audit.words import conclusion
+from fedpriv.auditing.result import FILE
+from fedpriv.auditing.words import conclusion
 from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.errors import ConfigError, naming
+from fedpriv.errors import ConfigError
 
 
 def audit(
@@ -69,20 +70,20 @@ def audit(
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_audit import audit as running
         from fedpriv_audit import present
+        from fedpriv_audit.carry_out import carry_out
         from fedpriv_audit.pipeline import PipelineSize
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     wanted = running.check_parts(parts)
-    size = running.QUICK if quick else running.AuditSize()
+    size = (running.QUICK if quick else running.AuditSize()).seeded(seed)
     training = replace(
         size.training,
-        seed=seed,
         records=records or size.training.records,
         models=models or size.training.models,
         rounds=rounds or size.training.rounds,
     )
     size = running.AuditSize(
         size.pipeline if jobs is None else PipelineSize.of(jobs),
-        replace(size.one_run, seed=seed, canaries=canaries or size.one_run.canaries),
+        replace(size.one_run, canaries=canaries or size.one_run.canaries),
         training,
     )
     subject = (
@@ -91,22 +92,17 @@ def audit(
         else running.Subject.of_run(run)
     )
     folder = run or out
-    folder.mkdir(parents=True, exist_ok=True)
     status = console.status("Beginning") if console.is_terminal else None
-    try:
-        with status or nullcontext(), naming(file or folder):
-            tell = say if status is None else status.update
-            auditor = running.Auditor(subject, size, folder, tell)
-            found = auditor.run(wanted, shlex.join(["fedpriv", *sys.argv[1:]]))
-    except BaseException:
-        if not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-    path = found.write(folder)
-    if run is not None:
-        from fedpriv.report import write_report
-
-        write_report(run)
+    with status or nullcontext():
+        found = carry_out(
+            subject,
+            folder,
+            wanted,
+            size,
+            source=file or folder,
+            command=shlex.join(["fedpriv", *sys.argv[1:]]),
+            tell=say if status is None else status.update,
+        )
     if as_json:
         print(found.model_dump_json(indent=2))
     else:
@@ -118,6 +114,6 @@ def audit(
             say(f"not run  {refused.what}: {refused.why}")
         for site, epsilon in found.charged.items():
             say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
-        say(f"{conclusion(found)}\n{path}")
+        say(f"{conclusion(found)}\n{folder / FILE}")
     if not (found.holds and found.sound):
         raise typer.Exit(1)

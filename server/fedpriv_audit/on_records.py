@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.audit import membership
-from fedpriv.audit.result import Part, Refused, World, WorldName
+from fedpriv.auditing import membership
+from fedpriv.auditing.result import Part, Refused, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data import read_records
 from fedpriv.errors import RunError

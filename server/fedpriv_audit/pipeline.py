@@ -18,8 +18,8 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import binom
 
-from fedpriv.audit.result import TITLES, WORLDS, Measure, Part, World, WorldName
-from fedpriv.audit.two_worlds import Scores, epsilon_lower
+from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv.auditing.two_worlds import Scores, epsilon_lower
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
 
 CANARY, UNITS = "fever of unknown origin", 24

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.audit.canaries import Canary, canaries
-from fedpriv.audit.membership import Coins
-from fedpriv.audit.result import WorldName
+from fedpriv.auditing.canaries import Canary, canaries
+from fedpriv.auditing.membership import Coins
+from fedpriv.auditing.result import WorldName
 from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
@@ -79,7 +80,8 @@ def for_audit(config: JobConfig, size: TrainingSize) -> JobConfig:
     little = {"every": rounds, "limit": EVALUATED, "hardest": 0.0, "sites": None}
     evaluation = config.evaluation.model_copy(update=little)
     job = config.job.model_copy(update={"name": "audit", "rounds": rounds, "engine": "inline"})
-    return config.model_copy(update={"job": job, "evaluation": evaluation})
+    changed = {"job": job, "evaluation": evaluation, "tracking": TrackingSection()}
+    return config.model_copy(update=changed)
 
 
 def with_noise(config: JobConfig, share: float) -> JobConfig:

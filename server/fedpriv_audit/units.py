@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.audit.canaries import Canary
+from fedpriv.auditing.canaries import Canary
 from fedpriv.config.job import JobConfig
 from fedpriv.data import Example, encode_record
 from fedpriv.data.read import UNIT

@@ -11,6 +11,7 @@ from typing import TypeVar
 from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
 from fedpriv_comparison.going_on import TOGETHER
@@ -146,7 +147,8 @@ def _job(
         evaluation = evaluation.model_copy(update={"tuning_share": TUNING_SHARE})
     # Seeded runs pay nobody: each begins a ledger of its own, and no lasting one is touched.
     sites = [site.model_copy(update={"ledger": None, "witness": None}) for site in job.sites]
-    return job.model_copy(update={"evaluation": evaluation, "sites": tuple(sites)})
+    changed = {"evaluation": evaluation, "sites": tuple(sites), "tracking": TrackingSection()}
+    return job.model_copy(update=changed)
 
 
 def _keeping_apart(job: JobConfig, share: float | None) -> JobConfig:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
+from fedpriv.config.load import settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.models.vector import Vector
@@ -67,7 +68,9 @@ class Trial:
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
         without = {"beside"} if self.way else True
-        dumped = self.config.model_dump(mode="json", exclude={"personal": without})
+        dumped = self.config.model_dump(
+            mode="json", exclude={"personal": without, "tracking": True}
+        )
         place = f"{self.place}+{self.way}" if self.way else self.place
         settings = _by_content(dumped, self.inputs)
         said = canonical_json([self.method, place, settings, self.seed, __version__])
@@ -163,7 +166,7 @@ def run(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         "method": trial.method,
         "place": trial.place,
         "seed": trial.seed,
-        "config": trial.config.model_dump(mode="json"),
+        "config": settings_of(trial.config),
         "inputs": dict(trial.inputs),
         "version": __version__,
     }

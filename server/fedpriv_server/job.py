@@ -52,6 +52,7 @@ from fedpriv_server.evaluation import (
 )
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
+from fedpriv_server.tracking.tracking import Tracking
 from fedpriv_strategies.looks import look
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
@@ -224,8 +225,10 @@ class Job:
             run.ready()
         live = LiveReport(run.path)
         live.update()
+        tracking = None
         try:
             self._look(grid)  # that was asked last, if nobody knows what became of it
+            tracking = Tracking(self.config, run, self.rounds)
             for number in range(self._done + 1, self.config.job.rounds + 1):
                 started = time.monotonic()
                 self._round(number, grid, gather)
@@ -233,6 +236,7 @@ class Job:
                 run.save(metrics, self._checkpoint(number, self.strategy.heads))
                 self.rounds.append(metrics)
                 self._look(grid)
+                tracking.round_done(self.rounds[-1])
                 listener(self.rounds[-1])
                 live.update()
         except BaseException:
@@ -240,9 +244,12 @@ class Job:
                 self.save()
             with suppress(OSError, FedprivError):
                 run.stop("interrupted")
+            if tracking is not None:
+                tracking.close(finished=False)
             raise
         self.save()
         run.stop("finished")
+        tracking.close(finished=True)
 
     def _agree(self, grid: Grid, gather: Callable[[RoundError | None], None]) -> None:
         """Ask the sites for their terms until enough have accepted."""

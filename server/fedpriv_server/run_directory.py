@@ -4,6 +4,7 @@ run.json       first of all, with status `preparing`: nothing is spent yet
 metrics.jsonl  one line a round, before its checkpoint; written again with the look after it
 checkpoint/    after every round; what the metrics say beyond it is dropped on resume
 adapter/       when the job stops, with synthetic.jsonl where a method has a synthetic set
+tracking/      what TensorBoard and Weights & Biases are shown, if the federation file asks for it
 sites/NAME/    the site's signed report; in a simulation its ledger, too
 private/NAME/  in a simulation alone: what would be on a site's own machine
 
@@ -25,7 +26,7 @@ from typing import Any
 
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import digest
+from fedpriv.config.load import digest, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.process import LOCK, only_process
@@ -104,7 +105,7 @@ class RunDirectory:
             "started": _now(),
             "finished": None,
             "config_digest": digest(config),
-            "config": config.model_dump(mode="json"),
+            "config": settings_of(config),
             "versions": {"fedpriv": __version__} | {n: version(n) for n in _SHOWN},
             "software": {name: one.model_dump() for name, one in software().items()},
             "seeds": {
@@ -144,7 +145,7 @@ class RunDirectory:
         if info["status"] == "finished":
             raise RunError(f"{path}: the run {info['job_id']!r} is finished.")
         if info["config_digest"] != digest(config):
-            keys = _differences(info["config"], config.model_dump(mode="json"))
+            keys = _differences(info["config"], settings_of(config))
             raise RunError(
                 f"{path}: was started with other settings: {', '.join(keys)}."
                 " Resume with the same file and options; a plan can't change once it is committed."

@@ -33,6 +33,7 @@ from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.site_keys import SiteKeys
+from fedpriv_server.tracking.tracking import check_installed
 
 log = logging.getLogger(__name__)
 LOOK = 0.2  # seconds between two looks at who is there
@@ -50,13 +51,15 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
         plain: speak HTTP without TLS; on a loopback address only.
 
     Raises:
-        ConfigError: the file is not for the network, or the address can't be used.
+        ConfigError: the file is not for the network, the address can't be used, or a tool of
+            [tracking] is not installed.
         EnrolmentError: the certificates or `sites.json` can't be used.
         RunError: the directory holds another run.
         RoundError: too few sites will ever accept or answer.
         KeyboardInterrupt: after the run was left in a state that can be resumed.
     """
     section = _server_section(config, source)
+    check_installed(config.tracking, source)
     address = _bound(section, plain, source)
     site_keys = SiteKeys.read(section.pki / "sites.json")
     tls = None if plain else ServerTls.of(section)

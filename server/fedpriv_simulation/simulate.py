@@ -22,6 +22,7 @@ from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
+from fedpriv_server.tracking.tracking import check_installed
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.public_records import check_public
@@ -110,6 +111,7 @@ def simulate(
             value=config.privacy.trust,
             fix="Run it with fedpriv simulate.",
         )
+    check_installed(config.tracking, source)
     _check_files(config, source)
     opened = RunDirectory.resume if resume else RunDirectory.create
     with only_run(out):

@@ -8,7 +8,7 @@ from typing import Any
 
 from forked_commands import command
 
-from fedpriv.audit.result import Audit, read_audit
+from fedpriv.auditing.result import Audit, read_audit
 
 
 def test_it_prints_and_keeps_what_it_found(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.audit import membership
+from fedpriv.auditing import membership
 from fedpriv.training.scores import area_under_curve
 
 

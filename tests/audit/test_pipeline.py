@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from audited import federation
 
-from fedpriv.audit.two_worlds import Scores, epsilon_lower
+from fedpriv.auditing.two_worlds import Scores, epsilon_lower
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.mechanism import execution
 from fedpriv.training.pool import WorkerPool

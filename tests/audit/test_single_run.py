@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from audited import federation
 
-from fedpriv.audit.one_run import audit
+from fedpriv.auditing.one_run import audit
 from fedpriv.privacy.mechanism import execution
 from fedpriv.training.pool import WorkerPool
 from fedpriv_audit.made_up_site import Server

@@ -32,7 +32,7 @@ from made_runs import (
     write_run,
 )
 
-from fedpriv.audit.result import Audit, Part, World
+from fedpriv.auditing.result import Audit, Part, World
 from fedpriv.dossier.collect import files_of
 from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read

@@ -34,6 +34,7 @@ def make_run(tmp_path: Path, model_folder: Any) -> MakeRun:
         reports: tuple[BudgetReport, ...] = (report("north"), report("south")),
         model: dict[str, Any] | None = None,
         lora: dict[str, Any] | None = None,
+        columns: dict[str, str] | None = None,
         **changes: Any,
     ) -> tuple[Path, Worker]:
         recipe = ModelRecipe(
@@ -49,12 +50,14 @@ def make_run(tmp_path: Path, model_folder: Any) -> MakeRun:
             ComputeSection(device="cpu", dtype=dtype),
         )
         worker = make_worker(recipe)
+        labelled = ("label", "text") if recipe.model.labels else ("text",)
+        columns = columns or {field: field for field in labelled}
         proposal = Proposal(
             job_id="job-1",
             method="dp-lora",
             steps=2,
             seed=recipe.seed,
-            fields=("label", "text") if recipe.model.labels else ("text",),
+            fields=tuple(sorted(columns)),
             model=recipe.model,
             lora=recipe.lora,
             privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5),
@@ -77,6 +80,7 @@ def make_run(tmp_path: Path, model_folder: Any) -> MakeRun:
             "config": {
                 "model": recipe.model.model_dump(mode="json"),
                 "compute": recipe.compute.model_dump(mode="json"),
+                "data": {"columns": columns},
             },
             "versions": {"fedpriv": "0.1.0"},
             "model": {"name": recipe.model.name, "task": task, "digest": worker.base.digest},

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.audit.result import Audit, Measure
+from fedpriv.auditing.result import Audit, Measure
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import BudgetEvent, BudgetReport, budget, write_report
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.audit.result import WORLDS, Audit, Measure, Part, World
+from fedpriv.auditing.result import WORLDS, Audit, Measure, Part, World
 
 
 def shown(measure: Measure) -> str:

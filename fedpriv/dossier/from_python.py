@@ -1,0 +1,50 @@
+"""`fedpriv.verify`: as `fedpriv verify`, as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedpriv.dossier.findings import Finding
+from fedpriv.dossier.verify import Given, verify_file
+from fedpriv.secure_sum import roster as rosters
+
+
+def verify(
+    path: Path | str,
+    *,
+    signer: str | None = None,
+    sites: Mapping[str, str] | None = None,
+    roster: Path | str | None = None,
+    adapter: Path | str | None = None,
+    earlier: Path | str | None = None,
+) -> list[Finding]:
+    """Check a dossier without a network: what holds, and what is only somebody's word.
+
+    Args:
+        path: the dossier.
+        signer: public key, in hex, of who has to have signed it.
+        sites: name → public key, in hex, of who has to have signed a site's report.
+        roster: file of a secure sum's roster, which names the sites' keys.
+        adapter: folder of the adapter that it should be about.
+        earlier: an older dossier, whose ledgers go on in this one.
+
+    Returns:
+        The findings, if all that the dossier states is so. Of kind ``word`` is what nothing here
+        can show; of kind ``open``, what could be checked and was not.
+
+    Raises:
+        DossierError: what it states is not so; its class says of which kind that is.
+        ConfigError, LedgerError: as of `verify_file`.
+
+    Privacy:
+        Reads what was signed to be shown.
+    """
+    given = Given(
+        signer=signer,
+        sites=sites or {},
+        roster=None if roster is None else rosters.read(Path(roster)),
+        adapter=None if adapter is None else Path(adapter),
+        earlier=None if earlier is None else Path(earlier),
+    )
+    return list(verify_file(Path(path), given))

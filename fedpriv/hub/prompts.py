@@ -1,0 +1,98 @@
+"""Prompts for a run's model: typed, or from a file, where each may come with its references."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpriv.data.encode import conversation
+from fedpriv.data.read import read_records
+from fedpriv.errors import ConfigError, DataError
+
+LINES = ".txt"
+PAIR = {"prompt", "completion"}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model goes on from.
+
+    Attributes:
+        text: what is written before; to a chat model, what the user says.
+        references: what people wrote there, each as good as the others.
+    """
+
+    text: str
+    references: tuple[str, ...] = ()
+
+
+def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
+    """The prompts of a file: each line of a .txt, or the records of any other, as a job reads them.
+
+    Args:
+        columns: field → column, of the job.
+        key: the option that names the file.
+
+    Raises:
+        DataError: the file can't be read, a column is not in it, or it holds no prompt.
+
+    Privacy:
+        What is made of a file is as confidential as the file.
+    """
+    if path.suffix == LINES:
+        try:
+            found = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"can't be read: {error}", file=path, key=key) from None
+    else:
+        (field,) = columns.keys() - {"completion"}
+        rows = _rows(path, {field: columns[field]}, key)
+        found = [_said(row[field]) if field == "messages" else row[field] or "" for row in rows]
+    return _not_empty([Prompt(text) for text in found if text.strip()], path, key)
+
+
+def read_pairs(path: Path, columns: Mapping[str, str], key: str) -> list[Prompt]:
+    """Prompts with their references: records of the same prompt are one, in the order of the file.
+
+    Args:
+        columns, key: as of `read_prompts`.
+
+    Raises:
+        DataError: as of `read_prompts`.
+        ConfigError: the job has no pairs of prompts and completions.
+
+    Privacy:
+        As of `read_prompts`.
+    """
+    if set(columns) != PAIR:
+        raise ConfigError(
+            "is for a job of prompts and completions, which can be held against what people wrote",
+            key=key,
+            value=str(path),
+            fix="Give prompts alone with --prompts.",
+        )
+    found: dict[str, list[str]] = {}
+    for row in _rows(path, columns, key):
+        if row["prompt"] and row["completion"] and row["completion"].strip():
+            found.setdefault(row["prompt"], []).append(row["completion"])
+    pairs = [Prompt(text, tuple(written)) for text, written in found.items()]
+    return _not_empty(pairs, path, key)
+
+
+def _rows(path: Path, columns: Mapping[str, str], key: str) -> Iterator[Mapping[str, str]]:
+    with tempfile.TemporaryDirectory() as cache:
+        yield from read_records(path, columns, unit="record", cache_dir=Path(cache), key=key)
+
+
+def _said(messages: object) -> str:
+    """What the user says first in a conversation."""
+    talk = conversation(messages) or []
+    return next((turn["content"] for turn in talk if turn["role"] == "user"), "")
+
+
+def _not_empty(prompts: list[Prompt], path: Path, key: str) -> list[Prompt]:
+    if not prompts:
+        raise DataError("holds no prompt", file=path, key=key, fix="Name another file.")
+    return prompts

@@ -1,0 +1,63 @@
+"""How near what a model writes is to what people wrote: BLEU and ROUGE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from itertools import zip_longest
+from typing import Any
+
+from fedpriv.errors import ConfigError
+from fedpriv.training.rouge import Rouge, rouge
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """Scores of answers to prompts that each have one reference or several.
+
+    Attributes:
+        bleu: of all answers together, 0 to 100, against all references at once.
+        signature: of sacrebleu, by which others compute the same.
+        rouge: means over the answers, each against the reference that is best for it.
+
+    Source:
+        Papineni et al., "BLEU: a method for automatic evaluation of machine translation", ACL 2002;
+        Post, "A call for clarity in reporting BLEU scores", WMT 2018.
+    """
+
+    bleu: float
+    signature: str
+    rouge: Rouge
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"bleu": self.bleu, "signature": self.signature, **asdict(self.rouge)}
+
+
+def check_installed() -> None:
+    """Refuse to score without sacrebleu, before anything is written.
+
+    Raises:
+        ConfigError: names the extra.
+    """
+    if find_spec("sacrebleu") is None:
+        raise ConfigError(
+            "sacrebleu is not installed", key="--score", fix="Type: pip install 'fedpriv[text]'."
+        )
+
+
+def text_scores(
+    answers: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
+) -> TextScores:
+    """Score answers, at least one, each against its references, at least one.
+
+    Args:
+        lowercase: BLEU without regard to case. ROUGE never regards it.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    bleu = BLEU(lowercase=lowercase)
+    columns = [list(column) for column in zip_longest(*references)]  # None: has no more of them
+    found = bleu.corpus_score(list(answers), columns)
+    return TextScores(found.score, str(bleu.get_signature()), rouge(answers, references))

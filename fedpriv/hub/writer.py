@@ -1,0 +1,103 @@
+"""What the model of a run writes after a prompt.
+
+Privacy
+    The adapter was made of what the sites released and paid for, and what it writes is
+    post-processing of that: it costs nothing, however much is written. An adapter that a site
+    trained for itself is refused: what that one writes may be out of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import ConfigError
+from fedpriv.hub.load import load, refuse_own, settings_of
+from fedpriv.synthetic.chat import asked
+from fedpriv.synthetic.language_model import beginning, greedy, sample, tokens_of
+from fedpriv.training.adapter import read_facts
+
+
+class Writer:
+    """The model of a run, or of an adapter that a job handed over.
+
+    Args:
+        run: run directory, or the folder of an adapter.
+
+    Attributes:
+        job: its id.
+        columns: field → column, as the job reads records.
+        private: false of a run whose noise came from a seed; None of an adapter by itself.
+
+    Raises:
+        ConfigError: there is no adapter; a site trained it for itself (law 16); or it is a
+            classifier's, which writes nothing.
+        ModelError: the base model is not what the run was made with.
+    """
+
+    def __init__(self, run: Path) -> None:
+        folder = run / "adapter" if (run / "run.json").exists() else run
+        refuse_own(folder)
+        facts = read_facts(folder)
+        proposal = facts.proposal
+        model = proposal.model
+        if model.task != "causal-lm":
+            raise ConfigError(
+                "is a classifier's, which writes no text",
+                file=folder,
+                key="model.task",
+                value=model.task,
+                fix="What it is worth is in the run's report.",
+            )
+        self.job = facts.job
+        self.columns: Mapping[str, str] = {field: field for field in proposal.fields}
+        self.private: bool | None = None
+        if folder != run:
+            settings = settings_of(run)
+            self.columns, self.private = settings.config.data.columns, settings.private
+            model = settings.config.model
+        base, self._model = load(folder, model, facts)
+        self._longest = model.max_length
+        self._tokenizer: Any = base.tokenizer
+
+    def write(
+        self,
+        prompts: Sequence[str],
+        *,
+        base: bool = False,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> list[str]:
+        """What the model writes after each prompt, until it ends or has written all it may.
+
+        A record's length (`model.max_length`) is what prompt and text may have together.
+
+        Args:
+            base: let the base model write, without the adapter.
+            temperature: at which tokens are drawn; 0 takes the likeliest each time.
+            seed: of what is drawn.
+        """
+        starts = [self._start(prompt) for prompt in prompts]
+        with self._model.disable_adapter() if base else nullcontext():
+            if not temperature:
+                return greedy(self._model, self._tokenizer, starts, self._longest)
+            made = sample(
+                self._model,
+                self._tokenizer,
+                starts,
+                longest=self._longest,
+                temperature=temperature,
+                seed=str(seed),
+            )
+        return [str(self._tokenizer.decode(row, skip_special_tokens=True)) for row in made]
+
+    def _start(self, prompt: str) -> list[int]:
+        """As a record begins; of one that is too long the end, which leaves half for the answer."""
+        if "messages" in self.columns:
+            tokens = asked(self._tokenizer, prompt)
+        else:
+            tokens = tokens_of(self._tokenizer, prompt, special=True)
+        tokens = tokens or beginning(self._tokenizer)
+        return tokens if len(tokens) < self._longest else tokens[-(self._longest // 2) :]

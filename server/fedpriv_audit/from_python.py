@@ -1,0 +1,82 @@
+"""`fedpriv.audit`: attacks on the code that is installed, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpriv.auditing.result import Audit
+from fedpriv.config.job import JobConfig
+from fedpriv.config.load import HOSPITALS, load_job
+from fedpriv.environment import set_environment
+from fedpriv.errors import ConfigError
+
+
+def audit(
+    job: JobConfig | Path | str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    run: Path | str | None = None,
+    parts: Sequence[str] = ("pipeline", "one-run", "membership", "exposure"),
+    quick: bool = False,
+    seed: int = 0,
+    out: Path | str = "audit",
+) -> Audit:
+    """Attack a federation: what could anybody tell, and would the attack have seen a fault?
+
+    It takes from minutes to hours; `fedpriv audit` has options for the size of each part.
+
+    Args:
+        job: a federation file, a job that `load_job` made, or None for the four hospitals of the package.
+        overrides: ``a.b=value`` texts for the keys of a file.
+        run: a finished run in place of a job: its settings and its adapter are audited.
+        parts: which attacks.
+        quick: all of them at their smallest.
+        seed: of canaries and coins; never of noise.
+        out: folder for audit.json; of a run it is the run's own.
+
+    Returns:
+        What audit.json holds. It is good if it `holds`, no attack having broken the claim, and is
+        `sound`, every twin with less noise having been caught.
+
+    Raises:
+        ConfigError: a setting that can't be used.
+        RunError: there is no finished run.
+
+    Privacy:
+        As of `fedpriv audit`: what needs records that are not public is charged to their ledgers,
+        or refused.
+    """
+    set_environment()
+    from fedpriv_audit.audit import QUICK, AuditSize, Subject, check_parts
+    from fedpriv_audit.carry_out import carry_out
+
+    if run is not None and (job is not None or overrides):
+        raise ConfigError(
+            "a run has its own settings", key="run", fix="Leave job and overrides out."
+        )
+    if isinstance(job, JobConfig) and overrides:
+        raise ConfigError(
+            "are for the keys of a file",
+            key="overrides",
+            value=list(overrides),
+            fix="Give them to load_job.",
+        )
+    wanted = check_parts(",".join(parts))
+    file = None if job is None or isinstance(job, JobConfig) else Path(job)
+    if run is not None:
+        subject = Subject.of_run(Path(run))
+    else:
+        subject = Subject(
+            job if isinstance(job, JobConfig) else load_job(file or HOSPITALS, overrides)
+        )
+    said = f"run={str(run)!r}" if run is not None else f"{subject.config.job.name!r}"
+    return carry_out(
+        subject,
+        Path(out if run is None else run),
+        wanted,
+        (QUICK if quick else AuditSize()).seeded(seed),
+        source=file or HOSPITALS,
+        command=f"fedpriv.audit({said}, parts={list(wanted)}, quick={quick}, seed={seed})",
+        tell=lambda text: None,
+    )

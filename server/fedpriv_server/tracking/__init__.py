@@ -1,0 +1,9 @@
+"""The public figures of a job in tools that people already use: TensorBoard, MLflow, W&B.
+
+`public` says what they are told, `tracking` tells them, and each tool has a file of its own.
+
+Privacy
+    Only what metrics.jsonl and run.json hold leaves here: it was released by a mechanism that a
+    site's ledger paid for, or is public. What tools collect by themselves is turned off: in a
+    simulation, memory and processor time depend on the records.
+"""

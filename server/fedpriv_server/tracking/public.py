@@ -1,0 +1,101 @@
+"""What a tool is told of a run: its settings, and the figures of each round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv_server.run_directory import RunDirectory
+
+FOLDER = "tracking"  # of a run directory
+LONGEST = 500  # characters of a setting; tools refuse longer ones
+OF_A_SITE = ("size", "epsilon", "epsilon_alone")
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A run, as a tool is told of it before its rounds.
+
+    Attributes:
+        job: its id, by which the tool knows the run again when it goes on.
+        private: false for a run whose noise came from a seed.
+        experiment: what the tool puts the run under.
+        folder: of the run directory, for tools that write files.
+        settings: dotted name → value.
+    """
+
+    job: str
+    private: bool
+    experiment: str
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: JobConfig, run: RunDirectory) -> Tracked:
+        """The run of a job."""
+        facts = {key: run.info[key] for key in ("config_digest", "versions", "model")}
+        return cls(
+            job=run.info["job_id"],
+            private=run.info["private"],
+            experiment=config.tracking.experiment,
+            folder=run.path / FOLDER,
+            settings=dict(_texts({**_settings(config), "run": facts})),
+        )
+
+
+def numbers_in(said: Mapping[str, Any]) -> Figures:
+    """The numbers in nested tables, under names such as ``sites/north/epsilon_spent``."""
+    return {name: float(value) for name, value in _leaves(said, "/") if _is_number(value)}
+
+
+def figures_of(row: Mapping[str, Any]) -> Figures:
+    """The numbers of a round as it stands in metrics.jsonl, and whose answers were used."""
+    figures = numbers_in(row)
+    del figures["round"]
+    answered = {name: float(site["status"] == "ok") for name, site in row["sites"].items()}
+    figures |= {f"sites/{name}/answered": value for name, value in answered.items()}
+    return figures | {"sites_answered": sum(answered.values())}
+
+
+def _settings(config: JobConfig) -> dict[str, Any]:
+    """What a file says that is nobody's address: no path, no host, no table that says where."""
+    said = config.model_dump(exclude={"tracking", "server", "sites"})
+    said["model"]["name"] = Path(config.model.name).name if _is_here(config) else config.model.name
+    if said["synthetic"] is not None:
+        said["synthetic"].pop("generator")
+    sites = {site.name: {key: getattr(site, key) for key in OF_A_SITE} for site in config.sites}
+    return {**said, "sites": sites}
+
+
+def _is_here(config: JobConfig) -> bool:
+    return Path(config.model.name).exists()
+
+
+def _texts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in _leaves(said, "."):
+        if value is None or isinstance(value, Path):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        yield name, text[:LONGEST]
+
+
+def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, Any]]:
+    """What is in nested tables and lists of numbers, each under the names on the way to it."""
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif joined_by == "/" and isinstance(value, (list, tuple)):
+        items = {str(index): item for index, item in enumerate(value)}.items()
+    else:
+        yield name, value
+        return
+    for key, item in items:
+        yield from _leaves(item, joined_by, f"{name}{joined_by}{key}" if name else key)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

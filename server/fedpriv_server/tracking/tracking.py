@@ -1,0 +1,126 @@
+"""Tells tools of a run without ever holding it up, or ending it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedpriv.config.job import JobConfig
+from fedpriv.config.tracking import TrackingSection
+from fedpriv.errors import ConfigError
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.tracking.public import LONGEST, Tracked, figures_of, numbers_in
+from fedpriv_server.tracking.tool import Tool
+
+log = logging.getLogger(__name__)
+PATIENCE = 30.0  # seconds at the end of a job, for tools that are still at work
+
+
+def check_installed(section: TrackingSection, source: Path) -> None:
+    """Refuse a tool that is not installed, before anything is begun.
+
+    Raises:
+        ConfigError: names the tool and its extra.
+    """
+    for name in section.backends:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"{name} is not installed",
+                file=source,
+                key=f"tracking.{name}",
+                value=getattr(section, name),
+                fix=f"Type: pip install 'fedpriv[{name}]', or leave the key out.",
+            )
+
+
+class Tracking:
+    """The tools of a job, each in a thread of its own.
+
+    Whatever one does, waiting and failing included, happens there: what goes wrong is logged once,
+    and that tool is told no more.
+
+    Args:
+        run: a run that was begun, so that run.json says what it is.
+        rounds: that are done already, in a run that goes on.
+    """
+
+    def __init__(
+        self, config: JobConfig, run: RunDirectory, rounds: Sequence[dict[str, Any]]
+    ) -> None:
+        self._tellers = [_Teller(name, config, run) for name in config.tracking.backends]
+        for row in rounds:
+            self.round_done(row)
+
+    def round_done(self, row: dict[str, Any]) -> None:
+        """Tell of a round, as it stands in metrics.jsonl."""
+        for teller in self._tellers:
+            teller.tell(row)
+
+    def close(self, *, finished: bool) -> None:
+        """Tell of the end, and wait a little until that was heard."""
+        until = time.monotonic() + PATIENCE
+        for teller in self._tellers:
+            teller.end(finished)
+        for teller in self._tellers:
+            teller.wait(until)
+
+
+class _Teller:
+    """One tool and its thread, which no process waits for when it ends."""
+
+    def __init__(self, name: str, config: JobConfig, run: RunDirectory) -> None:
+        self._name, self._config, self._run = name, config, run
+        self._told: queue.SimpleQueue[dict[str, Any] | bool] = queue.SimpleQueue()
+        self._given_up = False
+        self._thread = threading.Thread(target=self._work, name=f"tracking-{name}", daemon=True)
+        self._thread.start()
+
+    def tell(self, row: dict[str, Any]) -> None:
+        if self._thread.is_alive():
+            self._told.put(row)
+
+    def end(self, finished: bool) -> None:
+        self._told.put(finished)
+
+    def wait(self, until: float) -> None:
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            self._given_up = True  # a run that goes on in this process tells it all again
+            log.warning("%s: is too slow, and is told no more of this run.", self._name)
+
+    def _work(self) -> None:
+        try:
+            tool = _open(self._name, self._config.tracking, Tracked.of(self._config, self._run))
+            tool.log(0, numbers_in(self._run.info["baseline"]))
+            while not (self._given_up or isinstance(told := self._told.get(), bool)):
+                tool.log(told["round"], figures_of(told))
+            tool.close(finished=told is True)
+        except Exception as error:
+            log.warning(
+                "%s: is told no more of this run, which goes on without it (%s: %s).",
+                self._name,
+                type(error).__name__,
+                str(error).partition("\n")[0][:LONGEST],
+            )
+
+
+def _open(name: str, section: TrackingSection, tracked: Tracked) -> Tool:
+    """A tool by name; imported here, as each takes seconds."""
+    if name == "tensorboard":
+        from fedpriv_server.tracking.tensorboard import TensorBoard
+
+        return TensorBoard(tracked)
+    if name == "wandb":
+        from fedpriv_server.tracking.wandb import WeightsAndBiases
+
+        return WeightsAndBiases(tracked)
+    from fedpriv_server.tracking.mlflow import MLflow
+
+    assert section.mlflow is not None
+    return MLflow(tracked, section.mlflow)

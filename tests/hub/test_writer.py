@@ -1,0 +1,128 @@
+"""What a run's model writes is what the model that was trained writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hub_runs import MakeRun
+
+from fedpriv.errors import ConfigError
+from fedpriv.hub.writer import Writer
+
+PAIR = {"prompt": "mr", "completion": "ref"}
+
+
+def by_hand(model: Any, tokenizer: Any, prompt: str, longest: int) -> str:
+    """The likeliest token each time, without keys and values kept."""
+    ids = tokenizer(prompt)["input_ids"]
+    known = len(ids)
+    while len(ids) < longest:
+        with torch.inference_mode():
+            ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        if ids[-1] == tokenizer.eos_token_id:
+            break
+    return str(tokenizer.decode(ids[known:], skip_special_tokens=True))
+
+
+def test_it_writes_what_the_trained_model_does_and_the_base_model_otherwise(
+    make_run: MakeRun,
+) -> None:
+    run, worker = make_run(columns=PAIR)
+    writer = Writer(run)
+    assert (writer.job, writer.columns, writer.private) == ("job-1", PAIR, True)
+    tokenizer, longest = worker.base.tokenizer, worker.recipe.model.max_length
+    prompts = ["fever", "the chest is"]
+    expected = [by_hand(worker.model, tokenizer, prompt, longest) for prompt in prompts]
+    assert [writer.write([prompt])[0] for prompt in prompts] == expected
+    worker.vector.write(worker.initial)
+    plain = [by_hand(worker.model, tokenizer, prompt, longest) for prompt in prompts]
+    assert [writer.write([prompt], base=True)[0] for prompt in prompts] == plain
+    assert not set(plain) & set(expected)
+
+
+def test_what_is_drawn_is_drawn_from_a_seed(make_run: MakeRun) -> None:
+    run, _ = make_run()
+    writer = Writer(run)
+    first, again, other = (
+        writer.write(["fever", "cough"], temperature=1.0, seed=seed) for seed in (0, 0, 1)
+    )
+    assert first == again != other
+
+
+def test_an_adapter_that_was_handed_over_is_enough(make_run: MakeRun, tmp_path: Path) -> None:
+    run, _ = make_run(columns=PAIR)
+    whole = Writer(run).write(["fever"])
+    (run / "adapter").rename(tmp_path / "job-1")
+    alone = Writer(tmp_path / "job-1")
+    assert alone.write(["fever"]) == whole
+    assert alone.private is None and alone.columns == {
+        "prompt": "prompt",
+        "completion": "completion",
+    }
+
+
+@pytest.mark.parametrize("kind", ["personal", "alone"])
+def test_what_a_site_trained_for_itself_writes_nothing(make_run: MakeRun, kind: Any) -> None:
+    """A record can be read out of it, so that what it writes is paid for by nobody (law 16)."""
+    run, _ = make_run(adapter=kind)
+    for folder in (run, run / "adapter"):
+        with pytest.raises(ConfigError, match=f"never leaves that site.*{kind}.*evaluate"):
+            Writer(folder)
+
+
+def test_a_classifier_is_refused(make_run: MakeRun) -> None:
+    run, _ = make_run(task="classification")
+    with pytest.raises(ConfigError, match="writes no text"):
+        Writer(run)
+
+
+def test_a_prompt_that_fills_the_window_leaves_half_of_it(make_run: MakeRun) -> None:
+    run, worker = make_run()
+    prompt = "fever and cough " * 20
+    tokens = worker.base.tokenizer(prompt)["input_ids"]
+    longest = worker.recipe.model.max_length
+    assert len(tokens) > longest
+    end = worker.base.tokenizer.decode(tokens[-(longest // 2) :])
+    assert Writer(run).write([prompt]) == Writer(run).write([end])
+    assert Writer(run).write([""])[0]
+
+
+def test_a_chat_model_is_asked_through_its_template(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, worker = make_run(columns={"messages": "talk"})
+    writer = Writer(run)
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    writer._tokenizer.chat_template = template + "{% if add_generation_prompt %}[a]{% endif %}"
+    expected = by_hand(worker.model, worker.base.tokenizer, "[user]fever[a]", 32)
+    assert writer.write(["fever"]) == [expected]
+
+
+def test_the_command_writes_and_scores(make_run: MakeRun, tmp_path: Path) -> None:
+    from forked_commands import command
+
+    run, _ = make_run(columns=PAIR, private=False)
+    plain = Writer(run).write(["fever", "cough"])
+    done = command("fedpriv", "generate", str(run), "fever", "cough")
+    assert (done.returncode, done.stdout) == (0, "\n\n".join(plain) + "\n"), done.stderr
+    assert "NOT PRIVATE" in done.stderr
+    file = tmp_path / "test.jsonl"
+    rows = [{"mr": "fever", "ref": plain[0]}, {"mr": "fever", "ref": "x"}, {"mr": "b", "ref": "y"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("generate", str(run), "--score", str(file), "--limit", "1")
+    done = command("fedpriv", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["answers"] == [
+        {"prompt": "fever", "text": plain[0], "references": [plain[0], "x"]}
+    ]
+    assert found["scores"]["rouge_l"] == 1.0 and not found["private"]
+    shown = command("fedpriv", *words)
+    assert "1 prompts, 2 references" in shown.stdout and "ROUGE-L  100.00" in shown.stdout
+    for options, said in (((), "one of three"), (("a", "--prompts", str(file)), "one of three")):
+        refused = command("fedpriv", "generate", str(run), *options)
+        assert refused.returncode == 2 and said in refused.stderr

@@ -1,0 +1,139 @@
+"""Tools that are absent, fail or hang: a run goes on as if there were none."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.config.load import digest, load_job
+from fedpriv.errors import ConfigError
+from fedpriv_audit.training import TrainingSize, for_audit
+from fedpriv_comparison.comparison import Comparison
+from fedpriv_comparison.variants import parse_variants
+from fedpriv_server.run_directory import RunDirectory
+from fedpriv_server.serve import serve
+from fedpriv_server.tracking import tracking
+from fedpriv_server.tracking.public import Figures
+from fedpriv_simulation.simulate import Outcome, simulate
+
+Make = Callable[..., Path]
+ALL = ("tracking.tensorboard=true", "tracking.wandb=true", "tracking.mlflow=sqlite:///m.db")
+OF_RECORDS = ('data = "site', "size")  # begin the lines that are no business of a server
+
+
+class Kept:
+    """A tool that remembers; at a round it raises, or waits for an event."""
+
+    def __init__(self, fails_at: int | None = None, waits: threading.Event | None = None) -> None:
+        self._fails_at, self._waits = fails_at, waits
+        self.steps: list[int] = []
+        self.ended: bool | None = None
+
+    def log(self, step: int, figures: Figures) -> None:
+        assert figures["eval_loss"] > 0
+        if step == self._fails_at:
+            raise OSError(f"no room for {step}\nat all")
+        if self._waits is not None and step == 1:
+            self._waits.wait(60)
+        self.steps.append(step)
+
+    def close(self, *, finished: bool) -> None:
+        self.ended = finished
+
+
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, file: Path, out: Path, tools: dict[str, Kept]
+) -> Outcome:
+    monkeypatch.setattr(tracking, "_open", lambda name, section, tracked: tools[name])
+    config = load_job(file, [text for text in ALL if text.split("=")[0][9:] in tools])
+    return simulate(config, out, source=file)
+
+
+def test_a_tool_that_fails_is_told_no_more_and_the_run_ends_as_it_would(
+    federation: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad, good = Kept(fails_at=1), Kept()
+    tools = {"wandb": bad, "tensorboard": good}
+    with caplog.at_level(logging.WARNING, logger=tracking.__name__):
+        outcome = run_with(monkeypatch, federation(), tmp_path / "run", tools)
+    assert outcome.run.info["status"] == "finished" and len(outcome.rounds) == 3
+    assert (good.steps, good.ended) == ([0, 1, 2, 3], True)
+    assert (bad.steps, bad.ended) == ([0], None)
+    (record,) = [record for record in caplog.records if record.name == tracking.__name__]
+    assert "wandb" in record.getMessage() and "no room for 1" in record.getMessage()
+    assert "at all" not in record.getMessage()
+
+
+def test_a_tool_that_hangs_holds_up_nothing(
+    federation: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tracking, "PATIENCE", 0.2)
+    go = threading.Event()
+    slow = Kept(waits=go)
+    outcome = run_with(monkeypatch, federation(), tmp_path / "run", {"mlflow": slow})
+    assert len(outcome.rounds) == 3 and slow.steps == [0]
+    assert "mlflow: is too slow" in caplog.text
+    go.set()
+    (thread,) = [one for one in threading.enumerate() if one.name == "tracking-mlflow"]
+    thread.join(10)
+    assert slow.steps == [0, 1]  # what it was at, and nothing after that
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
+def test_a_tool_that_is_absent_is_refused_by_name_before_anything(
+    name: str, federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    file, out = federation(), tmp_path / "run"
+    config = load_job(file, ALL)
+    with pytest.raises(ConfigError, match=rf"tracking\.{name}: .*pip install 'fedpriv\[{name}\]'"):
+        simulate(config, out, source=file)
+    lines = [line for line in file.read_text().splitlines() if not line.startswith(OF_RECORDS)]
+    file.write_text("\n".join(lines))
+    network = load_job(file, [*ALL, "job.engine=network", "server.address=localhost:1"])
+    with pytest.raises(ConfigError, match=rf"tracking\.{name}: "):
+        serve(network, out, source=file)
+    assert not out.exists()
+
+
+def test_what_is_tracked_is_no_part_of_the_job(federation: Make, tmp_path: Path) -> None:
+    """So a run goes on without a tool that is gone, and run.json says nothing of it."""
+    file = federation()
+    plain, tracked = load_job(file), load_job(file, ALL)
+    assert digest(plain) == digest(tracked)
+    run = RunDirectory.create(tmp_path / "run", tracked, insecure_seed=None)
+    run.info["baseline"], run.info["model"] = {}, {}
+    run.ready()
+    assert "tracking" not in run.info["config"]
+    assert RunDirectory.resume(tmp_path / "run", plain, insecure_seed=None).info["job_id"]
+
+
+def test_comparisons_and_audits_track_nothing(federation: Make) -> None:
+    """Their runs are made to be less private, and their own tables say what came of them."""
+    file = federation()
+    assert not for_audit(load_job(file, ALL), TrainingSize()).tracking.backends
+    found = Comparison.of(file, ALL, parse_variants(["dp-lora"], []), seeds=1)
+    assert not any(config.tracking.backends for config in found.configs.values())
+
+
+def test_no_tool_no_thread(federation: Make, tmp_path: Path) -> None:
+    before = time.monotonic()
+    config = load_job(federation())
+    run: Any = None  # nothing of it is read
+    followed = tracking.Tracking(config, run, [{"round": 1}])
+    followed.close(finished=True)
+    assert time.monotonic() - before < 60
+    assert not [one for one in threading.enumerate() if one.name.startswith("tracking-")]
