@@ -27,7 +27,8 @@ def audit(
     It takes from minutes to hours; `fedpriv audit` has options for the size of each part.
 
     Args:
-        job: a federation file, a job that `load_job` made, or None for the four hospitals of the package.
+        job: a federation file, a job that `load_job` made, or None for the four hospitals of the
+            package.
         overrides: ``a.b=value`` texts for the keys of a file.
         run: a finished run in place of a job: its settings and its adapter are audited.
         parts: which attacks.
