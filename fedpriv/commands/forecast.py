@@ -130,10 +130,18 @@ def _sentences(found: Forecast) -> list[str]:
         first = f"This is outside what was measured, so there is no verdict: {where}."
     elif best.verdict == UNKNOWN:
         first = f"Whether joining pays {UNKNOWN}, not even with {best.way}."
+    own = []
+    if found.two_own is not None:
+        least, most = found.two_own
+        own = [
+            f"What joining has to beat, too: two models of a site's own that answer together gained"
+            f" {least:+.3f} to {most:+.3f} over one, wherever that was measured."
+        ]
     return [
         "Gain is how much lower the loss on own patients is; in brackets, where it is in 90% of"
         " cases.",
         first,
+        *own,
         f"The nearest federation that was measured has {near.sites} sites of {near.records}"
         f" records, ε = {near.epsilon:g} and trust {near.trust}; there {near.gained:.0%} of the"
         f" sites gained with {found.best}.",

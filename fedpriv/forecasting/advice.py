@@ -7,6 +7,7 @@ Privacy:
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ class Forecast:
         best: the way with the highest expected gain.
         records: of a typical site, the geometric mean.
         noise_multipliers: smallest and largest σ of a site's claim.
+        two_own: least and most that two own models gained over one, of the federations where
+            that was measured; None where it was at none.
         left_out: of each way, how well its curve predicts what it has not seen.
     """
 
@@ -122,6 +125,7 @@ class Forecast:
     of_sites: tuple[OfSite, ...]
     changes: tuple[Changed, ...]
     warm_start_measured: bool
+    two_own: tuple[float, float] | None
     left_out: dict[str, LeftOut | None]
 
 
@@ -168,6 +172,7 @@ def forecast(
         of_sites=tuple(_of_sites(job, federation, curves[best], unlike)),
         changes=tuple(_changed(federation, curves[best], points)),
         warm_start_measured=curves[best].warm,
+        two_own=_two_own(points),
         left_out={way: leave_groups_out(runs_of(points, way)) for way in curves},
     )
 
@@ -185,6 +190,11 @@ def verdict(over_alone: Interval, over_two: Interval | None = None) -> str:
     if over_two.high < 0:
         return f"{PAYS} against one model of one's own, and not against two"
     return f"{PAYS} against one model of one's own; against two it {UNKNOWN}"
+
+
+def _two_own(points: Sequence[Point]) -> tuple[float, float] | None:
+    means = [statistics.fmean(gains) for point in points if (gains := point.gains(TWO_ALONE))]
+    return (min(means), max(means)) if means else None
 
 
 def _outlook(

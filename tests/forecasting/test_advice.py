@@ -49,6 +49,17 @@ def test_each_way_is_told_with_its_interval_and_a_verdict(tmp_path: Path) -> Non
     assert {site.verdict for site in found.of_sites} == {PAYS} and len(found.of_sites) == 16
     assert (found.near.records, found.near.gained) == (64, 1.0)
     assert set(found.left_out) == set(by_way) and found.settings == 27
+    assert found.two_own == pytest.approx((0.05, 0.05))
+
+
+def test_what_two_own_models_gained_is_told_of_few_federations_too(tmp_path: Path) -> None:
+    made = runs(scatter=0.002)
+    assert of(usual(tmp_path), read(made)).two_own is None
+    for run, gain in zip(made, (0.1, 0.3), strict=False):
+        run["own"][TWO_ALONE] = [loss - gain for loss in run["own"]["alone"]]
+    found = of(usual(tmp_path), read(made))
+    assert found.two_own == pytest.approx((0.1, 0.3))
+    assert all(one.over_two is None for one in found.ways)
 
 
 def test_smaller_sites_gain_more_where_the_curve_says_so(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from made_up_runs import runs, table, write
 
+from fedpriv.config.load import EMBEDDED
 from fedpriv.errors import ConfigError
 from fedpriv.forecasting import table as module
+from fedpriv.forecasting.of_file import forecast
 from fedpriv.forecasting.table import SHIPPED, read_table
 
 MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
@@ -78,7 +80,9 @@ def test_a_table_that_is_absent_or_not_shipped_is_refused(
         read_table()
 
 
-@pytest.mark.skipif(not (SHIPPED.exists() or MEASURED.exists()), reason="nothing was measured yet")
 def test_the_table_that_is_shipped_is_the_measured_one() -> None:
+    """And makes a forecast of the federation in the package."""
     assert SHIPPED.read_bytes() == MEASURED.read_bytes()
-    read_table()
+    found = forecast(EMBEDDED)
+    assert found.kind == "notes" and found.near.sites == 64
+    assert found.two_own is not None and found.two_own[0] > 0.1
