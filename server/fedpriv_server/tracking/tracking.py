@@ -98,6 +98,7 @@ class _Teller:
         try:
             tool = _open(self._name, self._config.tracking, Tracked.of(self._config, self._run))
             tool.log(0, numbers_in(self._run.info["baseline"]))
+            told: dict[str, Any] | bool = False
             while not (self._given_up or isinstance(told := self._told.get(), bool)):
                 tool.log(told["round"], figures_of(told))
             tool.close(finished=told is True)
