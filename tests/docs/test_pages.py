@@ -32,7 +32,18 @@ PAGES = sorted(
 PROGRAMS = {"fedpriv": fedpriv, "fedpriv-client": client, "fedpriv-server": server}
 # Programs of others, on machines or of projects that no test has.
 OTHERS = {
-    *("cp", "docker", "install", "kubectl", "llama-cli", "mkdir", "mv", "pip", "pre-commit"),
+    *(
+        "cp",
+        "docker",
+        "install",
+        "kubectl",
+        "llama-cli",
+        "lm_eval",
+        "mkdir",
+        "mv",
+        "pip",
+        "pre-commit",
+    ),
     *("pytest", "python3.11", "rm", "ssh", "systemctl", "systemd-sysusers", "tar", "umask", "vllm"),
     *("/opt/fedpriv/bin/pip", "convert_hf_to_gguf.py", "convert_lora_to_gguf.py"),
 }

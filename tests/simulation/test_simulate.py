@@ -103,7 +103,7 @@ def test_a_finished_run_leaves_everything(finished: Finished) -> None:
     assert (out / "checkpoint" / "latest.safetensors").is_file()
     assert "<svg" in (out / "report.html").read_text()
     first_steps = (Path(__file__).parents[2] / "docs/first-steps.md").read_text()
-    listing = first_steps.split("runs/four-hospitals-…/\n")[1].split("```")[0]
+    listing = first_steps.split("runs/clinics-…/\n")[1].split("```")[0]
     named = {word for line in listing.splitlines() for word in re.split("  +", line)[1:-1]}
     files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     for name in ("site-0", "site-1"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpriv.config import load_job
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv_simulation import workers as module
 from fedpriv_simulation.simulate import simulate
 from fedpriv_simulation.workers import own_threads, workers_of
@@ -41,7 +41,7 @@ def test_one_a_core_while_the_copies_are_small(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
     monkeypatch.setattr(module, "parameters_of", lambda name: parameters)
-    assert workers_of(load_job(None, overrides)) == expected
+    assert workers_of(load_job(HOSPITALS, overrides)) == expected
 
 
 def test_each_has_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
