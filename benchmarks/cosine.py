@@ -21,8 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.config import load_job
 from fedpriv.config.job import JobConfig
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
@@ -83,7 +83,7 @@ def cosine(a: Any, b: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("file", type=Path, nargs="?", default=HOSPITALS)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true")

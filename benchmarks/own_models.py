@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpriv.config.load import HOSPITALS
 from fedpriv.data import Example
 from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
@@ -85,7 +86,7 @@ def trained(trial: Trial, folder: Path, pool: WorkerPool) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("file", type=Path, nargs="?", default=HOSPITALS)
     parser.add_argument("--runs", type=Path, help="folder `runs` of a comparison; by default none")
     parser.add_argument(
         "--held-out", type=float, default=0.2, help="share, where a site names none"
