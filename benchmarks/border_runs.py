@@ -17,7 +17,7 @@ from fedpriv.config.job import PrivacySection
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import Model, together
+from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
@@ -29,7 +29,6 @@ from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.evaluation import evaluation_records
 
 FORMAT = 3  # of the file that is kept for each point and seed
-OWN_SHARE = (1 - FIFTH) / 2  # of each own model, where two answer with the federation's
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,7 @@ def models(
         "alone": AsItIs(worker, alone),
         "federated": AsItIs(worker, federated),
         "federated+personal": AsItIs(worker, personal),
-        "federated+both": together(
-            worker, [(alone, OWN_SHARE), (personal, OWN_SHARE), (federated, FIFTH)]
-        ),
+        "federated+both": together(worker, own_and_federated([alone, personal], federated, FIFTH)),
         "federated+fifth": weighed(worker, alone, federated, FIFTH),
         "federated+averaged": averaged(worker, alone, federated, own.validation),
     }

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 from border_design import KINDS, Point, Size
+from border_report import gains as gains_of
 from border_runs import Entry, measured, train
 
 from fedpriv.config.load import EMBEDDED, load_job
@@ -56,7 +57,6 @@ MODELS = {
     "federated+both": "all three",
     "alone+alone": "two own",
 }
-BEST, TWO_OWN = "federated+both", "alone+alone"
 Gains = dict[str, dict[str, list[float]]]  # of each model, at each clinic, with each seed
 
 
@@ -92,17 +92,13 @@ def write_federation(out: Path, point: Point) -> Path:
 def gains(found: list[dict[str, Any]], names: list[str]) -> Gains:
     """By how much the loss falls against alone, on each clinic's own notes."""
     made: Gains = {}
-    for row in found:
-        for model in MODELS.keys() & row["own"].keys():
-            of_model = made.setdefault(model, {name: [] for name in names})
-            losses = zip(row["own"]["alone"], row["own"][model], strict=True)
-            for name, (alone, loss) in zip(names, losses, strict=True):
-                of_model[name].append(alone - loss)
-    over = {
-        name: [mine - theirs for mine, theirs in zip(made[BEST][name], two, strict=True)]
-        for name, two in made[TWO_OWN].items()
-    }
-    return {MODELS[model]: made[model] for model in MODELS} | {"all three over two own": over}
+    for title, way, other in (
+        *((title, way, "alone") for way, title in MODELS.items()),
+        ("all three over two own", "federated+both", "alone+alone"),
+    ):
+        by_seed = (gains_of(row, way, other) for row in found)
+        made[title] = dict(zip(names, map(list, zip(*by_seed, strict=True)), strict=True))
+    return made
 
 
 def shown(values: list[float]) -> str:

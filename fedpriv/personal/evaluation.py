@@ -10,7 +10,7 @@ from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions, references
-from fedpriv.personal.together import together
+from fedpriv.personal.together import own_and_federated, together
 from fedpriv.training.rouge import Rouge, rouge
 from fedpriv.training.scores import Scores, score
 from fedpriv.training.worker import Worker
@@ -134,8 +134,7 @@ def evaluate(
     for name, own in pairs.items():
         if {*own, "federated"} <= models.keys():
             told(name)
-            share = (1 - beside) / len(own)
-            parts = [*((models[one], share) for one in own), (models["federated"], beside)]
+            parts = own_and_federated([models[one] for one in own], models["federated"], beside)
             rows.append(Row(name, together(worker, parts)(examples)))
     if rows[-1].name in pairs:
         said.append(_of_together(beside, without_text=bool(answered)))

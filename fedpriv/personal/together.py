@@ -58,6 +58,19 @@ def mean_of_probabilities(
     return total
 
 
+def own_and_federated(
+    own: Sequence[Vector], federated: Vector, weight: float
+) -> list[tuple[Vector, float]]:
+    """For `together`: the federation's model with a weight, own ones with equal parts of the rest.
+
+    Args:
+        own, federated: trained values, (P,) each.
+        weight: of the federation's, above 0 and below 1.
+    """
+    share = (1 - weight) / len(own)
+    return [*((values, share) for values in own), (federated, weight)]
+
+
 def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
     """Models that answer together, each by its trained values (P,) and its weight.
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import Model, together
+from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.personal.training import train_alone
 from fedpriv.training.scores import Scores, score
 from fedpriv.training.worker import Worker
@@ -90,4 +90,4 @@ def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Mo
     """The two together; the own one as it is where the federated one has no weight."""
     if not weight:
         return AsItIs(worker, own)
-    return together(worker, [(own, 1 - weight), (federated, weight)])
+    return together(worker, own_and_federated([own], federated, weight))

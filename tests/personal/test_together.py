@@ -14,7 +14,7 @@ import torch
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.data import Example
 from fedpriv.models.vector import Vector
-from fedpriv.personal.together import mean_of_probabilities, together
+from fedpriv.personal.together import mean_of_probabilities, own_and_federated, together
 from fedpriv.training.pool import make_worker
 from fedpriv.training.record_loss import next_tokens
 from fedpriv.training.scores import logits_of, score
@@ -77,6 +77,16 @@ def test_weights_that_make_no_mean_are_refused(weights: list[float], worker: Wor
         mean_of_probabilities([OWN, FEDERATED], weights)
     with pytest.raises(ValueError, match="weights: expected numbers above 0 whose sum is 1"):
         together(worker, [(worker.initial, weight) for weight in weights])
+
+
+def test_own_models_share_what_the_federated_one_leaves() -> None:
+    one, two, federated = (np.full(1, i, dtype=np.float32) for i in range(3))
+    parts = own_and_federated([one, two], federated, 0.2)
+    assert [(float(values[0]), weight) for values, weight in parts] == [
+        (0.0, 0.4),
+        (1.0, 0.4),
+        (2.0, 0.2),
+    ]
 
 
 def test_each_model_has_a_weight() -> None:
