@@ -198,10 +198,10 @@ class LoraSection(Section):
         " alpha, alpha is chosen so that alpha / r is that of the table.",
     )
     target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = Field(
-        "auto",
-        description="The layers that get an adapter: the attention projections that peft names for"
-        " this architecture (auto), every linear layer but the output (all-linear), or a list of"
-        " names.",
+        "all-linear",
+        description="The layers that get an adapter: every linear layer but the output"
+        " (all-linear), the attention projections that peft names for this architecture (auto), or"
+        " a list of names.",
     )
     frozen_a: bool = Field(
         False,
