@@ -10,7 +10,7 @@ is a federation of so many sites with so many records each, at an ε, where ever
 its noise (local) or a share (secure sum, one site may collude):
 
     notes       each site has one specialty or a part of it, small ones are joined; the embedded
-                model, 128 tokens, 16,384 trained parameters
+                model, 128 tokens, 37,888 trained parameters
     sentences   a tenth of the first site's sentences are positive, and nine tenths of the last
                 one's; all-MiniLM-L6-v2, LoRA of rank 4 in the last layer
 

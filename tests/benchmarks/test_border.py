@@ -276,7 +276,7 @@ def test_a_quick_run_goes_on_where_it_was_stopped(
     assert border.main() == 0
     made = json.loads((tmp_path / "docs/made.json").read_text())
     assert made["command"].startswith("python benchmarks/border.py DATA --out out --quick")
-    assert made["kinds"]["notes"]["trained"] == 16384 and made["kinds"]["notes"]["tokens"] == 128
+    assert made["kinds"]["notes"]["trained"] == 37888 and made["kinds"]["notes"]["tokens"] == 128
     (point,) = made["points"]
     assert (point["sites"], point["records"], point["rounds"]) == (4, 16, QUICK.rounds)
     assert point["own"]["alone"] != point["own"]["base"]
