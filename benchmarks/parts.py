@@ -172,7 +172,7 @@ def group_cases(folder: Path) -> Cases:
 
 def pe_sgd_cases(batch: int, size: int) -> Cases:
     """A step by DP-LoRA and one by PE-SGD, over the same records."""
-    lora = LoraSection(r=4, alpha=8)
+    lora = LoraSection(r=4, alpha=8, target_modules="auto")
     worker = make_worker(ModelRecipe(ModelSection(max_length=TOKENS), lora, 0, ComputeSection()))
     noise = np.random.default_rng(2).normal(size=worker.vector.size) / 20
     vector = (worker.initial + noise).astype(np.float32)  # lora_B is 0 at the start

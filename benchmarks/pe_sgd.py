@@ -59,6 +59,7 @@ columns = {{ text = "text" }}
 [lora]
 r = 4
 alpha = 8
+target_modules = "auto"
 
 [privacy]
 epsilon = {epsilon}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def train_alone(
     """Continue from `start` (P,) by AdamW at each rate, and keep the best of all passes.
 
     A rate is given up after `settings.patience` passes that brought no lower loss on the
-    validation records (early stopping).
+    validation records (early stopping), and at once where values or losses are no longer finite.
 
     Args:
         records, validation: at least one each, of different units.
@@ -100,7 +101,7 @@ def _passes(
     rate: float,
     seed: int,
 ) -> Iterator[tuple[Epoch, Vector]]:
-    """The passes at one rate, each with the values after it."""
+    """The passes at one rate, each with the values after it, as long as all of it is finite."""
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
@@ -109,8 +110,13 @@ def _passes(
             slope = mean_gradient(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
+            if not torch.isfinite(parameter).all():
+                return
         moved = parameter.detach().numpy().copy()
-        yield Epoch(rate, number, score(worker, validation, moved).eval_loss), moved
+        loss = score(worker, validation, moved).eval_loss
+        if not math.isfinite(loss):
+            return
+        yield Epoch(rate, number, loss), moved
 
 
 def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:

@@ -72,12 +72,22 @@ def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -
 
 
 def test_where_no_pass_helps_it_stays_where_it_began(worker: Worker) -> None:
-    """A rate at which it falls apart at once."""
-    settings = SETTINGS.model_copy(update={"rates": (1e3,), "patience": 2})
+    """A rate that is far too high, and gives no lower loss."""
+    settings = SETTINGS.model_copy(update={"rates": (100.0,), "patience": 2})
     made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
     assert (made.best.number, made.best.rate) == (0, 0.0)
     assert np.array_equal(made.values, worker.initial)
     assert len(made.epochs) == 1 + 2
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e30])
+def test_a_rate_at_which_numbers_overflow_ends_and_the_next_is_tried(
+    worker: Worker, rate: float
+) -> None:
+    settings = SETTINGS.model_copy(update={"rates": (rate, 3e-2), "patience": 2})
+    made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
+    assert all(np.isfinite(epoch.loss) for epoch in made.epochs)
+    assert made.best.rate == 3e-2
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, losses: Sequence[float]) -> None:
