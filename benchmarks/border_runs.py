@@ -186,8 +186,9 @@ def models(
         "federated+personal": AsItIs(worker, personal),
         "federated+both": together(worker, own_and_federated([alone, personal], federated, FIFTH)),
         "federated+fifth": weighed(worker, alone, federated, FIFTH),
-        "federated+averaged": averaged(worker, alone, federated, own.validation),
     }
+    if own.validation:
+        found["federated+averaged"] = averaged(worker, alone, federated, own.validation)
     if "again" in values:
         found["alone+alone"] = weighed(worker, alone, values["again"][site], 0.5)
     if "lora" in values:

@@ -85,8 +85,10 @@ def personalise(
         tokenizer, share = worker.base.tokenizer, file.personal.validation
         with naming(config):
             training, validation = to_train_on(own.records, spec, tokenizer, validation=share)
-        say(f"Training on {len(training)} examples, stopping by {len(validation)}")
-        made = train_alone(worker, start, training, validation, file.personal, told=told)
+        stopping = f", stopping by {len(validation)}" if validation else ""
+        say(f"Training on {len(training)} examples{stopping}")
+        settings = file.personal.beginning(kind)
+        made = train_alone(worker, start, training, validation, settings, told=told)
         folder = write_own_adapter(
             own_adapters(chosen.settings.state_dir, kind),
             worker,
@@ -108,7 +110,8 @@ def run(
         What was made, as JSON.
     """
     console = Console(stderr=as_json)
-    settings, lowest = file.personal, float("inf")
+    settings = file.personal.beginning("alone" if alone else "personal")
+    lowest: float | None = None
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -127,10 +130,12 @@ def run(
 
     def told(epoch: Epoch) -> None:
         nonlocal lowest
-        lowest = min(lowest, epoch.loss)
+        if epoch.loss is not None:
+            lowest = epoch.loss if lowest is None else min(lowest, epoch.loss)
         if epoch.number:
             at_rate = settings.rates.index(epoch.rate) * settings.epochs
-            bar.update(task, completed=at_rate + epoch.number, note=f"loss {lowest:.3f}")
+            note = "" if lowest is None else f"loss {lowest:.3f}"
+            bar.update(task, completed=at_rate + epoch.number, note=note)
         if not console.is_terminal:
             console.print(_line(epoch), highlight=False)
 
@@ -146,15 +151,16 @@ def _most(settings: PersonalSection) -> int:
 
 
 def _line(epoch: Epoch) -> str:
-    if not epoch.number:
-        return f"before: loss {epoch.loss:.3f}"
-    return f"rate {epoch.rate:g}, pass {epoch.number}: loss {epoch.loss:.3f}"
+    name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
+    return name if epoch.loss is None else f"{name}: loss {epoch.loss:.3f}"
 
 
 def summary(made: Made) -> str:
     """What was made, for a person."""
     first, best = made.result.epochs[0], made.result.best
-    if best.number:
+    if first.loss is None or best.loss is None:
+        found = f"{best.number} passes over all records at rate {best.rate:g}."
+    elif best.number:
         found = (
             f"Loss on the validation records: {first.loss:.3f} before, {best.loss:.3f} after pass"
             f" {best.number} at rate {best.rate:g}."

@@ -24,11 +24,14 @@ def to_train_on(
 ) -> tuple[list[Example], list[Example]]:
     """The examples that a site's own training learns from, and those that it stops by.
 
+    Args:
+        validation: share of the units to stop by; with 0 there are none.
+
     Raises:
-        DataError: there are none of one of the two.
+        DataError: there are none of one of the two, though there should be.
     """
     parts = own_examples(own.training, spec, tokenizer, apart=validation)
-    if not all(parts):
+    if not parts[0] or (validation and not parts[1]):
         raise DataError(
             f"leaves {len(parts[0])} examples to train on and {len(parts[1])} to stop by",
             key="personal.validation",

@@ -27,12 +27,12 @@ class Epoch:
     Attributes:
         rate: learning rate.
         number: counts from 1 at each rate; 0 is before any.
-        loss: on the validation records after it.
+        loss: on the validation records after it, if there are any.
     """
 
     rate: float
     number: int
-    loss: float
+    loss: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ class Personal:
     """What training on own records came to.
 
     Attributes:
-        values: (P,) float32, those with the lowest loss on the validation records; they may be
-            those that training began with.
+        values: (P,) float32, those with the lowest loss on the validation records, which may be
+            those that training began with; without such records, those after the last pass.
         best: the pass that made them.
         epochs: all that were made.
     """
@@ -61,62 +61,80 @@ def train_alone(
     seed: int = 0,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Personal:
-    """Continue from `start` (P,) by AdamW at each rate, and keep the best of all passes.
+    """Continue from `start` (P,) by AdamW, and keep what the validation records say is best.
 
-    A rate is given up after `settings.patience` passes that brought no lower loss on the
-    validation records (early stopping), and at once where values or losses are no longer finite.
+    At each rate it goes on until `settings.patience` passes brought no lower loss on the validation
+    records (early stopping), at most `settings.epochs`; the best of all passes is kept. Without
+    validation records it makes all `settings.epochs` passes at the one rate, and keeps the last.
+    Where numbers overflow a rate ends.
 
     Args:
-        records, validation: at least one each, of different units.
+        records: at least one.
+        validation: of other units; may be empty, where `settings.validation` is 0.
         seed: of the order of the records.
         told: of every pass.
 
     Privacy:
         None: the values and each loss are made of raw records, and stay at the site.
     """
-    first = Epoch(0.0, 0, score(worker, validation, start).eval_loss)
-    told(first)
-    epochs, best, values = [first], first, start
+    found = [Epoch(0.0, 0, _loss(worker, validation, start))]
+    told(found[0])
+    best, values = found[0], start
     for rate in settings.rates:
-        lowest, since = first.loss, 0
-        passes = _passes(worker, start, records, validation, settings, rate, seed)
-        for epoch, moved in passes:
+        lowest, since = found[0].loss, 0
+        moves = passes(
+            worker, start, records, rate, settings.epochs, settings.batch_size, seed=seed
+        )
+        for number, moved in enumerate(moves, 1):
+            epoch = Epoch(rate, number, _loss(worker, validation, moved))
+            if epoch.loss is not None and not math.isfinite(epoch.loss):
+                break
             told(epoch)
-            epochs.append(epoch)
-            if epoch.loss < best.loss:
+            found.append(epoch)
+            if _lower(epoch.loss, best.loss):
                 best, values = epoch, moved
-            since = 0 if epoch.loss < lowest else since + 1
-            lowest = min(lowest, epoch.loss)
+            since = 0 if _lower(epoch.loss, lowest) else since + 1
+            lowest = epoch.loss if since == 0 else lowest
             if since >= settings.patience:
                 break
-    return Personal(values, best, tuple(epochs))
+    return Personal(values, best, tuple(found))
 
 
-def _passes(
+def _loss(worker: Worker, validation: Sequence[Example], values: Vector) -> float | None:
+    return score(worker, validation, values).eval_loss if validation else None
+
+
+def _lower(loss: float | None, than: float | None) -> bool:
+    """Whether it is better; without validation records, whatever comes later is."""
+    return loss is None or than is None or loss < than
+
+
+def passes(
     worker: Worker,
     start: Vector,
     records: Sequence[Example],
-    validation: Sequence[Example],
-    settings: PersonalSection,
     rate: float,
+    most: int,
+    batch_size: int,
+    *,
     seed: int,
-) -> Iterator[tuple[Epoch, Vector]]:
-    """The passes at one rate, each with the values after it, as long as all of it is finite."""
+) -> Iterator[Vector]:
+    """The values (P,) after each pass by AdamW from `start`, as long as they are finite.
+
+    Privacy:
+        None, as `train_alone`.
+    """
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    for number in range(1, settings.epochs + 1):
-        for batch in batches(records, settings.batch_size, drawn):
+    for _ in range(most):
+        for batch in batches(records, batch_size, drawn):
             slope = mean_gradient(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
             if not torch.isfinite(parameter).all():
                 return
-        moved = parameter.detach().numpy().copy()
-        loss = score(worker, validation, moved).eval_loss
-        if not math.isfinite(loss):
-            return
-        yield Epoch(rate, number, loss), moved
+        yield parameter.detach().numpy().copy()
 
 
 def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:

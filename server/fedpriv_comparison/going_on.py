@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.encode import Example
+from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.personal.training import train_alone
@@ -78,9 +79,14 @@ def averaged(
     The federated one has the weight of `WEIGHTS` that has the lowest loss on the validation
     records; without any weight, it is the site's own.
 
+    Raises:
+        RunError: there are no validation records.
+
     Privacy:
         None, as `go_on`.
     """
+    if not validation:
+        raise RunError("personal.validation is 0, so no records choose a weight; use 'fifth'.")
     tried = [weighed(worker, own, federated, weight) for weight in WEIGHTS]
     losses = [model(validation).eval_loss for model in tried]
     return tried[int(np.argmin(losses))]

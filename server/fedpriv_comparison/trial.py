@@ -254,15 +254,15 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
     alone = _kept_alone(trial.alone, folder) if trial.way in TOGETHER else {}
+    without = trial.way in TOGETHER or trial == trial.alone
+    settings = config.personal.beginning("alone" if without else "personal")
     home, everyone, made = {}, [], {}
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
         for name, own in own_examples(config, worker).items():
             parts = own.training, own.validation
-            model = go_on(
-                trial.way, worker, values, *parts, config.personal, trial.seed, alone.get(name)
-            )
+            model = go_on(trial.way, worker, values, *parts, settings, trial.seed, alone.get(name))
             if isinstance(model, AsItIs):
                 made[name] = model.values
             home[name] = home_scores(model, own)

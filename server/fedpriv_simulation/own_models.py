@@ -86,7 +86,7 @@ def _of_one(
     for kind in OWN_KINDS:
         say(f"{site.name}: training by itself, {kind}")
         start = models["federated" if kind == "personal" else "base"]
-        made = train_alone(worker, start, training, validation, config.personal)
+        made = train_alone(worker, start, training, validation, config.personal.beginning(kind))
         models[kind] = made.values
         write_own_adapter(
             folder / kind,

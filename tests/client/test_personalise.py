@@ -24,7 +24,7 @@ from fedpriv.training.adapter import WEIGHTS, read_facts
 from fedpriv_client import personalise as module
 from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.own import own_cache, work_folder
-from fedpriv_client.personalise import personalise
+from fedpriv_client.personalise import personalise, summary
 from fedpriv_client.settings import ledgers, settings_of
 
 Make = Callable[..., Any]
@@ -198,6 +198,23 @@ def test_too_few_units_to_stop_by_are_told(tmp_path: Path, model_folder: Make) -
     setting.hand_over()
     with pytest.raises(DataError, match=r"personal\.validation.*1 examples to train on and 0"):
         personalise(setting.file, setting.config)
+
+
+@pytest.mark.parametrize(("alone", "passes"), [(False, 2), (True, 3)])
+def test_a_site_of_few_units_may_learn_from_all_of_them(
+    tmp_path: Path, model_folder: Make, alone: bool, passes: int
+) -> None:
+    few = "validation = 0\nepochs = 2\nepochs_alone = 3\nrates = [1e-2]"
+    columns = {"text": "note"}
+    setting = OwnSetting(
+        tmp_path, model_folder("llama"), columns, notes(3), held_out="", personal=few
+    )
+    setting.hand_over()
+    made = personalise(setting.file, setting.config, alone=alone)
+    assert (made.training, made.validation) == (3, 0)
+    assert made.result.best.number == passes
+    assert f"{passes} passes over all records" in summary(made)
+    assert made.as_dict()["best"]["loss"] is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("patient 7"), MemoryError()])

@@ -15,7 +15,7 @@ import pytest
 from fedpriv.config.load import load_job
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
-from fedpriv.errors import ConfigError, DataError
+from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.personal.together import together
 from fedpriv.training.pool import make_worker
 from fedpriv.training.scores import score
@@ -173,6 +173,12 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
         helped == together(worker, [(start, 0.5), (learnt.values, 0.5)])(own.validation).eval_loss
     )
     assert helped < score(worker, own.validation, start).eval_loss
+
+
+def test_without_validation_records_no_weight_is_chosen(worker_and_own: Any) -> None:
+    worker, _ = worker_and_own
+    with pytest.raises(RunError, match=r"personal\.validation is 0"):
+        averaged(worker, worker.initial, worker.initial, [])
 
 
 def test_what_decides_no_result_names_no_run(federation: Make) -> None:

@@ -16,7 +16,7 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data import Example
 from fedpriv.personal import training
-from fedpriv.personal.training import Epoch, batches, train_alone
+from fedpriv.personal.training import Epoch, batches, passes, train_alone
 from fedpriv.training.pool import make_worker
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.scores import score
@@ -71,13 +71,23 @@ def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -
     assert np.array_equal(made.values, expected.detach().numpy())
 
 
+def test_without_validation_records_it_makes_all_passes_and_keeps_the_last(worker: Worker) -> None:
+    settings = SETTINGS.model_copy(update={"validation": 0.0, "epochs": 5, "patience": 1})
+    records, told = examples(8, 0), list[Epoch]()
+    made = train_alone(worker, worker.initial, records, [], settings, seed=3, told=told.append)
+    *_, last = passes(worker, worker.initial, records, 3e-2, 5, 4, seed=3)
+    assert np.array_equal(made.values, last)
+    assert [(epoch.number, epoch.loss) for epoch in told] == [(i, None) for i in range(6)]
+    assert made.best.number == 5
+
+
 @pytest.mark.parametrize("rate", [1e3, 1e30])
 def test_a_rate_at_which_numbers_overflow_ends_and_the_next_is_tried(
     worker: Worker, rate: float
 ) -> None:
     settings = SETTINGS.model_copy(update={"rates": (rate, 3e-2), "patience": 2})
     made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
-    assert all(np.isfinite(epoch.loss) for epoch in made.epochs)
+    assert all(epoch.loss is not None and np.isfinite(epoch.loss) for epoch in made.epochs)
     assert made.best.rate == 3e-2
 
 
