@@ -5,11 +5,10 @@
     python benchmarks/own_passes.py run --quick   # does everything run?
 
 A clinic with 16 notes can't keep some of them apart to stop by: three notes mislead as often as
-they help. So the number of passes is a setting, as the learning rate is (`personal.validation = 0`),
-and it is chosen here: at clinics of the embedded federation that no table of results looks at, their
-held-out notes scored after every pass, from the base model (*alone*) and from the federation's
-adapter (*personal*). For each beginning and rate: the pass with the lowest mean loss over the
-clinics, and that loss.
+they help. So the number of passes is a setting, as the learning rate is (`personal.validation = 0`). It
+is chosen here: at clinics of the embedded federation that no table of results looks at, their
+held-out notes scored afterwards, from the base model (*alone*) and from the federation's adapter
+(*personal*). A column for each rate × number of passes; mean loss over the clinics.
 
 RUN is the directory of a finished run of the embedded federation. The data is public.
 """
@@ -17,6 +16,7 @@ RUN is the directory of a finished run of the embedded federation. The data is p
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import statistics
 import sys
@@ -32,7 +32,7 @@ from fedpriv.data import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
 from fedpriv.personal.records import own_examples
-from fedpriv.personal.training import passes
+from fedpriv.personal.training import train_alone
 from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.scores import score
@@ -41,15 +41,15 @@ from fedpriv_simulation.own_records import read_site, spec_of
 
 SCORED = 16  # clinics that benchmarks/clinics.py looks at; none of them is used here
 FORMAT = 1
-Curves = dict[str, dict[float, dict[str, list[float]]]]  # beginning, rate, clinic: loss by pass
+Losses = dict[str, dict[str, dict[str, float]]]  # beginning, rate and passes, clinic
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
-    parser.add_argument("--clinics", type=int, default=12)
-    parser.add_argument("--rates", default="1.5e-3,3e-3,6e-3")
-    parser.add_argument("--passes", type=int, default=30)
+    parser.add_argument("--clinics", type=int, default=8)
+    parser.add_argument("--rates", default="3e-3,5e-3")
+    parser.add_argument("--passes", default="12,16,24,32,40")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="two clinics, two passes, one rate")
     return parser.parse_args()
@@ -73,10 +73,10 @@ def records(
             )
 
 
-def curves(run: Path, clinics: int, rates: list[float], most: int) -> Curves:
-    """Loss on held-out notes before the first pass and after each."""
+def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Losses:
+    """Loss on held-out notes after so many passes, at a rate that falls to nothing."""
     config = load_job()
-    found: Curves = {}
+    found: Losses = {}
     with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
         adapter = run / "adapter"
         starts = {
@@ -84,39 +84,36 @@ def curves(run: Path, clinics: int, rates: list[float], most: int) -> Curves:
             "personal": read_values(adapter, worker, read_facts(adapter)),
         }
         for name, training, held_out in records(config, worker, clinics):
-            for title, start in starts.items():
-                for rate in rates:
-                    losses = [score(worker, held_out, start).eval_loss]
-                    size = config.personal.batch_size
-                    for values in passes(worker, start, training, rate, most, size, seed=0):
-                        losses.append(score(worker, held_out, values).eval_loss)
-                    found.setdefault(title, {}).setdefault(rate, {})[name] = losses
+            for title, rate, count in itertools.product(starts, rates, passes):
+                changed = {"validation": 0.0, "rates": (rate,), "epochs": count}
+                settings = config.personal.model_copy(update=changed)
+                made = train_alone(worker, starts[title], training, [], settings)
+                loss = score(worker, held_out, made.values).eval_loss
+                found.setdefault(title, {}).setdefault(f"{rate:g} × {count}", {})[name] = loss
             print(name, flush=True)
     return found
 
 
-def markdown(found: Curves) -> str:
-    """The table: for each beginning and rate, the best number of passes, and losses around it."""
-    rows = [["beginning", "rate", "best pass", "loss", "half as many", "half more"], ["---"] * 6]
-    for title, by_rate in found.items():
-        for rate, by_clinic in by_rate.items():
-            mean = [statistics.fmean(at) for at in zip(*by_clinic.values(), strict=True)]
-            best = min(range(len(mean)), key=mean.__getitem__)
-            more = round(1.5 * best)
-            around = [mean[best // 2], mean[more] if more < len(mean) else None]
-            shown = ["" if loss is None else f"{loss:.3f}" for loss in (mean[best], *around)]
-            rows.append([title, f"{rate:g}", str(best), *shown])
+def markdown(found: Losses) -> str:
+    """The table: mean loss over the clinics, the best in bold."""
+    rows = [["beginning", *next(iter(found.values()))]]
+    rows.append(["---"] * len(rows[0]))
+    for title, by_setting in found.items():
+        means = [statistics.fmean(by_clinic.values()) for by_clinic in by_setting.values()]
+        shown = [f"**{mean:.3f}**" if mean == min(means) else f"{mean:.3f}" for mean in means]
+        rows.append([title, *shown])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> int:
     arguments = parsed()
     rates = [float(rate) for rate in arguments.rates.split(",")]
-    clinics, most = arguments.clinics, arguments.passes
+    passes = [int(count) for count in arguments.passes.split(",")]
+    clinics = arguments.clinics
     if arguments.quick:
-        rates, clinics, most = rates[:1], 2, 2
+        rates, passes, clinics = rates[:1], [1, 2], 2
     try:
-        found = curves(arguments.run, clinics, rates, most)
+        found = losses(arguments.run, clinics, rates, passes)
     except (FedprivError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -25,8 +25,8 @@ class PersonalSection(Section):
         ge=0,
         lt=1,
         description="Share of the site's units that training stops by, and learns nothing from; at"
-        " least two units. With 0 it learns from all and makes all `epochs` passes, for a site with"
-        " so few units that some of them would mislead.",
+        " least two units. With 0 it learns from all and makes all `epochs` passes, at a rate that"
+        " falls linearly to nothing, for a site with so few units that some of them would mislead.",
     )
     batch_size: int = Field(8, ge=1, le=65536, description="Records of a step.")
     epochs: int = Field(50, ge=1, le=10_000, description="The most passes over the records.")

@@ -65,8 +65,8 @@ def train_alone(
 
     At each rate it goes on until `settings.patience` passes brought no lower loss on the validation
     records (early stopping), at most `settings.epochs`; the best of all passes is kept. Without
-    validation records it makes all `settings.epochs` passes at the one rate, and keeps the last.
-    Where numbers overflow a rate ends.
+    validation records it makes all `settings.epochs` passes at the one rate, which falls linearly
+    to nothing, and keeps the last. Where numbers overflow a rate ends.
 
     Args:
         records: at least one.
@@ -82,9 +82,7 @@ def train_alone(
     best, values = found[0], start
     for rate in settings.rates:
         lowest, since = found[0].loss, 0
-        moves = passes(
-            worker, start, records, rate, settings.epochs, settings.batch_size, seed=seed
-        )
+        moves = passes(worker, start, records, rate, settings, seed=seed, falling=not validation)
         for number, moved in enumerate(moves, 1):
             epoch = Epoch(rate, number, _loss(worker, validation, moved))
             if epoch.loss is not None and not math.isfinite(epoch.loss):
@@ -114,12 +112,15 @@ def passes(
     start: Vector,
     records: Sequence[Example],
     rate: float,
-    most: int,
-    batch_size: int,
+    settings: PersonalSection,
     *,
     seed: int,
+    falling: bool,
 ) -> Iterator[Vector]:
     """The values (P,) after each pass by AdamW from `start`, as long as they are finite.
+
+    Args:
+        falling: whether the rate falls linearly, from the first batch to after the last.
 
     Privacy:
         None, as `train_alone`.
@@ -127,11 +128,16 @@ def passes(
     drawn = random.Random(seed)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
     optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    for _ in range(most):
-        for batch in batches(records, batch_size, drawn):
+    steps = settings.epochs * math.ceil(len(records) / settings.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1 - step / steps if falling else 1.0
+    )
+    for _ in range(settings.epochs):
+        for batch in batches(records, settings.batch_size, drawn):
             slope = mean_gradient(worker, batch, parameter.detach().numpy())
             parameter.grad = torch.from_numpy(slope)
             optimizer.step()
+            schedule.step()
             if not torch.isfinite(parameter).all():
                 return
         yield parameter.detach().numpy().copy()

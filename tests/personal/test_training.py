@@ -16,7 +16,7 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data import Example
 from fedpriv.personal import training
-from fedpriv.personal.training import Epoch, batches, passes, train_alone
+from fedpriv.personal.training import Epoch, batches, train_alone
 from fedpriv.training.pool import make_worker
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.scores import score
@@ -72,11 +72,21 @@ def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -
 
 
 def test_without_validation_records_it_makes_all_passes_and_keeps_the_last(worker: Worker) -> None:
+    """At a rate that falls linearly, from the one that is named to nothing after the last batch."""
     settings = SETTINGS.model_copy(update={"validation": 0.0, "epochs": 5, "patience": 1})
-    records, told = examples(8, 0), list[Epoch]()
+    records, told = examples(7, 0), list[Epoch]()
     made = train_alone(worker, worker.initial, records, [], settings, seed=3, told=told.append)
-    *_, last = passes(worker, worker.initial, records, 3e-2, 5, 4, seed=3)
-    assert np.array_equal(made.values, last)
+    expected = torch.nn.Parameter(torch.from_numpy(worker.initial.copy()))
+    optimizer = torch.optim.AdamW([expected], lr=3e-2, weight_decay=0.0)
+    drawn = random.Random(3)
+    order = [batch for _ in range(5) for batch in batches(records, 4, drawn)]
+    assert len(order) == 10
+    for step, batch in enumerate(order):
+        optimizer.param_groups[0]["lr"] = 3e-2 * (10 - step) / 10
+        slope = mean_gradient(worker, batch, expected.detach().numpy())
+        expected.grad = torch.from_numpy(slope)
+        optimizer.step()
+    np.testing.assert_allclose(made.values, expected.detach().numpy(), rtol=0, atol=1e-6)
     assert [(epoch.number, epoch.loss) for epoch in told] == [(i, None) for i in range(6)]
     assert made.best.number == 5
 
