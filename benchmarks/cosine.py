@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from unit_noise import unit_noise
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.pool import make_worker
 from fedpriv.training.post_processing import post_processors
@@ -56,7 +56,7 @@ def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
                 worker, population, update.vector.value, config, privacy.clip_norm, csprng
             )
             true += total
-            released += total + gaussian(total.size, csprng) * noise * privacy.clip_norm
+            released += total + unit_noise(total.size, csprng) * noise * privacy.clip_norm
         gradient = public((released / units).astype(np.float32))
         denoised = denoiser(gradient, deviation).value
         seen.append(

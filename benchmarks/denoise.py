@@ -24,6 +24,7 @@ from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from unit_noise import unit_noise
 
 from fedpriv.config.job import DenoiseSection
 from fedpriv.gradients.denoise import Denoiser
@@ -34,7 +35,6 @@ from fedpriv.gradients.product import linear
 from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.privacy.mechanism.privatised import public
 
 MODELS = {"6 × 384": (6, 384), "12 × 768": (12, 768)}  # layers, width
@@ -70,7 +70,7 @@ def step(model: Any, gradients: PerSampleGradients, records: int) -> Callable[[]
         total = torch.zeros(gradients.size, dtype=torch.float64)
         for _ in range(records // MICROBATCH):
             total += clip_and_sum(gradients_of(gradients, losses, MICROBATCH), 1.0)
-        return total + torch.from_numpy(gaussian(gradients.size, SystemCsprng()))
+        return total + torch.from_numpy(unit_noise(gradients.size, SystemCsprng()))
 
     return run
 

@@ -36,6 +36,7 @@ from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
+from unit_noise import unit_noise
 
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gradients_of
@@ -44,7 +45,6 @@ from fedpriv.models.attention import RECORDWISE, register_attention
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.training.microbatch import TRIED
 from fedpriv.training.record_loss import record_losses
 
@@ -220,7 +220,7 @@ class Fedpriv(Way):
             rows = gradients_of(self.engine, partial(record_losses, batch=part), len(part))
             total += clip_and_sum(rows, CLIP)
         self.take([total])
-        noise = torch.from_numpy(gaussian(self.engine.size, self.csprng)) * (SIGMA * CLIP)
+        noise = torch.from_numpy(unit_noise(self.engine.size, self.csprng)) * (SIGMA * CLIP)
         slope = ((total.cpu() + noise) / len(self.batch)).float().to(total.device)
         start = 0
         for p in trained(self.model):
