@@ -29,7 +29,7 @@ class Defaults:
     basis: str
 
 
-_MTSAMPLES = "clinical notes, four sites"
+_MTSAMPLES = "clinical notes, 64 clinics"
 _SST2 = "SST-2, a sentence encoder"
 _PUBLISHED = "others' published rates, not measured here"
 TABLE = (  # ascending in size, and for each size in ε
