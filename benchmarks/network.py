@@ -1,6 +1,7 @@
 """What the network costs: seconds a round beyond the sites' work, and the server's memory.
 
     python benchmarks/network.py --json network.json
+    python benchmarks/network.py --many --json many.json   # 50, 200 and 1,000 sites
 
 A server and its sites, each a process of its own, over TLS on loopback: the product's server,
 grid, strategy, optimiser and checkpoint, and its link at the sites. The sites answer every
@@ -10,6 +11,9 @@ server's peak above what it held before the first round, in payloads: with SGD, 
 moment, a float64 sum (two payloads) and a block are what an aggregation can't do without. The floor
 of the time is arithmetic alone: each byte is hashed and encrypted by who sends it, and hashed and
 decrypted by who gets it, on all cores at once.
+
+With --many, sites are threads of a few processes, each with a connection and a key of its own. Then
+the server's open files and threads are counted, too, to see which limit is met first.
 """
 
 from __future__ import annotations
@@ -139,12 +143,22 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
         return Message(content, reply_to=message)
 
     context = ssl.create_default_context(cafile=str(ca))
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))
     private: Any = load_pem_private_key(key, None)
     connection = ServerConnection(f"localhost:{port}", context, private, largest=4 * size + MIB)
     service = Service(connection, Status(folder))
     service.connect()
     service.run(app)
+
+
+def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> None:
+    """A process of several sites, a thread each."""
+    set_environment()
+    threading.stack_size(1 << 20)
+    for number, key in enumerate(keys, first):
+        arguments = (f"site-{number}", port, ca, key, *others)
+        threading.Thread(target=site, args=arguments, daemon=True).start()
+    threading.Event().wait()
 
 
 def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Path) -> None:
@@ -197,7 +211,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         update,
         DpLoraServer(size),
         min_sites=sites,
-        timeout=120,
+        timeout=600,
         sites=sites,
         site_of=broker.names.get,
     )
@@ -214,7 +228,8 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
             rounds_of.run(number, grid)
             Checkpoint(JOB, number, update.state(), {}).write(folder / "c" / "c.safetensors")
             seconds.append(time.perf_counter() - started)
-        pipe.send((seconds, peak.stop() - before, before))
+        grown = peak.stop() - before
+        pipe.send((seconds, grown, before, peak.handles, peak.threads))
         broker.close()
 
 
@@ -233,10 +248,11 @@ def _roster(names: list[str]) -> Any:
 
 
 class _Peak:
-    """The most memory that this process holds, looked at all the time."""
+    """The most memory, open files and threads that this process has, looked at all the time."""
 
     def __init__(self) -> None:
         self._most = _resident()
+        self.handles = self.threads = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -244,6 +260,8 @@ class _Peak:
     def _look(self) -> None:
         while not self._stop.wait(0.01):
             self._most = max(self._most, _resident())
+            self.handles = max(self.handles, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            self.threads = max(self.threads, threading.active_count())
 
     def stop(self) -> float:
         self._stop.set()
@@ -259,8 +277,12 @@ def _resident() -> float:
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
 
 
-def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
-    """Run one federation."""
+def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) -> dict[str, Any]:
+    """Run one federation.
+
+    Args:
+        together: sites of a process.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:
@@ -268,11 +290,12 @@ def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
         running = [context.Process(target=server, args=arguments, daemon=True)]
         running[0].start()
         port, ca, keys, proposal = ours.recv()
-        for index, key in enumerate(keys):
-            arguments = (f"site-{index}", port, Path(ca), key, size, wire, proposal)
-            running.append(context.Process(target=site, args=arguments, daemon=True))
+        for first in range(0, sites, together):
+            some = keys[first : first + together]
+            arguments = (first, some, port, Path(ca), size, wire, proposal)
+            running.append(context.Process(target=crowd, args=arguments, daemon=True))
             running[-1].start()
-        seconds, grown, before = ours.recv()
+        seconds, grown, before, handles, threads = ours.recv()
         for process in running:
             process.kill()
             process.join()
@@ -286,6 +309,8 @@ def measure(sites: int, size: int, wire: str, rounds: int) -> dict[str, Any]:
         "peak_payloads": grown / (4 * size),
         "peak_mb": grown / 1e6,
         "constant_mb": before / 1e6,
+        "open_files": handles,
+        "threads": threads,
     }
 
 
@@ -305,6 +330,8 @@ def speeds() -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny payloads only")
+    parser.add_argument("--many", action="store_true", help="50, 200 and 1,000 sites")
+    parser.add_argument("--most", type=int, default=1000, help="sites of --many")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -315,10 +342,22 @@ def main() -> None:
     if not arguments.quick:
         cases += [(sites, LARGE, "float32", 4) for sites in (1, 2, 4, 8)]
         cases += [(4, LARGE, wire, 4) for wire in ("bf16", "int8")]
+    together = 1
+    if arguments.many:
+        together = 25
+        cases = [(sites, TINY, "float32", 4) for sites in (50, 200, 1000)]
+        cases += [
+            (50, 1_000_000, "float32", 4),
+            (200, 1_000_000, "float32", 3),
+            (50, TINY, SECURE, 4),
+        ]
+        cases = [case for case in cases if case[0] <= arguments.most]
     rows = []
-    print("sites  values      wire     s/round  slowest    floor  peak beyond start")
+    print(
+        "sites  values      wire     s/round  slowest    floor  peak beyond start  files  threads"
+    )
     for case in cases:
-        row = measure(*case)
+        row = measure(*case, together)
         sites, size, wire, _ = case
         moved = sites * (4 * size + BYTES[wire] * size)
         row["floor"] = 2 * moved * (1 / hashed + 1 / encrypted) / (os.cpu_count() or 1)
@@ -326,6 +365,7 @@ def main() -> None:
         print(
             f"{row['sites']:5}  {row['values']:10,}  {row['wire']:8} {row['seconds']:7.2f}"
             f"  {row['slowest']:7.2f}  {row['floor']:7.2f}  {row['peak_mb']:6.0f} MB"
+            f"  {row['open_files']:5}  {row['threads']:5}"
             + (f" = {row['peak_payloads']:.2f} payloads" if row["values"] == LARGE else ""),
             flush=True,
         )
