@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gaussian import gaussian
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,6 @@ from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.pool import make_worker
 from fedpriv.training.post_processing import post_processors

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gaussian import gaussian
 from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
@@ -34,7 +35,6 @@ from fedpriv.gradients.product import linear
 from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.privacy.mechanism.privatised import public
 
 MODELS = {"6 × 384": (6, 384), "12 × 768": (12, 768)}  # layers, width

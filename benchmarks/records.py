@@ -43,10 +43,11 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
     draw = random.Random(0)
     save_small_llama(folder / "model", width=32, layers=2, heads=4, tokens=64)
     each = 10 if unit == "patient" else 1
-    for name, count in (("notes", records), ("held-out", 16)):
+    for name, count in (("notes", records), ("held-out", UNITS)):
         with (folder / f"{name}.jsonl").open("w") as stream:
             for number in range(count):
-                row = {"text": " ".join(draw.choices(WORDS, k=6)), "patient": f"p{number // each}"}
+                text = " ".join([name, *draw.choices(WORDS, k=5)])
+                row = {"text": text, "patient": f"p{number // each}"}
                 stream.write(json.dumps(row) + "\n")
     size = records // each
     file = folder / "federation.toml"
@@ -145,7 +146,7 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
 def apart(records: int, unit: str, rounds: int) -> dict[str, Any]:
     """In a process of its own."""
     command = [sys.executable, __file__, "--one", str(records), unit, "--rounds", str(rounds)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
 

@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gaussian import gaussian
 from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
@@ -44,7 +45,6 @@ from fedpriv.models.attention import RECORDWISE, register_attention
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.privacy.mechanism.noise import gaussian
 from fedpriv.training.microbatch import TRIED
 from fedpriv.training.record_loss import record_losses
 
