@@ -10,7 +10,7 @@ turns. Memory is what tensors take beyond the model, by torch's own allocator.
 Floors, by arithmetic: a private step has the multiplications of a plain one, 4 for each parameter
 and token, and so a ratio of 1. Beyond a plain step it has to hold the gradients of every record by
 the largest adapter matrix, and the float64 sum. With checkpointing any step holds what enters each
-layer, and the logits and their gradient. What exceeds `--memory` is only computed from that.
+layer, and the logits. What exceeds `--memory` is only computed from that.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def arithmetic(size: Size, tokens: int) -> dict[str, float]:
     """What nobody can go below."""
     shape = shape_of(size, tokens)
     rows, wide = shape.records * tokens, 4 * size.width
-    kept = size.layers * size.width + 2 * shape.vocabulary
+    kept = size.layers * size.width + shape.vocabulary
     adapter = size.layers * shape.rank * (4 * 2 * size.width + 3 * (size.width + wide))
     return {
         "parameters": parameters(size),

@@ -126,11 +126,13 @@ def main() -> None:
     set_environment()
     if arguments.quick:
         arguments.sites, arguments.rounds = [2, 6], 2
-    rows = [
-        measure(engine, sites, arguments.rounds)
-        for engine in arguments.engines
-        for sites in arguments.sites
-    ]
+    rows = []
+    for engine in arguments.engines:
+        for sites in arguments.sites:
+            rows.append(measure(engine, sites, arguments.rounds))
+            print(rows[-1], flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
     table = Table("engine", "sites", "MB", "files", "threads", "s a round", "ms a site")
     for row in rows:
         table.add_row(
@@ -143,8 +145,6 @@ def main() -> None:
             f"{row['milliseconds_per_site']:.0f}",
         )
     Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
