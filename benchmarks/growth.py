@@ -160,19 +160,23 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
+
+    def keep(more: list[dict[str, Any]]) -> None:
+        rows.extend(more)
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+
     for size in QUICK if arguments.quick else SIZES:
         for tokens in size.tokens:
             facts = arithmetic(size, tokens)
             if KEPT * facts["weights_mb"] / 1e3 > arguments.memory / 2:  # a half is for the steps
                 shape = shape_of(size, tokens)
-                rows.append({**facts, "records": shape.records, "tokens": tokens, "way": "–"})
+                keep([{**facts, "records": shape.records, "tokens": tokens, "way": "–"}])
                 continue
-            rows += measure(size, tokens, 0.0 if arguments.quick else arguments.seconds)
+            keep(measure(size, tokens, 0.0 if arguments.quick else arguments.seconds))
             print(rows[-3], flush=True)
     show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
