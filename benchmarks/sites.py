@@ -1,11 +1,12 @@
-"""What a simulation of many sites holds in memory, in threads and in processes.
+"""What a simulation of many sites takes: memory, files, time, in threads and in processes.
 
     pip install '.[simulation]'
     python benchmarks/sites.py --json sites.json
 
-A tiny random model and 40 made-up notes a site; two sites compute at once. Every run is a process
-of its own, and its memory is the largest sum of the resident sets of all its processes, looked at
-ten times a second. Pages that processes share are counted for each.
+A tiny random model and 16 made-up notes a site; two sites compute at once, and each adds its own
+noise. Every run is a process of its own. Its memory is the largest sum of the resident sets of all
+its processes, looked at ten times a second; pages that processes share are counted for each. Files
+and threads are the most that one of the processes had.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import argparse
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +39,21 @@ from fedpriv.config import load_job
 from fedpriv_simulation.simulate import simulate
 file = Path(sys.argv[1])
 out = simulate(load_job(file), Path(sys.argv[2]), source=file)
+assert all(s["status"] == "ok" for row in out.rounds for s in row["sites"].values())
 print([row["seconds"] for row in out.rounds])
 """
+NOTES = 16
 
 
 def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: int) -> Path:
     draw = random.Random(0)
     names = [f"site-{number}" for number in range(sites)]
     for name in (*names, "held-out"):
-        notes = [{"text": " ".join(draw.choices(WORDS, k=30))} for _ in range(40)]
+        notes = [{"text": " ".join(draw.choices(WORDS, k=30))} for _ in range(NOTES)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(n) + "\n" for n in notes))
-    tables = "".join(f'[[sites]]\nname = "{n}"\ndata = "{n}.jsonl"\nsize = 40\n' for n in names)
+    tables = "".join(
+        f'[[sites]]\nname = "{n}"\ndata = "{n}.jsonl"\nsize = {NOTES}\n' for n in names
+    )
     file = folder / "federation.toml"
     file.write_text(
         f'[job]\nname = "sites"\nrounds = {rounds}\nengine = "{engine}"\nmin_sites = {sites}\n'
@@ -60,19 +67,22 @@ def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: 
     return file
 
 
-def resident(session: int) -> int:
-    """Bytes that the processes of a session hold."""
-    total = 0
+def held(session: int) -> dict[str, int]:
+    """What the processes of a session hold: bytes together, and the most files and threads."""
+    total = files = threads = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             status = (folder / "stat").read_text().rpartition(") ")[2].split()
+            if int(status[3]) != session:
+                continue
+            files = max(files, sum(1 for _ in (folder / "fd").iterdir()))
         except OSError:
             continue
-        if int(status[3]) == session:
-            total += int(status[21]) * PAGE
-    return total
+        total += int(status[21]) * PAGE
+        threads = max(threads, int(status[17]))
+    return {"bytes": total, "files": files, "threads": threads}
 
 
 def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
@@ -87,42 +97,54 @@ def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
             text=True,
             start_new_session=True,
         )
-        most = 0
+        most = Counter[str]()
         while process.poll() is None:
-            most = max(most, resident(process.pid))
+            most |= Counter(held(process.pid))
             time.sleep(0.1)
         assert process.stdout is not None
         seconds = json.loads(process.stdout.read().splitlines()[-1])
-    row = {"engine": engine, "sites": sites, "memory_mb": most / 1e6}
-    return {**row, "seconds_per_round": sorted(seconds)[len(seconds) // 2]}
+    per_round = statistics.median(seconds)
+    return {
+        "engine": engine,
+        "sites": sites,
+        "memory_mb": most["bytes"] / 1e6,
+        "files": most["files"],
+        "threads": most["threads"],
+        "seconds_per_round": per_round,
+        "milliseconds_per_site": 1e3 * per_round / sites,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sites", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--sites", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--engines", nargs="+", default=["inline", "ray"])
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     set_environment()
     if arguments.quick:
         arguments.sites, arguments.rounds = [2, 6], 2
-    rows = [
-        measure(engine, sites, arguments.rounds)
-        for engine in ("inline", "ray")
-        for sites in arguments.sites
-    ]
-    table = Table("engine", "sites", "MB", "seconds a round")
+    rows = []
+    for engine in arguments.engines:
+        for sites in arguments.sites:
+            rows.append(measure(engine, sites, arguments.rounds))
+            print(rows[-1], flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    table = Table("engine", "sites", "MB", "files", "threads", "s a round", "ms a site")
     for row in rows:
         table.add_row(
             row["engine"],
             str(row["sites"]),
             f"{row['memory_mb']:.0f}",
+            str(row["files"]),
+            str(row["threads"]),
             f"{row['seconds_per_round']:.2f}",
+            f"{row['milliseconds_per_site']:.0f}",
         )
     Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -458,7 +458,8 @@ class ComputeSection(Section):
         None,
         ge=1,
         le=1024,
-        description="Sites of a simulation that compute at once, each with a copy of the model."
+        description="Sites of a simulation that compute at once; threads share one base, processes"
+        " have a copy each."
         " Without it, one, or on a CPU as many as there are cores while the copies are small.",
     )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedpriv.config.sources import Source, where
 from fedpriv.data.identity import whole_record
@@ -56,6 +59,12 @@ def drawn_for(record: Mapping[str, Any], unit: str, purpose: str) -> float:
 def _owner(record: Mapping[str, Any], unit: str) -> bytes:
     """What tells a record's unit from others; nothing for an empty record without an id."""
     return whole_record(record) if unit == "record" else canonical_json([record[UNIT]])
+
+
+def _mark(record: Mapping[str, Any], unit: str) -> bytes | None:
+    """A digest of what tells a record's unit from others; None for an empty record."""
+    owner = _owner(record, unit)
+    return hashlib.sha256(owner).digest() if owner else None
 
 
 @dataclass(frozen=True)
@@ -139,8 +148,9 @@ def _parts(
     every = range(1, len(records) + 1)
     if isinstance(held_out, Path):
         further = read(held_out, asked)
-        known = {_owner(record, unit) for record in records}
-        both = [n for n, record in enumerate(further, 1) if _owner(record, unit) in known - {b""}]
+        tested = {_mark(record, unit) for record in further} - {None}
+        known = {mark for record in records if (mark := _mark(record, unit)) in tested}
+        both = [n for n, record in enumerate(further, 1) if _mark(record, unit) in known]
         if both:
             raise DataError(
                 f"{len(both)} rows are of units that train, too, row {both[0]} the first",
@@ -152,8 +162,9 @@ def _parts(
     if held_out is None:
         return records, every, records.select([]), ()
     share = held_out
-    apart = [n for n in every if is_apart(records[n - 1], unit, share, HELD_OUT)]
-    trained = sorted(set(every) - set(apart))
+    trained, apart = array("q"), array("q")
+    for number, record in enumerate(records, 1):
+        (apart if is_apart(record, unit, share, HELD_OUT) else trained).append(number)
     if not (apart and trained):
         raise DataError(
             f"a share of {share:g} leaves {len(trained)} rows to train on and {len(apart)} to test",
@@ -162,5 +173,5 @@ def _parts(
             value=share,
             fix="Choose another share, or name a file of records to test on.",
         )
-    parts = [records.select([n - 1 for n in rows]) for rows in (trained, apart)]
+    parts = [records.select(np.frombuffer(rows, np.int64) - 1) for rows in (trained, apart)]
     return parts[0], trained, parts[1], apart

@@ -85,11 +85,15 @@ class ExampleStore:
     Args:
         file: where the tokens are; see `TokenFile.store`.
 
+    Attributes:
+        lengths: in tokens, that its examples have.
+
     Privacy:
         Holds private records, in tokens.
     """
 
     def __init__(self, file: TokenFile) -> None:
+        self.lengths: set[int] = set()
         self._file = file
         self._ends = array("q", [0])
         self._classes = array("q")  # of a classifier's examples
@@ -112,6 +116,7 @@ class ExampleStore:
         if isinstance(labels, int):
             self._classes.append(labels)
         self._ends.append(self._ends[-1] + len(kept))
+        self.lengths.add(len(example.input_ids))
         return len(self) - 1
 
     def seal(self) -> None:
@@ -151,16 +156,24 @@ class _OneByOne(Units):
 class StoredUnits(_OneByOne):
     """The examples of each unit of a store.
 
+    Where each record is a unit of one example, nothing is held for any of them.
+
     Args:
         members: the numbers of each unit's examples.
     """
 
     def __init__(self, store: ExampleStore, members: Iterable[Sequence[int]]) -> None:
         self._store = store
-        self._numbers, self._ends = array("q"), array("q", [0])
-        for numbers in members:
-            self._numbers.extend(numbers)
-            self._ends.append(len(self._numbers))
+        numbers, ends = array("q"), array("q", [0])
+        for held in members:
+            numbers.extend(held)
+            ends.append(len(numbers))
+        self._numbers, self._ends = _counted(numbers), _counted(ends)
+
+    @property
+    def lengths(self) -> set[int]:
+        """In tokens, that the examples have."""
+        return self._store.lengths
 
     def __len__(self) -> int:
         """How many units there are."""
@@ -169,6 +182,12 @@ class StoredUnits(_OneByOne):
     def _unit(self, place: int) -> tuple[Example, ...]:
         held = self._numbers[self._ends[place] : self._ends[place + 1]]
         return tuple(self._store[number] for number in held)
+
+
+def _counted(numbers: array[int]) -> Sequence[int]:
+    """The same numbers; as a range if they count up from 0."""
+    counting = np.array_equal(np.frombuffer(numbers, np.int64), np.arange(len(numbers)))
+    return range(len(numbers)) if counting else numbers
 
 
 class SomeUnits(_OneByOne):

@@ -64,46 +64,64 @@ def weights(name: str, compute: ComputeSection) -> str:
 def step(worker: Worker) -> str:
     """What a step over the longest records takes, by making one on random tokens.
 
+    Says how many records of that length there is room for.
+
     Raises:
-        ConfigError: it does not fit.
+        ConfigError: it does not fit; says what does, as far as one record and two tell it.
 
     Privacy:
         Records have no part in it.
     """
-    from fedpriv.training.microbatch import is_out_of_memory, most_private
+    from fedpriv.training.microbatch import MOST, is_out_of_memory, most_private
 
     records, length = most_private(worker), worker.recipe.model.max_length
     free = available(worker.device)
-    too_much = ConfigError(
-        f"{records} records of {length} tokens at once do not fit into {free / 1e9:.1f} GB",
-        key="compute.microbatch",
-        value=records,
-        fix="Halve it, lower model.max_length, or set compute.gradient_checkpointing = true.",
-    )
+    fitting, held = None, _resident("VmRSS")  # what steps have freed is kept for the next one
     try:
         if worker.device == "cpu" and records > 2:  # too much would not raise there: it kills
-            one, two = _taken(worker, 1), _taken(worker, 2)
-            if one + (records - 1) * max(0, two - one) > free:
-                raise too_much
-        taken = _taken(worker, records)
+            one, two = _taken(worker, 1, held), _taken(worker, 2, held)
+            fitting = _fitting(one, two, free)
+            if fitting < records:
+                raise _too_much(worker, records, free, fitting)
+        taken = _taken(worker, records, held)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        raise too_much from None
+        raise _too_much(worker, records, free) from None
+    room = "" if fitting is None or fitting > MOST else f", room for {fitting} at once"
     return (
         f"{worker.vector.size:,} trained; a step over {records} records of {length} tokens at once"
-        f" took {taken / 1e9:.2f} GB, {free / 1e9:.1f} GB are free"
+        f" took {taken / 1e9:.2f} GB, {free / 1e9:.1f} GB are free{room}"
     )
 
 
-def _taken(worker: Worker, records: int) -> int:
-    """Bytes that a step takes at most: on a CPU, of the process above what it had."""
+def _fitting(one: int, two: int, free: int) -> int:
+    """Records that fit at once, by what a step over one takes, and over two."""
+    return 0 if one > free else 1 + (free - one) // max(1, two - one)
+
+
+def _too_much(worker: Worker, records: int, free: int, fitting: int | None = None) -> ConfigError:
+    ways = ["Halve it" if fitting is None else f"Set it to {fitting}"] if fitting != 0 else []
+    ways.append(f"lower model.max_length below {worker.recipe.model.max_length}")
+    if not worker.recipe.compute.gradient_checkpointing:
+        ways.append("set compute.gradient_checkpointing = true")
+    fix = ", or ".join(ways)
+    return ConfigError(
+        f"{records} records of {worker.recipe.model.max_length} tokens at once do not fit into"
+        f" {free / 1e9:.1f} GB",
+        key="compute.microbatch",
+        value=records,
+        fix=f"{fix[0].upper()}{fix[1:]}.",
+    )
+
+
+def _taken(worker: Worker, records: int, held: int) -> int:
+    """Bytes that a step takes at most: on a CPU, of the process above what it `held`."""
     from fedpriv.training.microbatch import rehearse
 
     _forget_peak()
-    before = _resident("VmRSS")
     on_a_gpu = rehearse(worker, records)
-    return on_a_gpu if worker.device != "cpu" else max(0, _resident("VmHWM") - before)
+    return on_a_gpu if worker.device != "cpu" else max(0, _resident("VmHWM") - held)
 
 
 def _resident(key: str) -> int:

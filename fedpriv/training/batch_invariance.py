@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
-from fedpriv.data.store import Units
+from fedpriv.data.store import StoredUnits, Units
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.random_batch import random_batch
@@ -62,7 +62,8 @@ def try_lengths(worker: Worker, units: Units) -> None:
         What is tried is public; which lengths there are is not, and shows in the time alone.
     """
     most = worker.recipe.model.max_length
-    lengths = {len(example.input_ids) for unit in units for example in unit}
+    known = units.lengths if isinstance(units, StoredUnits) else None
+    lengths = known or {len(example.input_ids) for unit in units for example in unit}
     for length in {padded_length(length, most) for length in lengths if 0 < length <= most}:
         _sizes(worker, length)
 

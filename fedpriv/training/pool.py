@@ -20,6 +20,7 @@ from fedpriv.models.base import Base, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
 from fedpriv.training.probe import probe_independence
 from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
@@ -33,30 +34,44 @@ _ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
 
 def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
     """The base of a recipe, and the model with its adapter, on its device."""
+    return _as_computed(recipe, *_weights(recipe))
+
+
+def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
+    """What `twin` may copy: no function of the model is replaced yet."""
     compute = recipe.compute
     base = load_base(recipe.model, dtype=compute.dtype, seed=recipe.seed)
     model: Any = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
     device = device_of(compute.device)
-    if compute.gradient_checkpointing:
-        checkpoint_layers(model)
     if compute.dtype == "mixed":
         halve_frozen_products(model)
     model.to(device)
     return base, model
 
 
-def make_worker(recipe: ModelRecipe, look: Look | None = None) -> Worker:
+def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:
+    if recipe.compute.gradient_checkpointing:
+        checkpoint_layers(model)
+    return base, model
+
+
+def make_worker(
+    recipe: ModelRecipe,
+    look: Look | None = None,
+    load: Callable[[ModelRecipe], tuple[Base, Any]] = load_model,
+) -> Worker:
     """A worker whose gradients were tried on random tokens.
 
     Args:
         look: called with the base and what is trained, before a gradient is computed.
+        load: where the model comes from.
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
         ConfigError: there is no such device.
         ModelError: the model can't be loaded.
     """
-    base, model = load_model(recipe)
+    base, model = load(recipe)
     if look is not None:
         look(base, TrainableVector(model))
     return with_gradients(recipe, base, model)
@@ -78,7 +93,8 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 class WorkerPool:
     """At most `size` workers per recipe, made when first asked for; idle ones of others go.
 
-    A thread that finds none free waits for one.
+    A thread that finds none free waits for one. Workers of a recipe have what is trained, and what
+    a step holds, each for itself; the base is loaded once, and all of them compute with it.
     """
 
     def __init__(self, size: int = 1) -> None:
@@ -87,6 +103,7 @@ class WorkerPool:
         self._made: dict[ModelRecipe, int] = {}
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
         self._invariant: dict[ModelRecipe, InvariantSizes] = {}
+        self._loaded: dict[ModelRecipe, tuple[Base, Any]] = {}
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Look | None = None) -> Iterator[Worker]:
@@ -102,10 +119,11 @@ class WorkerPool:
                 self._drop_idle(recipe)
                 self._made[recipe] = self._made.get(recipe, 0) + 1
                 try:
-                    worker = make_worker(recipe, look)
+                    worker = make_worker(recipe, look, self._model)
                     worker.invariant_sizes = self._invariant.setdefault(recipe, {})
                 except BaseException:
                     self._made[recipe] -= 1
+                    self._forget_unused(recipe)
                     raise
         if not make:
             worker = free.get()
@@ -121,9 +139,24 @@ class WorkerPool:
                 for worker in list(free.queue):
                     worker.close()
 
+    def _model(self, recipe: ModelRecipe) -> tuple[Base, Any]:
+        """A model for one more worker, copied of one that is kept and never trained."""
+        if self.size == 1:
+            return load_model(recipe)
+        if recipe not in self._loaded:
+            self._loaded[recipe] = _weights(recipe)
+        return _as_computed(recipe, *twin(*self._loaded[recipe]))
+
     def _drop_idle(self, keep: ModelRecipe) -> None:
         """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
         for recipe, free in self._free.items():
             while recipe != keep and not free.empty():
                 free.get_nowait().close()
                 self._made[recipe] -= 1
+            if recipe != keep:
+                self._forget_unused(recipe)
+
+    def _forget_unused(self, recipe: ModelRecipe) -> None:
+        """Let go of a base that no worker computes with."""
+        if not self._made.get(recipe):
+            self._loaded.pop(recipe, None)

@@ -1,6 +1,6 @@
 """Sites in processes of their own, several to a process, by Ray.
 
-A process loads the model once and keeps a few of its sites open. The others are opened when they
+A process loads the model once and keeps some of its sites open. The others are opened when they
 are asked: what a simulation holds in memory does not grow with its sites.
 """
 
@@ -24,6 +24,7 @@ from fedpriv.protocol import Proposal
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
+from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.inline import RUN, set_identity
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
@@ -32,7 +33,8 @@ from fedpriv_simulation.workers import hosts_that_fit
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
 BACK, PAUSE = 60.0, 0.1  # seconds that a process has to come back, and between two looks
-OPEN = 4  # sites that a process keeps open; all of its own where they hold shares of a sum
+AT_ONCE = 2  # messages that a process has at once: the next one is there when one is answered
+OPEN = 128  # sites that a process keeps open; all of its own where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
 
 
@@ -42,9 +44,10 @@ class Host:
     Args:
         proposal: what a site that is opened makes an offer for.
         threads: of torch.
+        most: sites that are open at once.
     """
 
-    def __init__(self, sites: Sites, proposal: Proposal, threads: int) -> None:
+    def __init__(self, sites: Sites, proposal: Proposal, threads: int, most: int) -> None:
         import torch
 
         set_environment()
@@ -53,7 +56,7 @@ class Host:
         torch.set_num_threads(threads)
         self._sites, self._proposal = sites, proposal
         self._pool = WorkerPool(1)
-        self._most = OPEN if proposal.shared is None else len(sites.config.sites)
+        self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
@@ -122,7 +125,8 @@ class Hosts:
         self._closing = False
         try:
             kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
-            self._hosts = [kind.remote(sites, proposal, threads) for _ in range(count)]
+            most = OPEN if proposal.shared is None else len(config.sites)
+            self._hosts = [kind.remote(sites, proposal, threads, most) for _ in range(count)]
         except BaseException:
             ray.shutdown()
             raise
@@ -150,6 +154,10 @@ class Hosts:
     def answers(self, first: int) -> dict[int, Answer]:
         """How each site is asked, by node id, from `first` on."""
         return {first + number: self._asking(number) for number in range(len(self._of))}
+
+    def queue_of(self, first: int) -> Callable[[int], int]:
+        """Which process answers for a node, as the number of a queue; nodes count from `first`."""
+        return lambda node: self._of[node - first]
 
     def _asking(self, number: int) -> Answer:
         host: Any = self._hosts[self._of[number]]

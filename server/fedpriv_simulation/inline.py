@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotReadyError
 
 from flwr.app import Context, Error, Message, RecordDict
 
@@ -25,10 +27,14 @@ def set_identity() -> None:
 class InlineGrid(OneRunGrid):
     """Runs the apps of `apps` (node id → ClientApp, or what answers like one) on `threads` threads.
 
-    Each of the threads calls `begin` first.
-
     Contents are copied on both ways, so that no party can change another's arrays. Use it as a
     context manager: leaving it waits for what is running.
+
+    Args:
+        begin: what each of the threads calls first.
+        queue_of: node → which of several queues it waits in, each with as many threads; by default
+            there is one. So whoever does the work elsewhere has work, whatever the others do, and
+            there is no thread for each node.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class InlineGrid(OneRunGrid):
         apps: Mapping[int, Callable[[Message, Context], Message]],
         threads: int,
         begin: Callable[[], None] = lambda: None,
+        queue_of: Callable[[int], int] = lambda node: 0,
     ) -> None:
         set_identity()
         self._apps = dict(apps)
@@ -45,14 +52,19 @@ class InlineGrid(OneRunGrid):
             )
             for node in self._apps
         }
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="site", initializer=begin)
+        self._queue_of = queue_of
+        self._pools = {
+            queue: ThreadPoolExecutor(threads, thread_name_prefix="site", initializer=begin)
+            for queue in {queue_of(node) for node in self._apps}
+        }
         self._pending: dict[str, Future[Message]] = {}
 
     def __enter__(self) -> InlineGrid:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def get_node_ids(self) -> list[int]:
         """Every node, in order."""
@@ -64,7 +76,8 @@ class InlineGrid(OneRunGrid):
         for message in messages:
             number = uuid.uuid4().hex
             set_message_id(message, number)
-            self._pending[number] = self._pool.submit(self._work, copy.deepcopy(message))
+            pool = self._pools[self._queue_of(message.metadata.dst_node_id)]
+            self._pending[number] = pool.submit(self._work, copy.deepcopy(message))
             ids.append(number)
         return ids
 
@@ -75,14 +88,29 @@ class InlineGrid(OneRunGrid):
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Send messages, wait at most `timeout` seconds, and return the replies there are."""
-        ids = self.push_messages(messages)
-        wait([self._pending[number] for number in ids], timeout=timeout)
-        replies = self.pull_messages(ids)
-        for number in ids:
-            self._pending.pop(number, None)  # too late for this round
-        return replies
+    ) -> Iterator[Message]:
+        """Send messages, and give the replies in the messages' order, each when it is there.
+
+        What was given is not kept, so that a server that adds replies up holds a few at a time,
+        however many nodes there are. After `timeout` seconds, or when nobody asks for more, what is
+        running is of no use any more, and what waits is not begun.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return self._in_order(self.push_messages(messages), deadline)
+
+    def _in_order(self, ids: Sequence[str], deadline: float | None) -> Iterator[Message]:
+        try:
+            for number in ids:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                try:
+                    self._pending[number].exception(left)
+                except NotReadyError:
+                    continue
+                yield self._pending.pop(number).result()
+        finally:
+            for number in ids:
+                if number in self._pending:
+                    self._pending.pop(number).cancel()
 
     def _is_ready(self, number: str) -> bool:
         return number in self._pending and self._pending[number].done()

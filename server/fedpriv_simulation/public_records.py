@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
@@ -36,7 +37,13 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
     """
     if config.job.data_is_public:
         return
-    held: dict[str, str] = {}  # digest of a record → the site that has it
+    public: dict[str, list[str]] = {}  # digests of each file's records
+    for key, path in config.files().items():
+        if not key.startswith("sites."):
+            cache = cache_folder(private_site_folder(run, config.sites[0].name))
+            public[key] = list(_digests(config, path, cache, key))
+    wanted = {digest for found in public.values() for digest in found}
+    held: dict[str, str] = {}  # digest of one of these → the site that has it, too
     for site in config.sites:
         assert site.records is not None
         cache = cache_folder(private_site_folder(run, site.name))
@@ -46,12 +53,9 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
         for name, data in own.items():
             key, through = f"sites.{site.name}.{name}", site.transform
             for digest in _digests(config, data, cache, key, through):
-                held.setdefault(digest, site.name)
-    for key, path in config.files().items():
-        if key.startswith("sites."):
-            continue
-        cache = cache_folder(private_site_folder(run, config.sites[0].name))
-        found = _digests(config, path, cache, key)
+                if digest in wanted:
+                    held.setdefault(digest, site.name)
+    for key, found in public.items():
         owners = sorted({held[digest] for digest in found if digest in held})
         if owners:
             count = sum(digest in held for digest in found)
@@ -61,14 +65,14 @@ def check_public(config: JobConfig, run: Path, source: Path) -> None:
                 " paid for",
                 file=source,
                 key=key,
-                value=str(path),
+                value=str(config.files()[key]),
                 fix="Take them out, or name public records, or the coordinator's own.",
             )
 
 
 def _digests(
     config: JobConfig, data: Source, cache: Path, key: str, through: str | None = None
-) -> list[str]:
+) -> Iterator[str]:
     """Of each record, as it was read and as it came through the site's own function."""
     try:
         records = read_records(data, config.data.columns, unit="record", cache_dir=cache, key=key)
@@ -77,6 +81,6 @@ def _digests(
             named, rows = f"{key.rpartition('.')[0]}.transform", range(1, len(records) + 1)
             known.append(transformed(records, rows, through, cache, named))
         contents = (whole_record(record) for part in known for record in part)
-        return [sha256(content) for content in contents if content]
+        yield from (sha256(content) for content in contents if content)
     finally:
         shutil.rmtree(cache, ignore_errors=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
@@ -23,12 +25,13 @@ from fedpriv_client.site import Site
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
-from fedpriv_simulation.hosts import Hosts
+from fedpriv_simulation.handles import open_at_once
+from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
 from fedpriv_simulation.sites import Sites
-from fedpriv_simulation.visits import PATIENCE
+from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 log = logging.getLogger(__name__)
@@ -168,10 +171,13 @@ def _meeting(
 ) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
     """Where client and server meet, and what writes the sites' budget reports afterwards.
 
-    Every site is opened here at least once, so that whatever it refuses can be told in full.
+    Every site is opened here at least once, so that whatever it refuses can be told in full. Those
+    of this process that it has files for stay open; others are visited. A secure sum is of few
+    sites, and all of them stay.
     """
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
+    most = _most_open(config) if inline else 0
     patience = 0.0 if there is None else PATIENCE  # its processes end when they like
     opened: list[Site] = []
     for section in config.sites:
@@ -182,26 +188,24 @@ def _meeting(
                 own.callback(site.close)
                 with as_own_threads(pool.size) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
-                if inline:
+                if len(opened) < most:
                     opened.append(site)
                     stack.push(own.pop_all())
-    if inline:
-        apps = {node: client_app(site) for node, site in enumerate(opened, start=FIRST_SITE)}
-        grid = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
-        return grid, lambda: {
-            site.settings.name: write_budget_report(site, job_id) for site in opened
-        }
     hosts = None
+    if inline:
+        apps = _answers(sites, opened, pool)
+        there = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
     if there is None:
         with naming(source):
             hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
-        there = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
+        apps, queue_of = hosts.answers(FIRST_SITE), hosts.queue_of(FIRST_SITE)
+        there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queue_of))
 
     def report_on() -> dict[str, BudgetReport]:
         if hosts is not None:
             hosts.close()
-        found = {}
-        for section in config.sites:
+        found = {site.settings.name: write_budget_report(site, job_id) for site in opened}
+        for section in config.sites[len(opened) :]:
             try:
                 with contextlib.closing(sites.open(section, pool, patience=patience)) as site:
                     found[section.name] = write_budget_report(site, job_id)
@@ -210,6 +214,22 @@ def _meeting(
         return found
 
     return there, report_on
+
+
+def _most_open(config: JobConfig) -> int:
+    count = len(config.sites)
+    return count if config.max_colluding is not None else open_at_once(count)
+
+
+def _answers(
+    sites: Sites, opened: Sequence[Site], pool: WorkerPool
+) -> dict[int, Callable[[Message, Context], Message]]:
+    """How each site is asked in this process, by node id: the first ones are open."""
+    visits = Visits(sites.config, sites.run, sites.insecure_seed, pool)
+    answers: list[Callable[[Message, Context], Message]] = [client_app(site) for site in opened]
+    for number in range(len(opened), len(sites.config.sites)):
+        answers.append(partial(visits.answer, number))
+    return dict(enumerate(answers, start=FIRST_SITE))
 
 
 def _check_files(config: JobConfig, source: Path) -> None:

@@ -34,11 +34,18 @@ class Visits:
     Args:
         run: run directory.
         insecure_seed: as for `Sites`.
+        pool: where a site borrows the model; by default there is one copy, for one site at a time.
     """
 
-    def __init__(self, config: JobConfig, run: Path, insecure_seed: int | None) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        run: Path,
+        insecure_seed: int | None,
+        pool: WorkerPool | None = None,
+    ) -> None:
         self._config, self._run, self._seed = config, run, insecure_seed
-        self._pool = WorkerPool(1)
+        self._pool = pool or WorkerPool(1)
 
     @cached_property
     def _sites(self) -> Sites:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import tempfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,3 +266,27 @@ def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
         with pytest.raises(DataError, match="nothing to evaluate") as caught:
             load_notes(limit, share)
         assert caught.value.key == "evaluation.data"
+
+
+@pytest.mark.parametrize("unit", ["record", "patient"])
+def test_a_record_takes_a_few_bytes_of_memory(make_tokenizer: Make, unit: str) -> None:
+    """Where its tokens end, which is 8; and while they are read, who has it. A patient has 100."""
+    tokenizer, count = make_tokenizer(), 6_000
+    encoded = Example([5, 6, 7, 8], [-100, 6, 7, 8])
+    spec = dataclasses.replace(SPEC, unit=unit, max_records_per_unit=100)
+    rows = ({"text": "x", "unit": f"p{number // 100}"} for number in range(count))
+    file = TokenFile(HERE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(units, "encode_record", lambda *_, **__: [encoded])
+        gc.collect()
+        tracemalloc.start()
+        try:
+            population = encode_population(rows, spec, tokenizer, file)
+            gc.collect()
+            held, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert len(population) == (count if unit == "record" else count // 100)
+    assert population.units[-1][-1].input_ids == encoded.input_ids
+    assert held / count < 12
+    assert most / count < 80

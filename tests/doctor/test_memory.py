@@ -66,8 +66,31 @@ def test_a_step_that_would_kill_the_process_is_not_tried(
 ) -> None:
     made = []
     monkeypatch.setattr(
-        memory, "_taken", lambda worker, records: made.append(records) or records * 10**15
+        memory, "_taken", lambda worker, records, held: made.append(records) or records * 10**15
     )
-    with pytest.raises(ConfigError, match="do not fit"):
+    with pytest.raises(ConfigError, match=r"do not fit .*Lower model\.max_length below 64, or set"):
         memory.step(make_worker())
     assert made == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("each", "free", "said"),
+    [
+        (10, 35, r"do not fit.* Set it to 3, or lower model\.max_length"),
+        (10, 95, "room for 9 at once"),
+        (0, 95, None),  # more than anybody computes at once
+    ],
+)
+def test_what_there_is_room_for_is_said(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, each: int, free: int, said: str | None
+) -> None:
+    """Of a step that takes 15 bytes, and so many for each further record."""
+    monkeypatch.setattr(memory, "_taken", lambda worker, records, held: 15 + (records - 1) * each)
+    monkeypatch.setattr(memory, "available", lambda device="cpu": free * (1 if each else 10**9))
+    worker = make_worker(microbatch=4)
+    if said is not None and said.startswith("do not"):
+        with pytest.raises(ConfigError, match=said):
+            memory.step(worker)
+    else:
+        found = memory.step(worker)
+        assert said in found if said else "room" not in found

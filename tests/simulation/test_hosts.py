@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config import load_job
 from fedpriv.errors import ConfigError
-from fedpriv_simulation.hosts import OPEN, gpus_of_a_host, shared_out
+from fedpriv_simulation.hosts import gpus_of_a_host, shared_out
 from fedpriv_simulation.simulate import Outcome, simulate
 
 Make = Callable[..., Any]
@@ -33,16 +33,19 @@ def adapter_bytes(outcome: Outcome) -> bytes:
 
 
 @pytest.mark.slow
-def test_processes_make_what_threads_make(federation: Make, tmp_path: Path) -> None:
+def test_processes_make_what_threads_make(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One process with more sites than it keeps open: each is opened again in every round."""
-    file = federation(rounds=2, sites=OPEN + 2)
+    monkeypatch.setattr("fedpriv_simulation.hosts.OPEN", 4)
+    file = federation(rounds=2, sites=6)
     threads = run(file, tmp_path / "threads", "compute.workers=1")
     processes = run(file, tmp_path / "processes", "compute.workers=1", "job.engine=ray")
     assert adapter_bytes(processes) == adapter_bytes(threads)
     assert {name: (b.epsilon_spent, len(b.events)) for name, b in processes.budgets.items()} == {
         name: (b.epsilon_spent, len(b.events)) for name, b in threads.budgets.items()
     }
-    assert len(processes.budgets) == OPEN + 2
+    assert len(processes.budgets) == 6
     assert not list((tmp_path / "processes" / "private").glob("*/cache"))
 
 

@@ -13,7 +13,6 @@ from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.budget import read, verify
 from fedpriv.synthetic.records import SyntheticSet
-from fedpriv_simulation.hosts import OPEN
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 
 Make = Callable[..., Any]
@@ -68,10 +67,11 @@ def test_a_set_of_public_records_stays_as_it_is(
 
 @pytest.mark.slow
 def test_sites_that_are_closed_between_rounds_have_the_set(
-    federation: Make, tmp_path: Path, given: str
+    federation: Make, tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One process with more sites than it keeps open is sent the set once, as any other."""
-    file = federation(rounds=2, sites=OPEN + 1)
+    monkeypatch.setattr("fedpriv_simulation.hosts.OPEN", 4)
+    file = federation(rounds=2, sites=5)
     threads = run(file, tmp_path / "threads", given, insecure_seed=1)
     settings = (given, "job.engine=ray", "compute.workers=1")
     processes = run(file, tmp_path / "processes", *settings, insecure_seed=1)

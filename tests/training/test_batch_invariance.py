@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
+from fedpriv.data.store import ExampleStore, StoredUnits, TokenFile
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.training import batch_invariance
 from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
@@ -156,6 +158,17 @@ def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
     longest = worker.recipe.model.max_length
     long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
     batch_invariance.try_lengths(worker, [(long,), (empty, *records(1)), ()])
+    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
+
+
+def test_lengths_are_known_without_reading_a_record(make_worker: Make, tmp_path: Path) -> None:
+    class Unread(ExampleStore):
+        def __getitem__(self, number: int) -> Example:
+            raise AssertionError("read at the start")
+
+    worker, store = make_worker("llama", dtype="float32"), Unread(TokenFile(tmp_path))
+    units = StoredUnits(store, [[store.append(example)] for example in records(3)])
+    batch_invariance.try_lengths(worker, units)
     assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
 
 

@@ -206,6 +206,7 @@ class Chain:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
+                self._connection.execute("PRAGMA shrink_memory")  # pages of a reply, up to 2 MB
             except BaseException as error:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
@@ -406,8 +407,8 @@ def _connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     """
     uri = f"{path.resolve().as_uri()}?mode={'ro' if reading else 'rw'}"
     connection = sqlite3.connect(
-        uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False
-    )
+        uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=0
+    )  # a statement that is kept holds the reply that was last bound to it
     try:
         if reading:
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -1381,3 +1382,31 @@ def test_a_row_that_takes_a_promise_back_does_not_follow(
     history.take(rows[1].kind, rows[1].body)
     with pytest.raises(ValueError, match="does not follow"):
         history.take("grown", body)
+
+
+HOLDING = """
+import ctypes, sys
+from pathlib import Path
+from fedpriv.privacy.ledger.chain import Chain
+
+def held():
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+
+chains = [Chain.create(Path(sys.argv[1]) / f"{i}.db", "terms", {}) for i in range(8)]
+reply, before = b"r" * 2_000_000, held()
+for slot in range(3):
+    for chain in chains:
+        with chain.transaction():
+            chain.put_reply("job", slot, reply, keep=2)
+print(held() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is about glibc")
+def test_a_reply_is_on_disk_and_not_in_memory(fast_folder: Path) -> None:
+    """Of eight ledgers, which could keep 2 MB of pages each and the 2 MB that were bound last."""
+    command = [sys.executable, "-c", HOLDING, str(fast_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 4_000  # kilobytes

@@ -1,0 +1,90 @@
+"""A grid of threads: what it holds does not grow with its nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+
+NODES = range(FIRST_SITE, FIRST_SITE + 40)
+
+
+def asking(grid: InlineGrid) -> list[Message]:
+    return [
+        grid.create_message(RecordDict({"x": ConfigRecord({"n": node})}), "train", node, "1")
+        for node in NODES
+    ]
+
+
+def echo(message: Message, context: Context) -> Message:
+    return Message(message.content, reply_to=message)
+
+
+def test_replies_come_in_the_order_of_the_messages() -> None:
+    def answer(message: Message, context: Context) -> Message:
+        time.sleep(0.002 * (message.metadata.dst_node_id % 3))
+        return echo(message, context)
+
+    with InlineGrid(dict.fromkeys(NODES, answer), 4) as grid:
+        asked = asking(grid)
+        replies = grid.send_and_receive(asked)
+        ids = [reply.metadata.reply_to_message_id for reply in replies]
+        assert ids == [item.metadata.message_id for item in asked]
+
+
+def test_a_reply_that_was_taken_is_not_held() -> None:
+    arrays: list[Any] = []
+    with InlineGrid(dict.fromkeys(NODES, echo), 2) as grid:
+        for reply in grid.send_and_receive(asking(grid)):
+            assert all(earlier() is None for earlier in arrays)
+            reply.content["y"] = record = ArrayRecord()
+            arrays.append(weakref.ref(record))
+            del reply, record
+    assert len(arrays) == len(NODES)
+
+
+def test_what_nobody_waits_for_is_not_begun() -> None:
+    begun: list[int] = []
+    go = threading.Event()
+
+    def answer(message: Message, context: Context) -> Message:
+        begun.append(message.metadata.dst_node_id)
+        go.wait(10)
+        return echo(message, context)
+
+    with InlineGrid(dict.fromkeys(NODES, answer), 1) as grid:
+        assert list(grid.send_and_receive(asking(grid), timeout=0.2)) == []
+        go.set()
+        [late] = grid.send_and_receive(asking(grid)[:1])  # the next request is answered
+        assert not late.has_error()
+    assert begun == [FIRST_SITE, FIRST_SITE]
+
+
+def test_each_queue_has_threads_of_its_own_and_no_node_has() -> None:
+    names: set[str] = set()
+    stuck, go = threading.Event(), threading.Event()
+
+    def answer(message: Message, context: Context) -> Message:
+        names.add(threading.current_thread().name)
+        if message.metadata.dst_node_id % 2:  # one queue's process hangs
+            stuck.set()
+            go.wait(10)
+        return echo(message, context)
+
+    even = [node for node in NODES if node % 2 == 0]
+    with InlineGrid(dict.fromkeys(NODES, answer), 2, queue_of=lambda node: node % 2) as grid:
+        asked = asking(grid)
+        ids = grid.push_messages(asked)
+        stuck.wait(10)
+        until, found = time.monotonic() + 10, []
+        while len(found) < len(even) and time.monotonic() < until:
+            found += grid.pull_messages(ids)
+            time.sleep(0.01)
+        assert len(found) == len(even)
+        go.set()
+    assert len(names) <= 4
