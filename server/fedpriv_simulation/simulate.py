@@ -23,8 +23,11 @@ from fedpriv_client.site import Site
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
+from fedpriv_simulation.cluster import Cluster, connected
+from fedpriv_simulation.cluster_hosts import ClusterHosts
 from fedpriv_simulation.hosts import Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
 from fedpriv_simulation.sites import Sites
@@ -71,7 +74,7 @@ def simulate(
     pool: WorkerPool | None = None,
     grid: Grid | None = None,
 ) -> Outcome:
-    """Run a federation on this machine, every site with a ledger of its own.
+    """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
     Args:
         out: run directory; must be new, or a stopped run when `resume` is set.
@@ -131,7 +134,13 @@ def _simulate(
     pool: WorkerPool | None,
     there: Grid | None,
 ) -> Outcome:
+    address = config.job.ray_address if there is None else None
     with contextlib.ExitStack() as stack:
+        cluster = None
+        if address is not None:
+            progress.preparing(f"Connecting to Ray at {address}")
+            with naming(source):
+                cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
             pool = pool or WorkerPool(workers_of(config))
@@ -139,8 +148,12 @@ def _simulate(
             check_public(config, run.path, source)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
+        if cluster is not None:
+            progress.preparing(f"Checking {len(cluster.nodes)} nodes")
+            with naming(source):
+                check_nodes(cluster, config, run.path.absolute(), digest)
         sites = Sites(config, run.path, insecure_seed, digest, trained)
-        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there)
+        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)
@@ -165,6 +178,7 @@ def _meeting(
     source: Path,
     progress: Progress,
     there: Grid | None,
+    cluster: Cluster | None,
 ) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
     """Where client and server meet, and what writes the sites' budget reports afterwards.
 
@@ -172,8 +186,10 @@ def _meeting(
     """
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
-    patience = 0.0 if there is None else PATIENCE  # its processes end when they like
+    alone = there is None and cluster is None
+    patience = 0.0 if alone else PATIENCE  # its processes end when they like
     opened: list[Site] = []
+    claimed = []
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
         with naming(source, f"sites.{section.name}"):
@@ -182,6 +198,7 @@ def _meeting(
                 own.callback(site.close)
                 with as_own_threads(pool.size) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
+                claimed.append(site.distinct)
                 if inline:
                     opened.append(site)
                     stack.push(own.pop_all())
@@ -191,10 +208,14 @@ def _meeting(
         return grid, lambda: {
             site.settings.name: write_budget_report(site, job_id) for site in opened
         }
-    hosts = None
+    hosts: Hosts | ClusterHosts | None = None
     if there is None:
         with naming(source):
-            hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
+            if cluster is not None:
+                hosts = ClusterHosts(sites, job.proposal, cluster, claimed)
+            else:
+                hosts = Hosts(sites, job.proposal, workers_of(config))
+        stack.enter_context(hosts)
         there = stack.enter_context(InlineGrid(hosts.answers(FIRST_SITE), len(config.sites)))
 
     def report_on() -> dict[str, BudgetReport]:
