@@ -33,7 +33,7 @@ class Wanted:
     Attributes:
         marker: a file that the driver has just written into the run directory.
         model: as the federation file names it.
-        files: of the sites' records, by key.
+        files: of the sites' records, and ledgers that outlive the run, by key.
         transforms: functions of the sites, by key.
     """
 
@@ -200,12 +200,10 @@ def _compare(node: Node, wanted: Wanted, mine: Found, found: Found) -> None:
     for key, digest in mine.files.items():
         if found.files[key] != digest:
             what = "is missing" if found.files[key] is None else "is not the same"
-            raise _error(
-                key,
-                node,
-                f"{wanted.files[key]} {what} there",
-                "Put the same records there under the same path, or into a shared folder.",
-            )
+            fix = "Put the same records there under the same path, or into a shared folder."
+            if key.endswith(".ledger"):
+                fix = "Keep it in a folder that all machines share. Never copy a ledger."
+            raise _error(key, node, f"{wanted.files[key]} {what} there", fix)
     for key, what in found.transforms.items():
         raise _error(key, node, what, "Install its package there.")
 
@@ -241,7 +239,10 @@ def _appeared(path: Path) -> str | None:
 
 
 def _files(config: JobConfig) -> dict[str, Path]:
-    return {key: path for key, path in config.files().items() if key.startswith("sites.")}
+    """What sites read where they compute, and ledgers, beside which they write."""
+    records = {key: path for key, path in config.files().items() if key.startswith("sites.")}
+    lasting = {f"sites.{site.name}.ledger": site.ledger for site in config.sites}
+    return records | {key: path for key, path in lasting.items() if path is not None}
 
 
 def _transforms(config: JobConfig) -> dict[str, str]:
