@@ -21,7 +21,7 @@ from fedpriv_server.run_directory import PRIVATE
 from fedpriv_simulation.cluster import KEY, Cluster, Node
 
 SEEN = 20.0  # seconds in which a shared folder shows on one machine what another wrote
-ANSWER, PAUSE = 120.0, 0.2  # seconds to start a process on a node, and between two looks
+ANSWER, PAUSE = 300.0, 0.2  # seconds to start a process on a node, and between two looks
 READING = 3600.0  # seconds for a model and all records to be read there
 PACKAGES = ("ray", "torch", "transformers", "peft", "flwr", "numpy")
 

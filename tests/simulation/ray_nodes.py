@@ -16,15 +16,15 @@ from pathlib import Path
 
 MARK = "FEDPRIV_TEST_NODE"
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2}
-# A node that is gone is noticed within seconds; by default it takes most of a minute.
+# A node that is gone is noticed within seconds, and one that is cut off in half a minute.
 QUICK = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_timeout_ms": "8000",
     "RAY_health_check_failure_threshold": "3",
 }
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
-STARTING = 180.0
+STARTING = 600.0
 
 
 def environment(**further: str) -> dict[str, str]:
@@ -49,6 +49,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.mark = uuid.uuid4().hex
+        self.known: set[int] = set()
         ray = str(Path(sys.executable).parent / "ray")
         start = [ray, "start", *self.command, *SMALL, "--block"]
         if self.before:  # in a view of the file system of its own
@@ -71,14 +72,21 @@ class Node:
         raise AssertionError("".join(said))
 
     def processes(self) -> list[int]:
-        """Every process of the node, whoever its parent is."""
-        found = []
+        """Every process of the node. Ray writes names over the environment of some, which are known
+        by their parents."""
+        parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with suppress(OSError):
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if fields[0] == "Z":
+                        continue
+                    parents[int(entry.name)] = int(fields[1])
                     if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-        return found
+                        self.known.add(int(entry.name))
+        while further := {p for p, of in parents.items() if of in self.known} - self.known:
+            self.known |= further
+        return [process for process in self.known if process in parents]
 
     def signal(self, number: signal.Signals) -> None:
         for process in self.processes():
