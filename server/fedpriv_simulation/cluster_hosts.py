@@ -60,10 +60,8 @@ class ClusterHosts:
         here = cluster.pinned(cluster.here)
         kept = ray.remote(num_cpus=0, max_concurrency=AT_ONCE)(LedgerKeeper)
         self._keeper = kept.options(scheduling_strategy=here).remote(sites)
-        kind, lending = (
-            ray.remote(num_cpus=1, max_restarts=-1)(Host),
-            Lending(self._keeper, claimed),
-        )
+        lending = Lending(self._keeper, claimed)
+        kind = ray.remote(num_cpus=1, max_restarts=-1)(Host)
         self._hosts = [
             kind.options(
                 scheduling_strategy=cluster.pinned(place.node), num_gpus=place.gpus
@@ -79,13 +77,13 @@ class ClusterHosts:
 
     def close(self) -> None:
         """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
+        if self._closing:
+            return
         self._closing = True
         asked = [(host, host.close.remote()) for host in self._hosts]
         for number, (host, closing) in enumerate(asked):
             self._end(host, closing if number in self._left else None)
-        if self._hosts:
-            self._end(self._keeper, self._keeper.close.remote())
-        self._hosts = []
+        self._end(self._keeper, self._keeper.close.remote())
 
     def _end(self, actor: Any, closing: Any) -> None:
         try:
@@ -102,7 +100,7 @@ class ClusterHosts:
     def _asking(self, number: int) -> Answer:
         def answer(message: Message, context: Context) -> Message:
             """What is asked twice is paid once."""
-            until = None  # it is known to be away
+            until: float | None = None  # it has to be back, once it is known to be away
             while True:
                 with self._lock:
                     host, turn = self._of[number], self._turns[number]
