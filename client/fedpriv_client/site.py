@@ -17,7 +17,7 @@ from fedpriv.data.read import UNIT
 from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
-from fedpriv.privacy.ledger.ledger import Plan, Reservation, StoredReply
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -91,6 +91,9 @@ class Site:
         pool: workers that hold the model.
         csprng: makes the randomness of one slot, from the job's id and the slot's number;
             secret, unless the ledger's terms say that nothing here is private.
+        open_ledger: opens the site's ledger, wherever that is.
+        claimed: the `distinct` of the same site in another process, which has claimed the units;
+            by default they are claimed here.
 
     Raises:
         DataError: the records can't be read, hold a label that is not declared, or the disk has no
@@ -106,6 +109,9 @@ class Site:
         settings: SiteSettings,
         pool: WorkerPool,
         csprng: Callable[[str, int], RandomSource],
+        *,
+        open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
+        claimed: list[tuple[str, str]] | None = None,
     ) -> None:
         self.settings = settings
         self._pool = pool
@@ -115,10 +121,10 @@ class Site:
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
-        self.ledger = open_or_create_ledger(settings)
+        self.ledger = open_ledger(settings)
         try:
             self._records = self._read_records()
-            self.distinct = self._claim_units()
+            self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
             self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
             self._shared = SharedSlots(

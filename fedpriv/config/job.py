@@ -47,6 +47,7 @@ Address = Annotated[
     AfterValidator(_has_a_port),
 ]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
+RayAddress = Literal["auto"] | Address
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
@@ -94,7 +95,14 @@ class JobSection(Section):
     engine: Literal["inline", "ray", "network"] = Field(
         "inline",
         description="Where sites and server meet: in threads of one process (inline), in processes"
-        " of Ray on one machine (ray), or over the network (network).",
+        " of Ray on one machine or several (ray), or over the network (network).",
+    )
+    ray_address: RayAddress | None = Field(
+        None,
+        description="With engine ray only: the host:port of a Ray cluster that is there already, on"
+        " whose machines the sites are, or auto for the one that this machine is part of"
+        " ([several machines](models.md#several-machines)). Without it, Ray is started on this"
+        " machine for the time of the run.",
     )
     wire: Wire = Field(
         "float32",
@@ -775,6 +783,8 @@ class JobConfig(Section):
         """A simulation needs the sites' data; over the network no site's data is named here."""
         if self.compute.gpus_per_site is not None and self.job.engine != "ray":
             raise ValueError("compute.gpus_per_site: is for engine 'ray'")
+        if self.job.ray_address is not None and self.job.engine != "ray":
+            raise ValueError("job.ray_address: is for engine 'ray'")
         if self.job.engine == "ray":
             if self.compute.devices > 1:
                 raise ValueError("compute.devices: with engine 'ray', each site has one device")

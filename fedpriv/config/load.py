@@ -26,6 +26,7 @@ ASSETS = Path(__file__).parent.parent / "assets"
 EMBEDDED = ASSETS / "clinics" / "federation.toml"
 HOSPITALS = ASSETS / "four_hospitals" / "federation.toml"
 File = TypeVar("File", bound=Section)
+NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}}  # for `model_dump`
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 
@@ -397,8 +398,9 @@ def _looking(file: Path, key: str, value: object) -> Iterator[None]:
 
 
 def settings_of(job: JobConfig) -> dict[str, Any]:
-    """Everything that a run is made by, as JSON: all that the file says but where it is shown."""
-    return job.model_dump(mode="json", exclude={"tracking"})
+    """Everything that a run is made by, as JSON: all that the file says but where it is shown, and
+    which machines it is computed on."""
+    return job.model_dump(mode="json", exclude=NOT_OF_A_RUN)
 
 
 def digest(job: JobConfig) -> str:

@@ -69,7 +69,8 @@ class Trial:
         """Names the run by all that decides its result: files and models by what they hold."""
         without = {"beside"} if self.way else True
         dumped = self.config.model_dump(
-            mode="json", exclude={"personal": without, "tracking": True}
+            mode="json",
+            exclude={"personal": without, "tracking": True, "job": {"ray_address"}},
         )
         place = f"{self.place}+{self.way}" if self.way else self.place
         settings = _by_content(dumped, self.inputs)

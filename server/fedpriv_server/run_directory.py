@@ -99,7 +99,7 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
         info = {
             "format": 1,
-            "job": config.job.model_dump(mode="json"),
+            "job": settings_of(config)["job"],
             "job_id": f"{config.job.name}-{secrets.token_hex(4)}",
             "status": "preparing",
             "started": _now(),

@@ -66,7 +66,7 @@ def simulate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Fine-tune a model across the sites of a federation file, all on this machine."""
+    """Fine-tune a model across the sites of a federation file, all here or on a Ray cluster."""
     overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
     config = load_job(file, overrides)
     if resume and out is None:

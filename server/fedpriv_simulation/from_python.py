@@ -1,4 +1,4 @@
-"""`fedpriv.simulate`: a federation on this machine, as a function."""
+"""`fedpriv.simulate`: a federation on this machine or a cluster, as a function."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def simulate(
     insecure_seed: int | None = None,
     quiet: bool = False,
 ) -> Simulation:
-    """Fine-tune a model across the sites of a federation, all on this machine.
+    """Fine-tune a model across the sites of a federation, all here or on a Ray cluster.
 
     Shows a bar on a terminal and in a notebook, and nothing where nobody watches. An interrupt
     leaves a run that goes on with `resume`, of the same job in the same folder, at no further cost.

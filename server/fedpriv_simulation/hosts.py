@@ -26,6 +26,7 @@ from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.inline import RUN, set_identity
+from fedpriv_simulation.ledgers import Lending
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
 from fedpriv_simulation.workers import hosts_that_fit
@@ -45,24 +46,37 @@ class Host:
         proposal: what a site that is opened makes an offer for.
         threads: of torch.
         most: sites that are open at once.
+        lending: who has the ledgers, where that is another process.
     """
 
-    def __init__(self, sites: Sites, proposal: Proposal, threads: int, most: int) -> None:
+    def __init__(
+        self,
+        sites: Sites,
+        proposal: Proposal,
+        threads: int,
+        most: int,
+        lending: Lending | None = None,
+    ) -> None:
         import torch
 
         set_environment()
         set_identity()
         logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
         torch.set_num_threads(threads)
-        self._sites, self._proposal = sites, proposal
+        self._sites, self._proposal, self._lending = sites, proposal, lending
         self._pool = WorkerPool(1)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
+        self._turns: dict[int, int] = {}  # the newest of each site
+        self._in_turn: dict[int, int] = {}  # in which each ledger that is open was lent
         self._states: defaultdict[int, RecordDict] = defaultdict(RecordDict)
         self._closed = False
 
-    def answer(self, number: int, message: Message) -> Message:
+    def answer(self, number: int, message: Message, turn: int = 0) -> Message:
         """The reply of the site with that number, in the order of the file.
+
+        Args:
+            turn: of this process with the site's ledger, where ledgers are lent.
 
         Raises:
             PausedError: it was closed.
@@ -73,7 +87,7 @@ class Host:
         context = Context(run_id=RUN, node_id=0, node_config={}, state=state, run_config={})
         try:
             make_whole(message, state)
-            return client_app(self._site(number))(message, context)
+            return client_app(self._site(number, turn))(message, context)
         except Exception as error:
             return refusal(message, error)
 
@@ -83,19 +97,35 @@ class Host:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _site(self, number: int) -> Site:
+    def _site(self, number: int, turn: int) -> Site:
+        if turn < self._turns.get(number, turn):
+            raise PausedError("This was asked before the site's process may have changed.")
+        self._turns[number] = turn
+        if number in self._open and self._in_turn[number] != turn:
+            self._open.pop(number).close()
         if number not in self._open:
             while len(self._open) >= self._most:
                 self._open.popitem(last=False)[1].close()
-            site = self._sites.open(self._sites.config.sites[number], self._pool)
+            site = self._opened(number, turn)
             try:
                 site.consider(self._proposal)
             except BaseException:
                 site.close()
                 raise
-            self._open[number] = site
+            self._open[number], self._in_turn[number] = site, turn
         self._open.move_to_end(number)
         return self._open[number]
+
+    def _opened(self, number: int, turn: int) -> Site:
+        section = self._sites.config.sites[number]
+        if self._lending is None:
+            return self._sites.open(section, self._pool)
+        return self._sites.open(
+            section,
+            self._pool,
+            open_ledger=self._lending.opener(number, turn),
+            claimed=self._lending.claimed[number],
+        )
 
 
 class Hosts:
@@ -109,7 +139,8 @@ class Hosts:
     """
 
     def __init__(self, sites: Sites, proposal: Proposal, count: int) -> None:
-        ray = _ray()
+        guard_ray()
+        ray = import_ray()
         import torch
 
         config, threads = sites.config, max(1, torch.get_num_threads() // count)
@@ -125,7 +156,7 @@ class Hosts:
         self._closing = False
         try:
             kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
-            most = OPEN if proposal.shared is None else len(config.sites)
+            most = kept_open(proposal, len(config.sites))
             self._hosts = [kind.remote(sites, proposal, threads, most) for _ in range(count)]
         except BaseException:
             ray.shutdown()
@@ -177,6 +208,11 @@ class Hosts:
         return answer
 
 
+def kept_open(proposal: Proposal, sites: int) -> int:
+    """Sites that a process keeps open; all where they hold shares of a sum."""
+    return OPEN if proposal.shared is None else sites
+
+
 def shared_out(sizes: list[int], count: int) -> list[int]:
     """Which of `count` processes has each site, the largest sites first, each to the emptiest."""
     held = [0] * count
@@ -217,8 +253,12 @@ def guard_ray() -> None:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
-def _ray() -> Any:
-    guard_ray()
+def import_ray() -> Any:
+    """Ray, which is installed with an extra.
+
+    Raises:
+        ConfigError: it is not.
+    """
     try:
         import ray
     except ImportError:

@@ -25,9 +25,12 @@ from fedpriv_client.site import Site
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
+from fedpriv_simulation.cluster import Cluster, connected
+from fedpriv_simulation.cluster_hosts import ClusterHosts
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
 from fedpriv_simulation.sites import Sites
@@ -74,7 +77,7 @@ def simulate(
     pool: WorkerPool | None = None,
     grid: Grid | None = None,
 ) -> Outcome:
-    """Run a federation on this machine, every site with a ledger of its own.
+    """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
     Args:
         out: run directory; must be new, or a stopped run when `resume` is set.
@@ -134,7 +137,13 @@ def _simulate(
     pool: WorkerPool | None,
     there: Grid | None,
 ) -> Outcome:
+    address = config.job.ray_address if there is None else None
     with contextlib.ExitStack() as stack:
+        cluster = None
+        if address is not None:
+            progress.preparing(f"Connecting to Ray at {address}")
+            with naming(source):
+                cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
             pool = pool or WorkerPool(workers_of(config))
@@ -142,8 +151,12 @@ def _simulate(
             check_public(config, run.path, source)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
+        if cluster is not None:
+            progress.preparing(f"Checking {len(cluster.nodes)} nodes")
+            with naming(source):
+                check_nodes(cluster, config, run.path.absolute(), digest)
         sites = Sites(config, run.path, insecure_seed, digest, trained)
-        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there)
+        grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
         try:
             job.execute(grid, progress.round_done)
@@ -168,6 +181,7 @@ def _meeting(
     source: Path,
     progress: Progress,
     there: Grid | None,
+    cluster: Cluster | None,
 ) -> tuple[Grid, Callable[[], dict[str, BudgetReport]]]:
     """Where client and server meet, and what writes the sites' budget reports afterwards.
 
@@ -178,8 +192,10 @@ def _meeting(
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
     most = _most_open(config) if inline else 0
-    patience = 0.0 if there is None else PATIENCE  # its processes end when they like
+    alone = there is None and cluster is None
+    patience = 0.0 if alone else PATIENCE  # its processes end when they like
     opened: list[Site] = []
+    claimed = []
     for section in config.sites:
         progress.preparing(f"Preparing {section.name}")
         with naming(source, f"sites.{section.name}"):
@@ -188,13 +204,20 @@ def _meeting(
                 own.callback(site.close)
                 with as_own_threads(pool.size) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
+                claimed.append(site.distinct)
                 if len(opened) < most:
                     opened.append(site)
                     stack.push(own.pop_all())
-    hosts = None
+    hosts: Hosts | ClusterHosts | None = None
     if inline:
         apps = _answers(sites, opened, pool)
         there = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
+    if there is None and cluster is not None:
+        with naming(source):
+            hosts = stack.enter_context(ClusterHosts(sites, job.proposal, cluster, claimed))
+        # A thread each, as sites whose process is away wait for it.
+        answers = hosts.answers(FIRST_SITE)
+        there = stack.enter_context(InlineGrid(answers, len(config.sites)))
     if there is None:
         with naming(source):
             hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))

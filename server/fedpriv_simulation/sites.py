@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,14 @@ from fedpriv.errors import LedgerInUseError
 from fedpriv.methods.proposal import shared_noise
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.shares import share_of
-from fedpriv.privacy.ledger.ledger import Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
+from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
 from fedpriv_simulation.rosters import simulated_roster
@@ -49,11 +51,20 @@ class Sites:
         """Of those who are added up together, in a job with a secure sum."""
         return simulated_roster(self.config, self.run)
 
-    def open(self, section: SiteSection, pool: WorkerPool, *, patience: float = 0.0) -> Site:
+    def open(
+        self,
+        section: SiteSection,
+        pool: WorkerPool,
+        *,
+        patience: float = 0.0,
+        open_ledger: Callable[[SiteSettings], Ledger] = open_or_create_ledger,
+        claimed: list[tuple[str, str]] | None = None,
+    ) -> Site:
         """A site with a ledger of its own.
 
         Args:
             patience: seconds to wait for another process that has the ledger.
+            open_ledger, claimed: as for `Site`.
 
         Raises:
             LedgerInUseError: another process still has it.
@@ -62,18 +73,36 @@ class Sites:
         until = time.monotonic() + patience
         while True:
             try:
-                return self._open(section, pool)
+                return self._open(section, pool, open_ledger, claimed)
             except LedgerInUseError:
                 if time.monotonic() >= until:
                     raise
                 time.sleep(PAUSE)
 
-    def _open(self, section: SiteSection, pool: WorkerPool) -> Site:
+    def _open(
+        self,
+        section: SiteSection,
+        pool: WorkerPool,
+        open_ledger: Callable[[SiteSettings], Ledger],
+        claimed: list[tuple[str, str]] | None,
+    ) -> Site:
+        seed = self.insecure_seed
+
+        def csprng(job_id: str, slot: int) -> RandomSource:
+            if seed is None:
+                return SystemCsprng()
+            return InsecureRandomness(seed, section.name, slot)
+
+        settings = self.settings(section)
+        return Site(settings, pool, csprng, open_ledger=open_ledger, claimed=claimed)
+
+    def settings(self, section: SiteSection) -> SiteSettings:
+        """What the administrator of a site would have set; a data set's id is a new one."""
         config, seed = self.config, self.insecure_seed
         assert section.records is not None and section.size is not None  # checked when it was read
         cap = section.epsilon if section.epsilon is not None else config.privacy.epsilon
         folder = site_folder(self.run, section.name)
-        settings = SiteSettings(
+        return SiteSettings(
             name=section.name,
             data=section.records,
             columns=config.data.columns,
@@ -108,13 +137,6 @@ class Sites:
             held_out=section.held_out,
             transform=section.transform,
         )
-
-        def csprng(job_id: str, slot: int) -> RandomSource:
-            if seed is None:
-                return SystemCsprng()
-            return InsecureRandomness(seed, section.name, slot)
-
-        return Site(settings, pool, csprng)
 
     def _budget_alone(self, section: SiteSection, cap: float) -> float | None:
         """ε of the claim alone that a new ledger has: as stated, or what the job costs."""

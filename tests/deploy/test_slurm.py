@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "simulate.sbatch"
+FOLDER = Path(__file__).parents[2] / "deploy" / "slurm"
+SCRIPT = FOLDER / "simulate.sbatch"
 BIN = str(Path(sys.executable).parent)
 
 
@@ -51,3 +52,44 @@ def test_a_job_that_runs_out_of_time_goes_on_when_submitted_again(
     assert second.returncode == 0, output
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 30
+
+
+SRUN = """#!/bin/bash
+# Of two machines of a job the other one is this one, too.
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_is_started_used_and_ended(
+    federation: Callable[..., Any], tmp_path: Path
+) -> None:
+    file, out, commands = federation(rounds=2), tmp_path / "run", tmp_path / "bin"
+    commands.mkdir()
+    (commands / "srun").write_text(SRUN)
+    (commands / "srun").chmod(0o755)
+    slurm = {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURMD_NODENAME": "first",
+        "HOME": str(tmp_path),
+        "PATH": f"{commands}:{BIN}:{os.environ['PATH']}",
+    }
+    with_no_token = {key: os.environ[key] for key in os.environ if not key.startswith("RAY_")}
+    done = subprocess.run(
+        ["bash", str(FOLDER / "cluster.sbatch"), str(file), str(out), "--insecure-seed", "7"],
+        env=with_no_token | slurm,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert not list(tmp_path.glob(".fedpriv-ray-*"))
+    left = ["pgrep", "-af", f"/tmp/ray-{os.getpid()}/"]
+    until = time.monotonic() + 30
+    while subprocess.run(left, capture_output=True).stdout:
+        assert time.monotonic() < until
+        time.sleep(0.5)

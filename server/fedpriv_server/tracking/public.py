@@ -64,7 +64,9 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 def _settings(config: JobConfig) -> dict[str, Any]:
     """What a file says that is nobody's address: no path, no host, no table that says where."""
-    said = config.model_dump(exclude={"tracking", "server", "sites"})
+    said = config.model_dump(
+        exclude={"tracking": True, "server": True, "sites": True, "job": {"ray_address"}}
+    )
     said["model"]["name"] = Path(config.model.name).name if _is_here(config) else config.model.name
     if said["synthetic"] is not None:
         said["synthetic"].pop("generator")

@@ -1,0 +1,193 @@
+"""A Ray cluster that is there already: how it is reached, and the machines that are in it.
+
+Nothing of it is started or stopped here. A cluster does whatever it is told by anybody who can
+reach it, so it has to be of people who trust each other with the sites' records: a simulation's.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.errors import ConfigError, UnreachableError
+from fedpriv_simulation.hosts import import_ray
+
+KEY = "job.ray_address"
+KNOCK = 10.0  # seconds in which somebody has to listen at the address
+REACH = 60.0  # seconds in which it has to be a cluster that takes us
+_TRY = """
+import json, sys
+import ray
+try:
+    ray.init(address=sys.argv[1], configure_logging=False, log_to_driver=False)
+    print(json.dumps(None))
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+_HELP = (
+    "Start it with ray start --head, and on this machine, if it is another, with ray start"
+    " --address=HOST:PORT; where it has a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH."
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of a cluster, or what Ray takes for one.
+
+    Attributes:
+        id: Ray's.
+        name: for people: its host, its address and the beginning of its id.
+        cpus, gpus: that Ray may give away there.
+    """
+
+    id: str
+    name: str
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that this process is connected to.
+
+    Attributes:
+        ray: the library.
+        here: the id of the node that this process is on.
+        nodes: those with a CPU to give away, in a fixed order.
+    """
+
+    ray: Any
+    here: str
+    nodes: tuple[Node, ...]
+
+    def pinned(self, node: str) -> Any:
+        """The scheduling strategy for what is to be on that node and on no other."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the cluster still has that node."""
+        return any(found["NodeID"] == node and found["Alive"] for found in self.ray.nodes())
+
+    def ask_each(
+        self, function: Callable[..., Any], *given: Any, within: float
+    ) -> Iterator[tuple[Node, Any]]:
+        """What a function gives on each of the nodes; all compute it at once.
+
+        Args:
+            within: seconds that they have.
+
+        Raises:
+            UnreachableError: a node does not answer; names it.
+        """
+        task = self.ray.remote(num_cpus=0, max_retries=0)(function)
+        asked = [
+            (node, task.options(scheduling_strategy=self.pinned(node.id)).remote(*given))
+            for node in self.nodes
+        ]
+        for node, answer in asked:
+            try:
+                found = self.ray.get(answer, timeout=within)
+            except self.ray.exceptions.RayTaskError as error:
+                raise UnreachableError(
+                    f"{KEY}: node {node.name} failed at what it was asked:"
+                    f" {type(error.cause).__name__}: {error.cause}"
+                ) from None
+            except self.ray.exceptions.RayError as error:
+                raise UnreachableError(
+                    f"{KEY}: node {node.name} does not answer within {within:g} s"
+                    f" ({type(error).__name__}). Look at ray status; restart that node or take it"
+                    " out."
+                ) from None
+            yield node, found
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Cluster]:
+    """Be connected to a cluster for the time of a `with` block.
+
+    Args:
+        address: host:port, or auto.
+
+    Raises:
+        UnreachableError: nobody there answers, or they don't take us, within `REACH` seconds.
+        ConfigError: it has another Ray or Python; or Ray is not installed, or no CPU is free.
+    """
+    ray = import_ray()
+    reach(address)
+    ray.init(address=address, configure_logging=False, log_to_driver=False)
+    try:
+        nodes = tuple(_node(found) for found in ray.nodes() if found["Alive"])
+        usable = tuple(sorted((n for n in nodes if n.cpus), key=lambda node: node.id))
+        if not usable:
+            raise ConfigError(
+                "has no node with a CPU to give away",
+                key=KEY,
+                value=address,
+                fix="Start one with ray start --address=… --num-cpus=N.",
+            )
+        yield Cluster(ray, ray.get_runtime_context().get_node_id(), usable)
+    finally:
+        ray.shutdown()
+
+
+def reach(address: str, within: float = REACH) -> None:
+    """Try a cluster from a process of its own: Ray itself waits for minutes, and then ends us.
+
+    Raises:
+        UnreachableError: nobody there answers, or they don't take us.
+        ConfigError: it has another Ray or Python.
+    """
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+        except OSError as error:
+            raise _unreachable(address, f"nobody listens there ({error})") from None
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY, address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=within,
+        )
+    except subprocess.TimeoutExpired:
+        raise _unreachable(address, f"no Ray cluster took us within {within:g} s") from None
+    try:
+        problem = json.loads(tried.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = tried.stderr.strip().splitlines() or ["nothing"]
+        raise _unreachable(address, f"Ray ended and said {said[-1]!r}") from None
+    if problem is not None:
+        raise _refused(address, *problem)
+
+
+def _refused(address: str, kind: str, text: str) -> Exception:
+    """The error for what Ray says."""
+    said = " ".join(text.split())
+    if "version mismatch" in said.lower():
+        return ConfigError(
+            f"has another Ray or Python than this process: {said}",
+            key=KEY,
+            value=address,
+            fix="Install the same on all machines, and start the cluster from there.",
+        )
+    return _unreachable(address, f"Ray says {kind}: {said}")
+
+
+def _unreachable(address: str, why: str) -> UnreachableError:
+    return UnreachableError(f"{KEY}: {address!r} can't be used: {why}. {_HELP}")
+
+
+def _node(found: dict[str, Any]) -> Node:
+    there, host, address = found["Resources"], found["NodeManagerHostname"], found["NodeName"]
+    name = f"{host} ({address}, {found['NodeID'][:8]})"
+    return Node(found["NodeID"], name, int(there.get("CPU", 0)), int(there.get("GPU", 0)))

@@ -1,0 +1,180 @@
+"""One process, on one machine, writes all ledgers of a run whose sites are on several machines.
+
+Where sites are on several machines, their ledgers are in a folder that the machines share, and a
+lock on such a file is as good as the file system's word: some keep it on one machine only, and
+whether a machine that is not heard of any more still writes, nobody can tell. So no machine that
+computes opens a ledger. A `LedgerKeeper` beside the driver does, and lends each to one holder at a
+time: whoever asks names the *turn* in which the ledger was given to it, and once a newer turn has
+been given out, every older one is refused, whether its holder is gone or only cut off. Nothing here
+rests on clocks or on another machine's locks.
+
+What is assumed: the machine of the driver is the only one that works in the run directory. It is
+locked there as on any machine, and that lock is the one that a shared folder may not keep: whoever
+resumes a run on another machine makes sure first that the earlier driver has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.errors import LedgerError, LedgerInUseError
+from fedpriv.privacy.ledger.ledger import (
+    AS_PLANNED,
+    Choice,
+    Ledger,
+    OpenSlots,
+    Plan,
+    StoredReply,
+)
+from fedpriv_client.site_ledger import open_or_create_ledger
+from fedpriv_client.site_settings import SiteSettings
+from fedpriv_simulation.sites import Sites
+
+NEVER = 2**62  # a turn that no holder gets
+AT_ONCE = 16  # ledgers that are written at the same time: each waits for its disk
+Ask = Callable[..., Any]  # the name of a method of `LedgerKeeper`, and what it is given
+
+
+class LedgerKeeper:
+    """Opens the ledgers of a run's sites, and does with them what their holders ask.
+
+    Methods may be called from any thread.
+    """
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._locks = [threading.Lock() for _ in sites.config.sites]
+        self._turns = [0 for _ in sites.config.sites]
+        self._open: dict[int, Ledger] = {}
+
+    def take(self, number: int, turn: int) -> None:
+        """Lend a site's ledger to whoever has that turn; an earlier holder has it no more.
+
+        Raises:
+            LedgerInUseError: a newer turn was given out, or this one has the ledger already.
+            FedprivError: as `open_or_create_ledger`.
+        """
+        with self._locks[number]:
+            held = number in self._open
+            if turn < self._turns[number] or (held and turn == self._turns[number]):
+                raise self._in_use(number)
+            if not held:
+                section = self._sites.config.sites[number]
+                self._open[number] = open_or_create_ledger(self._sites.settings(section))
+            self._turns[number] = turn
+
+    def give_back(self, number: int, turn: int) -> None:
+        """Close a ledger, if the turn is still that of its holder."""
+        with self._locks[number]:
+            if turn == self._turns[number] and number in self._open:
+                self._open.pop(number).close()
+
+    def call(self, number: int, turn: int, name: str, *given: Any, **named: Any) -> Any:
+        """What a ledger answers: the value of a property, or what a method of that name returns.
+
+        `OpenSlots`, which are a ledger's own, come back as None.
+
+        Raises:
+            LedgerInUseError: somebody else's turn came; nothing was done.
+            FedprivError: whatever the ledger raises.
+        """
+        with self._locks[number]:
+            if turn != self._turns[number] or number not in self._open:
+                raise self._in_use(number)
+            ledger = self._open[number]
+            if isinstance(getattr(Ledger, name), property):
+                return getattr(ledger, name)
+            found = getattr(ledger, name)(*given, **named)
+            return None if isinstance(found, OpenSlots) else found
+
+    def close(self) -> None:
+        """Give all ledgers back, for good: no turn is left."""
+        for number, lock in enumerate(self._locks):
+            with lock:
+                self._turns[number] = NEVER
+                if number in self._open:
+                    self._open.pop(number).close()
+
+    def _in_use(self, number: int) -> LedgerInUseError:
+        name = self._sites.config.sites[number].name
+        return LedgerInUseError(f"The ledger of {name} is with another process by now.")
+
+
+class LentLedger(Ledger):
+    """A ledger that a `LedgerKeeper` has open: whatever is asked of it, is asked there.
+
+    Args:
+        ask: calls a method of the keeper, and raises what that raises.
+        turn: in which the ledger is held.
+
+    Raises:
+        LedgerInUseError, FedprivError: as `LedgerKeeper.take`; later, as `LedgerKeeper.call`.
+    """
+
+    def __init__(self, ask: Ask, number: int, turn: int) -> None:
+        self._ask, self._which = ask, (number, turn)
+        ask("take", number, turn)
+
+    def _call(self, name: str, *given: Any, **named: Any) -> Any:
+        return self._ask("call", *self._which, name, *given, **named)
+
+    def close(self) -> None:
+        """Give it back."""
+        self._ask("give_back", *self._which)
+
+    def ask(
+        self, plan: Plan, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+    ) -> StoredReply | OpenSlots:
+        """As `Ledger.ask`; what is then paid for is paid for through this one."""
+        stored: StoredReply | None = self._call("ask", plan, slots, request_digest, choice)
+        return stored or OpenSlots(self, plan, slots, request_digest, choice)
+
+
+@dataclass(frozen=True)
+class Lending:
+    """How a process of Ray gets the ledgers of its sites.
+
+    Attributes:
+        keeper: the actor of a `LedgerKeeper`.
+        claimed: of each site, as for `Site`: whose units are whose is settled once, where the
+            ledgers are.
+    """
+
+    keeper: Any
+    claimed: Sequence[list[tuple[str, str]]]
+
+    def opener(self, number: int, turn: int) -> Callable[[SiteSettings], Ledger]:
+        """What opens the ledger of a site for one turn."""
+        return lambda settings: LentLedger(self._ask, number, turn)
+
+    def _ask(self, method: str, *given: Any, **named: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(getattr(self.keeper, method).remote(*given, **named))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            raise LedgerError(
+                f"The process that has the ledgers does not answer ({type(error).__name__})."
+                " Nothing was released; resume the run."
+            ) from None
+
+
+def _asked_of_the_keeper(name: str, of: Any) -> Any:
+    """A property or method of `LentLedger` that stands for the one of `Ledger`."""
+
+    def method(self: LentLedger, *given: Any, **named: Any) -> Any:
+        return self._call(name, *given, **named)
+
+    return property(method) if isinstance(of, property) else method
+
+
+for _name in dir(Ledger):
+    _member = getattr(Ledger, _name)
+    if _name.startswith("_") or _name in vars(LentLedger) or hasattr(_member, "__self__"):
+        continue  # what is its own, and what makes a ledger
+    setattr(LentLedger, _name, _asked_of_the_keeper(_name, _member))

@@ -1,0 +1,76 @@
+"""On which machines of a cluster the processes of a simulation are, and what each gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError
+from fedpriv_simulation.cluster import Node
+from fedpriv_simulation.hosts import gpus_of_a_host
+from fedpriv_simulation.workers import copies_that_fit, hosts_that_fit
+
+
+@dataclass(frozen=True)
+class Place:
+    """Room for a process of several sites.
+
+    Attributes:
+        node: Ray's id of the machine.
+        threads: of torch.
+        gpus: GPUs, or the share of one.
+    """
+
+    node: str
+    threads: int
+    gpus: float
+
+
+def places(config: JobConfig, nodes: Sequence[Node]) -> list[Place]:
+    """As many as `compute.workers` says, or else as there is room for, each on the emptiest node.
+
+    A process takes a CPU that Ray may give away. Where any node has a GPU, and the file does not
+    say cpu, only nodes that have one get sites.
+
+    Raises:
+        ConfigError: `compute.workers` are more than there is room for, or there is none.
+    """
+    on_gpus = config.compute.device != "cpu" and any(node.gpus for node in nodes)
+    usable = [node for node in nodes if node.gpus or not on_gpus]
+    room = [_room(config, node, on_gpus) for node in usable]
+    stated = config.compute.workers
+    count = min(len(config.sites), sum(room) if stated is None else stated)
+    if not 0 < count <= sum(room):
+        raise ConfigError(
+            f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for",
+            key="compute.workers",
+            value=stated,
+            fix="Lower it, or start Ray with more CPUs on more machines.",
+        )
+    taken = [0] * len(usable)
+    for _ in range(count):
+        free = (n for n in range(len(usable)) if taken[n] < room[n])
+        taken[min(free, key=lambda n: (taken[n] / room[n], n))] += 1
+    return [
+        Place(
+            node.id,
+            max(1, node.cpus // of_it),
+            gpus_of_a_host(config, node.gpus if on_gpus else 0, of_it),
+        )
+        for node, of_it in zip(usable, taken, strict=True)
+        for _ in range(of_it)
+    ]
+
+
+def _room(config: JobConfig, node: Node, on_gpus: bool) -> int:
+    """Processes that a node may have at most; where their number is stated, GPUs are shared."""
+    if config.compute.workers is None:
+        fitting = copies_that_fit(config)
+        if on_gpus:
+            fitting = hosts_that_fit(node.gpus, config.compute.gpus_per_site or 1.0)
+    elif on_gpus and config.compute.gpus_per_site is not None:
+        fitting = hosts_that_fit(node.gpus, config.compute.gpus_per_site)
+    else:
+        fitting = node.cpus
+    return min(node.cpus, fitting)

@@ -1,0 +1,250 @@
+"""A simulation on several nodes: the same run, and one writer of each ledger, whatever is lost."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_nodes import MARK, Cluster, environment
+
+from fedpriv.errors import ConfigError, UnreachableError
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv_simulation.cluster import _refused, reach
+
+Make = Callable[..., Any]
+FEDPRIV = str(Path(sys.executable).parent / "fedpriv")
+ROUNDS, SITES = 30, 4
+pytestmark = pytest.mark.timeout(1800)  # half a minute each alone
+# A site's own function, which tells where it is called, and changes nothing.
+TELLING = f"""
+import os
+from pathlib import Path
+
+def tell(text):
+    node = os.environ.get({MARK!r})
+    if node:
+        with (Path(os.environ["TOLD"]) / node).open("a") as file:
+            file.write(text + "\\n")
+    return text
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the module of `tell`, into which that writes."""
+    folder = tmp_path_factory.mktemp("told")
+    (folder / "telling.py").write_text(TELLING)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(told: Path) -> Iterator[Cluster]:
+    found = Cluster(PYTHONPATH=str(told), TOLD=str(told))
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, federation_in: Make) -> Path:
+    found: Path = federation_in(tmp_path_factory.mktemp("f") / "in", rounds=ROUNDS, sites=SITES)
+    text = found.read_text().replace("size = 24", 'size = 24\ntransform = "telling:tell"')
+    found.write_text(text)
+    return found
+
+
+def start(file: Path, out: Path, told: Path, *overrides: str) -> subprocess.Popen[str]:
+    sets = [word for override in overrides for word in ("--set", override)]
+    return subprocess.Popen(
+        [FEDPRIV, "simulate", str(file), "--out", str(out), "--insecure-seed", "7", *sets],
+        env=environment(PYTHONPATH=str(told)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    return output
+
+
+def on(cluster: Cluster) -> list[str]:
+    return ["job.engine=ray", f"job.ray_address={cluster.address}"]
+
+
+@pytest.fixture(scope="module")
+def inline(file: Path, told: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run in one process."""
+    out = tmp_path_factory.mktemp("inline") / "run"
+    finished(start(file, out, told, "compute.workers=1"))
+    return out
+
+
+def made(out: Path) -> bytes:
+    return (out / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def paid(out: Path) -> dict[str, Any]:
+    """Of each ledger, all that it says it has paid for and let out."""
+    found = {}
+    for number in range(SITES):
+        with Ledger.open(out / "sites" / f"site-{number}" / "ledger.db", reading=True) as ledger:
+            rows = [(row.kind, row.body.get("slot")) for row in ledger.rows()]
+            [job] = {row.body["job"] for row in ledger.rows() if "job" in row.body}
+            assert ledger.slots(job) == [(slot, True) for slot in range(ROUNDS)]
+            found[f"site-{number}"] = (ledger.epsilon_committed, ledger.epsilon_spent, rows)
+    return found
+
+
+def wait_for_rounds(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    metrics, until = out / "metrics.jsonl", time.monotonic() + 900
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_two_nodes_make_what_threads_make(
+    cluster: Cluster, file: Path, inline: Path, told: Path, tmp_path: Path
+) -> None:
+    second, out = cluster.add(), tmp_path / "run"
+    try:
+        finished(start(file, out, told, *on(cluster)))
+    finally:
+        cluster.remove(second)
+    assert made(out) == made(inline)
+    assert paid(out) == paid(inline)
+    read = {node.name: set(node.read_text().splitlines()) for node in told.glob("?" * 32)}
+    assert len(read) == 2  # each node read the records of its sites
+    assert set.intersection(*read.values()) < min(read.values(), key=len)
+    assert cluster.address.rpartition(":")[2] not in (out / "run.json").read_text()
+    assert not list((out / "private").glob("seen-*"))
+    assert not list((out / "private").glob("*/cache"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["without power", "cut off, and back later"])
+def test_what_was_on_a_lost_node_goes_on_and_is_paid_once(
+    cluster: Cluster, file: Path, inline: Path, told: Path, tmp_path: Path, way: str
+) -> None:
+    """Stopped processes are like those of a machine that nobody can reach, but that still runs."""
+    second, out = cluster.add(), tmp_path / "run"
+    try:
+        run = start(file, out, told, *on(cluster))
+        wait_for_rounds(out, 2, run)
+        second.signal(signal.SIGKILL if way == "without power" else signal.SIGSTOP)
+        before = len((out / "metrics.jsonl").read_text().splitlines())
+        assert before < ROUNDS - 5
+        wait_for_rounds(out, before + 3, run)  # the sites of the node are with the other
+        second.signal(signal.SIGCONT)
+        output = finished(run)
+    finally:
+        cluster.remove(second)
+    assert "is lost" in output
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert all(site["status"] == "ok" for row in rows for site in row["sites"].values())
+    assert made(out) == made(inline)
+    assert paid(out) == paid(inline)
+
+
+DIFFERENT = {
+    "the run directory is not shared": ("--out", "all machines share", "mount -t tmpfs none {out}"),
+    "another base": ("model.name", "another base model", "mount --bind {other} {model}"),
+    "no records": ("sites.site-1.data", "is missing there", "mount -t tmpfs none {data}"),
+    "other records": ("sites.site-1.data", "is not the same", "mount --bind {note} {site}"),
+    "another fedpriv": ("job.ray_address", "fedpriv 0.0.1 (here", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", list(DIFFERENT))
+def test_a_node_that_is_different_is_named_before_anything_is_spent(
+    cluster: Cluster, federation: Make, model_folder: Make, told: Path, tmp_path: Path, what: str
+) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    file, folder = federation(rounds=1), tmp_path / "here"
+    note = tmp_path / "note.jsonl"
+    note.write_text('{"note": "another"}\n')
+    older = tmp_path / "older" / "fedpriv"
+    older.mkdir(parents=True)
+    (older / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    folder.mkdir()
+    places = {
+        "out": folder,
+        "other": model_folder("gpt2"),
+        "model": model_folder("llama"),
+        "data": file.parent,
+        "note": note,
+        "site": file.parent / "site-1.jsonl",
+    }
+    key, words, command = DIFFERENT[what]
+    before = command.format(**{name: shlex.quote(str(path)) for name, path in places.items()})
+    env = {} if command else {"PYTHONPATH": f"{older.parent}:{told}"}
+    node = cluster.add(before, **env)
+    try:
+        run = start(file, folder / "run", told, *on(cluster))
+        output, _ = run.communicate(timeout=900)
+    finally:
+        cluster.remove(node)
+    said = " ".join(output.split())
+    assert run.returncode == 2, output
+    assert key in said
+    assert "node " in said
+    assert words in said
+    assert not (folder / "run").exists()
+
+
+@pytest.mark.slow
+def test_an_address_at_which_nobody_or_somebody_else_answers(
+    federation: Make, tmp_path: Path, told: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        out = tmp_path / "run"
+        places = "job.engine=ray", f"job.ray_address={address}"
+        run = start(federation(), out, told, *places)
+        output, _ = run.communicate(timeout=900)
+        assert run.returncode == 3
+        assert address in output
+        assert "nobody listens there" in output
+        assert not out.exists()
+        taken.listen()
+        with pytest.raises(UnreachableError, match=r"no Ray cluster took us within 5 s.*ray start"):
+            reach(address, within=5)
+
+
+@pytest.mark.slow
+def test_a_token_that_the_cluster_does_not_take(
+    cluster: Cluster, federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(RAY_AUTH_TOKEN="0" * 64).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UnreachableError, match=r"RAY_AUTH_TOKEN_PATH"):
+        reach(cluster.address)
+
+
+def test_another_ray_or_python_is_told() -> None:
+    said = (  # of Ray 2.55, to a driver of another Python
+        "Version mismatch: The cluster was started with:\n    Ray: 2.55.1\n    Python: 3.12.3\n"
+        "This process on node 10.0.0.2 was started with:\n    Ray: 2.55.1\n    Python: 3.11.9\n"
+    )
+    error = _refused("10.0.0.1:6379", "RuntimeError", said)
+    assert isinstance(error, ConfigError)
+    assert "Python: 3.12.3" in str(error)
+    assert "job.ray_address" in str(error)

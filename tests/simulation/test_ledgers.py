@@ -1,0 +1,121 @@
+"""One writer of each ledger: whoever's turn is over can pay and release nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.config import load_job
+from fedpriv.errors import LedgerInUseError, SlotError
+from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, StoredReply
+from fedpriv_simulation.ledgers import LedgerKeeper, Lending, LentLedger
+from fedpriv_simulation.sites import Sites
+
+Make = Callable[..., Any]
+REQUEST = "sha256:" + "0" * 64
+PLAN = Plan("job", "dp-lora", 0.1, 20.0, 1.0, 3, "sha256:" + "1" * 64)
+
+
+@pytest.fixture
+def keeper(federation: Make, tmp_path: Path) -> Any:
+    file = federation(sites=2)
+    found = LedgerKeeper(Sites(load_job(file), tmp_path / "run", 7, "sha256:" + "0" * 64, 10))
+    yield found
+    found.close()
+
+
+def lent(keeper: LedgerKeeper, turn: int, number: int = 0) -> LentLedger:
+    """As a process on another machine has it: whatever goes there and back is pickled."""
+
+    def ask(method: str, *given: Any, **named: Any) -> Any:
+        given, named = pickle.loads(pickle.dumps((given, named)))
+        return pickle.loads(pickle.dumps(getattr(keeper, method)(*given, **named)))
+
+    return LentLedger(ask, number, turn)
+
+
+def pay(ledger: Ledger, slot: int) -> list[Any]:
+    asked = ledger.ask(PLAN, range(slot, slot + 1), REQUEST)
+    assert isinstance(asked, OpenSlots)
+    return asked.pay()
+
+
+def test_a_lent_ledger_does_what_a_ledger_does(keeper: LedgerKeeper) -> None:
+    ledger = lent(keeper, 1)
+    paid = pay(ledger, 0)
+    head = ledger.release_all(paid, b"reply")
+    assert ledger.head == head
+    assert ledger.slots("job") == [(0, True)]
+    assert ledger.ask(PLAN, range(1), REQUEST) == StoredReply(b"reply")
+    with pytest.raises(SlotError, match="not open for release"):
+        ledger.release_all(paid, b"another")
+    path, spent = ledger.path, ledger.epsilon_spent
+    with pytest.raises(LedgerInUseError):
+        Ledger.open(path)
+    ledger.close()
+    with Ledger.open(path, reading=True) as found:
+        assert (found.head, found.epsilon_spent) == (head, spent)
+
+
+def test_everything_that_is_public_of_a_ledger_is_asked_of_the_keeper() -> None:
+    """What were not would look for a file that the process must not have open."""
+    own = {name for name in dir(Ledger) if not name.startswith("_")}
+    made = {name for name in own if hasattr(getattr(Ledger, name), "__self__")}
+    assert own - made <= vars(LentLedger).keys()
+
+
+def test_an_earlier_holder_can_neither_pay_nor_release(keeper: LedgerKeeper) -> None:
+    """As a process on a machine that was cut off, and comes back amid a step."""
+    first = lent(keeper, 1)
+    paid = pay(first, 0)
+    second = lent(keeper, 2)
+    for late in (
+        lambda: first.release_all(paid, b"late"),
+        lambda: first.commit(PLAN),
+        lambda: pay(first, 1),
+        lambda: first.head,
+    ):
+        with pytest.raises(LedgerInUseError, match=r"site-0 is with another process"):
+            late()
+    first.close()  # which closes it for nobody else
+    assert second.slots("job") == [(0, False)]
+    second.release_all(pay(second, 0), b"reply")  # the same slot, which is paid for
+    assert second.slots("job") == [(0, True)]
+    kinds = [row.kind for row in second.rows()]
+    assert kinds == ["terms", "plan", "reserve", "release"]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_no_turn_is_given_out_twice_or_after_a_newer_one(keeper: LedgerKeeper, turn: int) -> None:
+    holder = lent(keeper, 2)
+    with pytest.raises(LedgerInUseError):
+        lent(keeper, turn)
+    assert holder.head.rows == 1
+    lent(keeper, turn, number=1)  # another site's is another matter
+
+
+def test_a_holder_may_give_it_back_and_take_it_again(keeper: LedgerKeeper) -> None:
+    holder = lent(keeper, 2)
+    holder.close()
+    with pytest.raises(LedgerInUseError):
+        holder.commit(PLAN)
+    lent(keeper, 2).commit(PLAN)
+
+
+def test_when_the_run_has_ended_nobody_has_a_turn(keeper: LedgerKeeper) -> None:
+    holder = lent(keeper, 1)
+    path = holder.path
+    keeper.close()
+    for again in (lambda: holder.commit(PLAN), lambda: lent(keeper, 5)):
+        with pytest.raises(LedgerInUseError):
+            again()
+    Ledger.open(path).close()
+
+
+def test_claims_are_those_of_the_driver(keeper: LedgerKeeper) -> None:
+    claimed = [("other", "somebody")]
+    assert Lending(keeper, [claimed, []]).claimed[0] is claimed
