@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gaussian import gaussian
 from rich.console import Console
 from rich.table import Table
 from unit_noise import unit_noise

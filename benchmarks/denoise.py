@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gaussian import gaussian
 from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table

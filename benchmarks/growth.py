@@ -1,9 +1,10 @@
 """How a private step grows with the model and with the length of a record, beside a plain one.
 
     python benchmarks/growth.py --json growth.json
+    python benchmarks/growth.py --device cuda --memory 70 --json growth-gpu.json
 
 Random decoders with LoRA on all linear layers, from 4 to 350 million parameters, and records of 128
-to 2,048 tokens; a step is that of `step.py`, with and without activation checkpointing. All ways
+to 2,048 tokens, on a GPU to 3 billion in bfloat16; a step is that of `step.py`, with and without activation checkpointing. All ways
 have the same base weights in memory and run in turn in one process; a ratio is the median over
 turns. Memory is what tensors take beyond the model, by torch's own allocator.
 
@@ -19,6 +20,7 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,13 +62,16 @@ SIZES = [
     Size(18, 1088, (128,)),
     Size(24, 1792, (128,)),
 ]
+LARGE = [Size(24, 1024, (512, 2048)), Size(24, 2048, (512,)), Size(20, 3072, (512,))]  # for a GPU
 QUICK = [Size(2, 64, (16, 64))]
 
 
-def shape_of(size: Size, tokens: int) -> Shape:
-    """As many records as make 512 tokens, at most four: what a site computes at once."""
-    records = max(1, min(4, 512 // tokens))
-    return Shape("decoder", "all", records, tokens, 8, layers=size.layers, width=size.width)
+def shape_of(size: Size, tokens: int, device: str = "cpu") -> Shape:
+    """What a site computes at once: of short records four, or 16 on a GPU, there in bfloat16."""
+    most, dtype = (4, torch.float32) if device == "cpu" else (16, torch.bfloat16)
+    records = max(1, min(most, most * 128 // tokens))
+    sizes: dict[str, Any] = {"layers": size.layers, "width": size.width, "dtype": dtype}
+    return Shape("decoder", "all", records, tokens, 8, **sizes)
 
 
 def parameters(size: Size) -> int:
@@ -74,26 +79,27 @@ def parameters(size: Size) -> int:
     return size.layers * 16 * size.width**2 + 2 * Shape.vocabulary * size.width
 
 
-def arithmetic(size: Size, tokens: int) -> dict[str, float]:
+def arithmetic(size: Size, tokens: int, device: str = "cpu") -> dict[str, float]:
     """What nobody can go below."""
-    shape = shape_of(size, tokens)
+    shape = shape_of(size, tokens, device)
+    each = shape.dtype.itemsize
     rows, wide = shape.records * tokens, 4 * size.width
     kept = size.layers * size.width + shape.vocabulary
     adapter = size.layers * shape.rank * (4 * 2 * size.width + 3 * (size.width + wide))
     return {
         "parameters": parameters(size),
         "trained": adapter,
-        "weights_mb": 4 * parameters(size) / 1e6,
+        "weights_mb": each * parameters(size) / 1e6,
         "floor_multiplications": 4.0 * parameters(size) * rows,
         "floor_beyond_plain_mb": (4 * shape.records * shape.rank * wide + 8 * adapter) / 1e6,
-        "floor_checkpointing_mb": 4 * rows * kept / 1e6,
+        "floor_checkpointing_mb": each * rows * kept / 1e6,
     }
 
 
-def measure(size: Size, tokens: int, seconds: float) -> list[dict[str, Any]]:
+def measure(size: Size, tokens: int, seconds: float, device: str) -> list[dict[str, Any]]:
     """A row for each way; about so many seconds of steps, at least two turns."""
-    shape = shape_of(size, tokens)
-    batch, first = random_batch(shape), build(shape, RECORDWISE)
+    shape = shape_of(size, tokens, device)
+    batch, first = random_batch(shape).to(device), build(shape, RECORDWISE).to(device)
     first.config.use_cache = False  # as for every model that trains
     ways: dict[str, Way] = {}
     for name, (kind, checkpointed) in WAYS.items():
@@ -103,13 +109,14 @@ def measure(size: Size, tokens: int, seconds: float) -> list[dict[str, Any]]:
             checkpoint_layers(model)
         ways[name] = kind(model.train(kind is Plain), batch)
     started = time.perf_counter()
-    for way in ways.values():
-        way.step()
+    steps = {name: finished(way.step, device) for name, way in ways.items()}
+    for step in steps.values():
+        step()
     repeats = max(2, min(9, int(seconds / (time.perf_counter() - started)) - 1))
-    turns = interleaved({name: way.step for name, way in ways.items()}, repeats)
-    peaks = {name: peak_bytes(way.step, "cpu") for name, way in ways.items()}
+    turns = interleaved(steps, repeats)
+    peaks = {name: peak_bytes(way.step, device) for name, way in ways.items()}
     facts = {
-        **arithmetic(size, tokens),
+        **arithmetic(size, tokens, device),
         "parameters": sum(p.numel() for p in first.parameters() if not p.requires_grad),
         "trained": sum(p.numel() for p in trained(first)),
     }
@@ -127,6 +134,18 @@ def measure(size: Size, tokens: int, seconds: float) -> list[dict[str, Any]]:
         }
         for name in ways
     ]
+
+
+def finished(step: Callable[[], None], device: str) -> Callable[[], None]:
+    """A step that ends when the device has done it."""
+    if device == "cpu":
+        return step
+
+    def run() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    return run
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -155,6 +174,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of steps, a row of the table")
     parser.add_argument("--memory", type=float, default=6.0, help="GB that may be taken")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -167,14 +187,16 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
-    for size in QUICK if arguments.quick else SIZES:
+    device = arguments.device
+    for size in QUICK if arguments.quick else SIZES if device == "cpu" else LARGE:
         for tokens in size.tokens:
-            facts = arithmetic(size, tokens)
+            facts = arithmetic(size, tokens, device)
             if KEPT * facts["weights_mb"] / 1e3 > arguments.memory / 2:  # a half is for the steps
-                shape = shape_of(size, tokens)
+                shape = shape_of(size, tokens, device)
                 keep([{**facts, "records": shape.records, "tokens": tokens, "way": "–"}])
                 continue
-            keep(measure(size, tokens, 0.0 if arguments.quick else arguments.seconds))
+            seconds = 0.0 if arguments.quick else arguments.seconds
+            keep(measure(size, tokens, seconds, device))
             print(rows[-3], flush=True)
     show(rows)
 

@@ -32,7 +32,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from gaussian import gaussian
 from interleaved import interleaved, median, ratio
 from rich.console import Console
 from rich.table import Table
