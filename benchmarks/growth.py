@@ -3,10 +3,11 @@
     python benchmarks/growth.py --json growth.json
     python benchmarks/growth.py --device cuda --memory 70 --json growth-gpu.json
 
-Random decoders with LoRA on all linear layers, from 4 to 350 million parameters, and records of 128
-to 2,048 tokens, on a GPU to 3 billion in bfloat16; a step is that of `step.py`, with and without activation checkpointing. All ways
-have the same base weights in memory and run in turn in one process; a ratio is the median over
-turns. Memory is what tensors take beyond the model, by torch's own allocator.
+Random decoders with LoRA on all linear layers, from 4 to 350 million parameters, on a GPU to 3
+billion in bfloat16, and records of 128 to 2,048 tokens; a step is that of `step.py`, with and
+without activation checkpointing. All ways have the same base weights in memory and run in turn in
+one process; a ratio is the median over turns. Memory is what tensors take beyond the model, by
+torch's own allocator.
 
 Floors, by arithmetic: a private step has the multiplications of a plain one, 4 for each parameter
 and token, and so a ratio of 1. Beyond a plain step it has to hold the gradients of every record by

@@ -47,7 +47,11 @@ Address = Annotated[
     AfterValidator(_has_a_port),
 ]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
-RayAddress = Literal["auto"] | Address
+RayAddress = Annotated[
+    str,
+    Field(pattern=r"^(auto|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5})$"),
+    AfterValidator(lambda address: address if address == "auto" else _has_a_port(address)),
+]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
