@@ -41,17 +41,14 @@ def _has_a_port(address: str) -> str:
 
 
 MAX_PORT = 65535
+HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
+ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
 Address = Annotated[
     str,
-    Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"),
+    Field(pattern=rf"^{HOST_PORT}$"),
     AfterValidator(_has_a_port),
 ]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
-RayAddress = Annotated[
-    str,
-    Field(pattern=r"^(auto|(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5})$"),
-    AfterValidator(lambda address: address if address == "auto" else _has_a_port(address)),
-]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
@@ -101,8 +98,9 @@ class JobSection(Section):
         description="Where sites and server meet: in threads of one process (inline), in processes"
         " of Ray on one machine or several (ray), or over the network (network).",
     )
-    ray_address: RayAddress | None = Field(
+    ray_address: str | None = Field(
         None,
+        pattern=ADDRESS_OR_AUTO,
         description="With engine ray only: the host:port of a Ray cluster that is there already, on"
         " whose machines the sites are, or auto for the one that this machine is part of"
         " ([several machines](models.md#several-machines)). Without it, Ray is started on this"
@@ -131,6 +129,11 @@ class JobSection(Section):
     round_timeout: str = Field(
         "10m", description="How long a round waits for the sites, such as 30s or 10m."
     )
+
+    @field_validator("ray_address")
+    @classmethod
+    def _of_a_port(cls, value: str | None) -> str | None:
+        return value if value is None or value == "auto" else _has_a_port(value)
 
     @field_validator("round_timeout")
     @classmethod

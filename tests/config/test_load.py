@@ -82,7 +82,7 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
         ),
         (["job.engine=ray", "compute.devices=2"], "compute.devices", "each site has one device"),
         (["job.engine=ray", "compute.device=cuda:1"], "compute.device", "use auto"),
-        (["job.engine=ray", "job.ray_address=ray://here:10001"], "job.ray_address", "auto|"),
+        (["job.engine=ray", "job.ray_address=ray://here:10001"], "job.ray_address", "pattern"),
         (["job.engine=ray", "job.ray_address=here:99999"], "job.ray_address", "port of at most"),
         (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
         (["job.sync=2", "denoise.where=gate", "gate.data=x"], "denoise.where", "use 'site'"),

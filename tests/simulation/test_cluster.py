@@ -67,6 +67,7 @@ def start(file: Path, out: Path, told: Path, *overrides: str) -> subprocess.Pope
     sets = [word for override in overrides for word in ("--set", override)]
     return subprocess.Popen(
         [FEDPRIV, "simulate", str(file), "--out", str(out), "--insecure-seed", "7", *sets],
+        cwd=told,  # to which Ray's workers look first: not where the source is
         env=environment(PYTHONPATH=str(told)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
