@@ -39,6 +39,8 @@ def attach_lora(
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
 
+    from fedpriv.models.quantised import without_hub_kernels
+
     layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})
     layers = [name for name in layers if not name.isdigit()]
     _check_names(base, "modules_to_save", settings.modules_to_save, layers)
@@ -51,7 +53,11 @@ def attach_lora(
         modules_to_save=list(settings.modules_to_save) or None,
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with (
+        torch.random.fork_rng(devices=[]),
+        warnings.catch_warnings(),
+        without_hub_kernels(),  # peft imports bitsandbytes wherever it is installed
+    ):
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         model = get_peft_model(base.model, config)
@@ -61,6 +67,11 @@ def attach_lora(
                 parameter.requires_grad_(False)
     model.eval()
     return model
+
+
+def trained_whole(settings: LoraSection) -> tuple[str, ...]:
+    """Names of layers that get no adapter, as all of their weights are trained."""
+    return (*settings.modules_to_save, *HEADS)
 
 
 def _targets(base: Base, settings: LoraSection) -> list[str]:
