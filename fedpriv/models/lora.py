@@ -37,9 +37,11 @@ def attach_lora(
         ModelError: peft knows no targets for this architecture and none are named.
     """
     import torch
-    from peft import LoraConfig, TaskType, get_peft_model
 
     from fedpriv.models.quantised import without_hub_kernels
+
+    with without_hub_kernels():  # peft imports bitsandbytes wherever it is installed
+        from peft import LoraConfig, TaskType, get_peft_model
 
     layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})
     layers = [name for name in layers if not name.isdigit()]
@@ -53,11 +55,7 @@ def attach_lora(
         modules_to_save=list(settings.modules_to_save) or None,
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
-    with (
-        torch.random.fork_rng(devices=[]),
-        warnings.catch_warnings(),
-        without_hub_kernels(),  # peft imports bitsandbytes wherever it is installed
-    ):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         model = get_peft_model(base.model, config)

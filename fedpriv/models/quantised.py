@@ -1,11 +1,11 @@
 """Frozen weights in 8 or 4 bits: how they are stored, and how they are read.
 
-Only how weights are kept is quantised. Whenever a layer is computed, forward or backward, its weight
-is made float again, a product of each code with its block's scale, and then multiplied as any
-other: activations are never rounded, and no scale is computed from a record. So whatever holds for a
-model in float32 holds for this one, bit for bit: it is the model whose weights were rounded once.
+Only how weights are kept is quantised. Whenever a layer is computed, forward or backward, its
+weight is made float again, each code times its block's scale, and then multiplied as any other:
+activations are never rounded, and no scale is computed from a record. So whatever holds for a model
+in float32 holds for this one, bit for bit: it is the model whose weights were rounded once.
 
-The codes are those of bitsandbytes, in blocks of 64 along a row: for 8 bits the dynamic type of
+The codes are those of bitsandbytes, in blocks of 64 along rows: for 8 bits the dynamic type of
 Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; for 4 bits NF4 of
 Dettmers et al., "QLoRA", NeurIPS 2023, without a second quantisation of the scales.
 """
@@ -52,7 +52,8 @@ class PackedWeight(nn.Module):
         functional = bitsandbytes(bits)
         self.bits, self.shape, self.dtype = bits, weight.shape, torch.float32
         self._turned = turned
-        values = (weight.t() if turned else weight).detach().to("cpu", torch.float32).contiguous()  # the same on any machine
+        rows = (weight.t() if turned else weight).detach()
+        values = rows.to("cpu", torch.float32).contiguous()  # where it is the same for every site
         if bits == "4bit":
             codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
         else:
@@ -77,8 +78,8 @@ class PackedWeight(nn.Module):
             quant_type="nf4" if self.bits == "4bit" else None,
             dtype=self.dtype,
         )
-        made = functional.dequantize_4bit if self.bits == "4bit" else functional.dequantize_blockwise
-        weight: Tensor = made(self.codes, state)
+        four, eight = functional.dequantize_4bit, functional.dequantize_blockwise
+        weight: Tensor = (four if self.bits == "4bit" else eight)(self.codes, state)
         return weight.view(self.shape[::-1] if self._turned else self.shape)
 
 
@@ -112,7 +113,19 @@ def unpack(model: nn.Module) -> None:
             if type(layer) is not nn.Linear:
                 weight = weight.t()
             del layer.weight
-            layer.weight = nn.Parameter(weight, requires_grad=False)  # type: ignore[assignment]
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+
+
+def round_weights(model: Any, bits: Bits) -> None:
+    """Give a model in full the weights that it has in 8 or 4 bits, as plain numbers.
+
+    An adapter that was trained beside a quantised base belongs beside these.
+
+    Raises:
+        ConfigError: bitsandbytes is not installed.
+    """
+    pack(model, bits)
+    unpack(model)
 
 
 def _linear(model: Any, whole: tuple[str, ...]) -> Iterator[Any]:
@@ -137,7 +150,7 @@ def bitsandbytes(bits: Bits) -> ModuleType:
         pass
     with without_hub_kernels():
         try:
-            import bitsandbytes.functional  # type: ignore[import-untyped]
+            import bitsandbytes.functional
         except ImportError:
             raise ConfigError(
                 "needs bitsandbytes, which is not installed",
@@ -145,7 +158,7 @@ def bitsandbytes(bits: Bits) -> ModuleType:
                 value=bits,
                 fix="Type: pip install 'fedpriv[quantized]'.",
             ) from None
-    return bitsandbytes.functional  # type: ignore[no-any-return]
+    return bitsandbytes.functional
 
 
 @contextmanager
@@ -156,13 +169,13 @@ def without_hub_kernels() -> Iterator[None]:
     uses; and where it is not, it logs a warning.
     """
     log = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    level, absent = log.level, "kernels" not in sys.modules
+    level, kernels = log.level, sys.modules.get("kernels")
     log.setLevel(logging.ERROR)
-    if absent:
-        sys.modules["kernels"] = None  # type: ignore[assignment]
+    sys.modules["kernels"] = None  # type: ignore[assignment]
     try:
         yield
     finally:
         log.setLevel(level)
-        if absent:
-            sys.modules.pop("kernels", None)
+        del sys.modules["kernels"]
+        if kernels is not None:
+            sys.modules["kernels"] = kernels

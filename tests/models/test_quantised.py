@@ -227,8 +227,12 @@ def test_a_base_that_is_stored_quantised_is_refused(model_folder: Make, tmp_path
 
 @pytest.mark.parametrize(
     ("compute", "key"),
-    [({"dtype": "bfloat16"}, "dtype"), ({"dtype": "float64"}, "dtype"), ({"engine": "opacus"}, "engine")],
-)  # fmt: skip
+    [
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"dtype": "float64"}, "dtype"),
+        ({"engine": "opacus"}, "engine"),
+    ],
+)
 def test_a_site_that_computes_otherwise_is_told(compute: dict[str, Any], key: str) -> None:
     """The job says how the base is kept, and the site's own file what it computes in."""
     recipe = ModelRecipe(
@@ -251,7 +255,10 @@ def test_without_the_library_the_command_that_installs_it_is_named(
 
 def test_nothing_is_loaded_from_a_hub_and_nothing_printed(tmp_path: Path) -> None:
     """With the package kernels, bitsandbytes would fetch code from a hub and run it."""
-    (tmp_path / "kernels.py").write_text("raise SystemExit('was asked for a kernel')")
+    (tmp_path / "kernels.py").write_text(
+        "def get_kernel(*_, **__): print('was asked for a kernel')\n"
+        "__version__ = '0.1'\n"  # one that transformers would not use
+    )
     script = (
         "from fedpriv.config.job import LoraSection, ModelSection\n"
         "from fedpriv.models.base import load_base\n"
