@@ -63,7 +63,8 @@ def _trains(proposal: Proposal) -> str:
         kept = f", with its weights rounded to {model.quantize.removesuffix('bit')} bits"
     return (
         f"An adapter (LoRA) of rank {proposal.lora.r} beside the base model that this site allows,"
-        f" which stays as it is{kept}. It learns {task}, of at most {model.max_length:,} tokens at once."
+        f" which stays as it is{kept}. It learns {task}, of at most {model.max_length:,} tokens at"
+        " once."
     )
 
 
