@@ -184,7 +184,6 @@ def show(sizes: list[dict[str, Any]], notes: list[dict[str, Any]]) -> None:
         "kept",
         "base MB",
         "read MB",
-        "after MB",
         "step MB",
         "time",
         "loss",
