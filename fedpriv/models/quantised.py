@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BLOCK = 64  # weights with a scale of their own
+AT_ONCE = BLOCK << 12  # weights: what quantises them takes many times their memory
 
 
 class PackedWeight(nn.Module):
@@ -49,16 +50,16 @@ class PackedWeight(nn.Module):
 
     def __init__(self, weight: Tensor, bits: Bits, *, turned: bool = False) -> None:
         super().__init__()
-        functional = bitsandbytes(bits)
         self.bits, self.shape, self.dtype = bits, weight.shape, torch.float32
         self._turned = turned
-        rows = (weight.t() if turned else weight).detach()
-        values = rows.to("cpu", torch.float32).contiguous()  # where it is the same for every site
-        if bits == "4bit":
-            codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
-        else:
-            codes, state = functional.quantize_blockwise(values, blocksize=BLOCK)
-        for name, value in (("codes", codes), ("scales", state.absmax), ("table", state.code)):
+        rows = (weight.t() if turned else weight).detach().cpu()  # the same codes for every site
+        parts = [_codes(part.float(), bits) for part in torch.split(rows.reshape(-1), AT_ONCE)]
+        codes, scales, tables = zip(*parts, strict=True)
+        for name, value in (
+            ("codes", torch.cat(codes)),
+            ("scales", torch.cat(scales)),
+            ("table", tables[0]),
+        ):
             self.register_buffer(name, value.to(weight.device))
 
     @property
@@ -81,6 +82,16 @@ class PackedWeight(nn.Module):
         four, eight = functional.dequantize_4bit, functional.dequantize_blockwise
         weight: Tensor = (four if self.bits == "4bit" else eight)(self.codes, state)
         return weight.view(self.shape[::-1] if self._turned else self.shape)
+
+
+def _codes(values: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes of some blocks, a scale for each, and what a code stands for."""
+    functional = bitsandbytes(bits)
+    if bits == "4bit":
+        codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
+    else:
+        codes, state = functional.quantize_blockwise(values, blocksize=BLOCK)
+    return codes.reshape(-1), state.absmax, state.code
 
 
 def pack(model: Any, bits: Bits, whole: Iterable[str] = ()) -> None:
