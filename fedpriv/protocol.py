@@ -276,8 +276,10 @@ class Proposal(Body):
         )
 
     def digest(self) -> str:
-        """SHA-256 of everything in it; of a job without a controller, as it always was."""
+        """SHA-256 of everything in it; of a job without what is newer, as it always was."""
         fields = self.model_dump(mode="json")
+        if self.model.quantize is None:
+            del fields["model"]["quantize"]
         if self.groups is None:
             del fields["groups"]
         return sha256(canonical_json(fields))

@@ -110,6 +110,7 @@ def make_worker(model_folder: Make) -> Make:
         gradient_checkpointing: bool = False,
         engine: Any = "fedpriv",
         devices: int = 1,
+        quantize: Any = None,
         **changes: Any,
     ) -> Any:
         from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
@@ -124,6 +125,7 @@ def make_worker(model_folder: Make) -> Make:
                 labels=labels,
                 max_length=64,
                 pooling=pooling,
+                quantize=quantize,
             ),
             LoraSection(
                 r=r,

@@ -203,9 +203,10 @@ def _transform(file: SiteFile) -> str:
 
 def _model(file: SiteFile) -> str:
     from fedpriv.models.base import digest_of
+    from fedpriv.models.digest import digests_of_use
 
     found = digest_of(file.allow.model)
-    if found != file.allow.model_digest:
+    if file.allow.model_digest not in digests_of_use(found):
         raise ConfigError(
             f"is not the digest of {file.allow.model!r}, which is {found}",
             key="allow.model_digest",

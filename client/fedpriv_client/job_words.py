@@ -58,9 +58,13 @@ def _trains(proposal: Proposal) -> str:
     task = "to continue text"
     if model.task == "classification":
         task = f"to give a text one of the labels {', '.join(model.labels)}"
+    kept = ""
+    if model.quantize is not None:
+        kept = f", with its weights rounded to {model.quantize.removesuffix('bit')} bits"
     return (
         f"An adapter (LoRA) of rank {proposal.lora.r} beside the base model that this site allows,"
-        f" which stays as it is. It learns {task}, of at most {model.max_length:,} tokens at once."
+        f" which stays as it is{kept}. It learns {task}, of at most {model.max_length:,} tokens at"
+        " once."
     )
 
 

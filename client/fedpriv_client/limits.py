@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.config.groups import Decision
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError
+from fedpriv.models.digest import quantised_digest
 from fedpriv.models.lora import HEADS
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
@@ -34,7 +35,8 @@ class Limits:
     Attributes:
         per_job: ε that one job may cost by itself; a ledger's rule may charge more for it.
         methods: names a server may ask for.
-        base_digest: of the only base that may be used: weights, tokenizer, configuration.
+        base_digest: of the only base that may be used: weights, tokenizer, configuration. Of a
+            base as it is stored, also for a job that quantises it; or of it in 8 or 4 bits alone.
         labels: of the records, in the model's order; none for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
         max_length: tokens of the longest example.
@@ -168,7 +170,8 @@ class Limits:
                 f"model.max_length: {proposal.model.max_length} is more than this site allows,"
                 f" {self.max_length}."
             )
-        if self.base_digest != proposal.base_digest:
+        quantised = quantised_digest(self.base_digest, proposal.model.quantize)
+        if proposal.base_digest not in (self.base_digest, quantised):
             yield ProtocolError(
                 f"model: {proposal.base_digest} is not the base model this site allows,"
                 f" {self.base_digest}."

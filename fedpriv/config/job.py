@@ -52,6 +52,7 @@ Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
 Wire = Literal["float32", "bf16", "int8"]
+Bits = Literal["8bit", "4bit"]  # of a quantised weight
 Share = Annotated[float, Field(gt=0, lt=1)]
 HeldOut = Share | Path  # of a site's units, or further records
 HELD_OUT = (
@@ -63,6 +64,7 @@ METRICS = (
     " format of Prometheus. Without it, nobody is."
 )
 MAX_JOB_STEPS = 100_000
+QUANTISED_DTYPES = ("float32", "mixed")  # of `compute.dtype`, with `model.quantize`
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_SEED = 2**63 - 1
 MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
@@ -171,6 +173,12 @@ class ModelSection(Section):
         "own",
         description="Classification only: the model's own head (own), or a linear layer on the"
         " mean of the token vectors (mean).",
+    )
+    quantize: Bits | None = Field(
+        None,
+        description="Keep the frozen weights of linear layers in 8 bits (8bit) or in 4 (4bit, NF4),"
+        " for less memory. Without it, in full. Needs `pip install 'fedpriv[quantized]'` at every"
+        " site and at the server ([models](models.md#frozen-weights-in-8-or-4-bits)).",
     )
 
     @model_validator(mode="after")
@@ -662,6 +670,8 @@ class JobConfig(Section):
         if self.controller is not None:
             self._fits_a_controller(self.controller)
         self._fits_the_engine()
+        if self.model.quantize is not None:
+            self._multiplies_in_float()
         self._has_whom_it_trusts()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
@@ -785,6 +795,17 @@ class JobConfig(Section):
                     f"{key}: needs the same noise in every step, and controller.adaptive moves it;"
                     " leave one of them out"
                 )
+
+    def _multiplies_in_float(self) -> None:
+        """Beside quantised weights activations and all that is trained are float32."""
+        compute = self.compute
+        if compute.dtype not in QUANTISED_DTYPES:
+            raise ValueError(
+                f"compute.dtype: {compute.dtype!r} is not for model.quantize, beside which all else"
+                f" is float32; use {' or '.join(QUANTISED_DTYPES)}"
+            )
+        if compute.engine != "fedpriv":
+            raise ValueError("compute.engine: model.quantize needs engine 'fedpriv'")
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv import memory
-from fedpriv.config.job import ComputeSection
+from fedpriv.config.job import Bits, ComputeSection
 from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
 
+_READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
+_KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
 _BYTES = {"float32": 4, "mixed": 4, "bfloat16": 2, "float64": 8}  # of a weight, as it is loaded
 
 
@@ -36,8 +38,11 @@ def available(device: str = "cpu") -> int:
     return free if left is None else min(free, left)
 
 
-def weights(name: str, compute: ComputeSection) -> str:
+def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) -> str:
     """Whether a base model's weights fit, without loading them.
+
+    Args:
+        quantize: in how many bits a job keeps them; before, they are read as they are stored.
 
     Raises:
         ConfigError: they do not.
@@ -48,9 +53,12 @@ def weights(name: str, compute: ComputeSection) -> str:
     count = parameters_of(name)
     if count is None:
         return "of unknown size"
-    needed, place = count * _BYTES[compute.dtype], device_of(compute.device)
+    each = _BYTES[compute.dtype] if quantize is None else _READ
+    needed, place = count * each, device_of(compute.device)
     free = min(available(), available(place))  # it is loaded through the machine's memory
     shown = f"{count / 1e6:,.0f} M parameters, {needed / 1e9:.2f} GB of {free / 1e9:.1f} GB free"
+    if quantize is not None:
+        shown += f", of which {quantize} leaves {count * _KEPT[quantize] / 1e9:.2f} GB or more"
     if needed > free:
         raise ConfigError(
             f"does not fit: {shown}",

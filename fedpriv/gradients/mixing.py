@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedpriv.errors import NotPrivateError
 
 # Layers whose output for one record depends on the other records of the batch.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
+# Packages whose layers and tensors decide themselves how they are multiplied.
+_QUANTISERS = (
+    "torch.ao.",
+    "torchao.",
+    "bitsandbytes.",
+    "optimum.quanto.",
+    "auto_gptq.",
+    "awq.",
+    "gptqmodel.",
+    "compressed_tensors.",
+    "hqq.",
+    "eetq.",
+    "transformers.integrations.",
+)
 # Rotary positions that are the same for a position whatever else was seen.
 _CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
 # Architectures with a linear layer that is also fed something other than the batch.
@@ -52,7 +66,8 @@ def refuse_mixing(model: nn.Module) -> None:
     if any(key == "quantization_config" and value for key, value in entries):
         raise NotPrivateError(
             f"{kind} is quantised: how a record's activations are rounded may depend on the others"
-            " of its batch, as where 8 bits are chosen by their outliers. Load it in bfloat16."
+            " of its batch, as where 8 bits are chosen by their outliers. Load it in full, and set"
+            " model.quantize where less memory is needed."
         )
     ropes = (value for key, value in entries if key == "rope_type" and isinstance(value, str))
     for rope in ropes:
@@ -66,4 +81,25 @@ def refuse_mixing(model: nn.Module) -> None:
             raise NotPrivateError(
                 f"{name}: {type(module).__name__} computes statistics over the batch."
                 " Use a model with LayerNorm."
+            )
+        _refuse_foreign_products(name, module)
+
+
+def _refuse_foreign_products(name: str, module: nn.Module) -> None:
+    """Refuse layers and weights that multiply in a way of their own, whatever they are set to.
+
+    Many scale activations by the largest value of a whole batch: torch's and torchao's dynamic
+    quantisation of a tensor, or LLM.int8.
+
+    Raises:
+        NotPrivateError: names the layer.
+    """
+    kinds = [type(module), *(type(p) for p in module.parameters(recurse=False))]
+    for kind in kinds:
+        foreign = kind.__module__.startswith(_QUANTISERS)
+        if foreign or (issubclass(kind, Tensor) and kind is not nn.Parameter):
+            raise NotPrivateError(
+                f"{name}: {kind.__name__} is quantised: how it rounds a record's activations may"
+                " depend on the others of the batch. Load the model in full, and set model.quantize"
+                " where less memory is needed."
             )

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
+from fedpriv.models.quantised import PackedWeight
+
 # Torch multiplies float32 matrices on x86 with MKL, which keeps its AVX-512 kernels to Intel's own
 # processors. oneDNN, which torch carries for its compiler, has them for every one: on one AMD EPYC
 # 2.1 to 2.4 times as fast, on another 1.1 times, in float32 as exact (`benchmarks/products.py`).
@@ -17,6 +19,9 @@ _ONEDNN: Any = (
     if torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     else None
 )
+
+
+Weight = Tensor | PackedWeight
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -40,22 +45,28 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
-def weight_of(layer: Any) -> Tensor:
+def weight_of(layer: Any) -> Weight:
     """A linear layer's weight (out, in), also of one that keeps it the other way round."""
-    weight: Tensor = layer.weight
+    weight: Weight = layer.weight
+    if isinstance(weight, PackedWeight):
+        return weight
     return weight.t() if type(layer) is Conv1D else weight
+
+
+def plain(weight: Weight) -> Tensor:
+    """A frozen weight as numbers; of one in fewer bits a new tensor, to be let go of at once."""
+    return weight.unpacked() if isinstance(weight, PackedWeight) else weight
 
 
 class FrozenLinear(torch.autograd.Function):
     """A linear layer that is not trained: what it needs again is its weight alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(weight)
-        return linear(x, weight, bias)
+    def forward(ctx: Any, x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+        ctx.weight = weight
+        return linear(x, plain(weight), bias)
 
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
         (g,) = outputs
-        (weight,) = ctx.saved_tensors
-        return linear(g, weight.t()), None, None
+        return linear(g, plain(ctx.weight).t()), None, None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from fedpriv.gradients.product import linear
+from fedpriv.gradients.product import Weight, linear, plain
 
 Block = TypeVar("Block")
 Record = Callable[[Block, Tensor, Tensor], None]  # of a block: x and g
@@ -65,27 +65,27 @@ class RecordingLora(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        weight: Tensor,
+        weight: Weight,
         bias: Tensor | None,
         record: Record[Any],
         terms: list[Term[Any]],
         *matrices: Tensor,  # of the terms: autograd looks at arguments alone
     ) -> Tensor:
-        out = linear(x, weight, bias)
+        out = linear(x, plain(weight), bias)
         inner = []
         for term in terms:
             h = linear(x.to(term.a.weight.dtype), term.a.weight)
             _add_product(out, h, term.b.weight.t(), term.scaling)
             inner.append(h)
-        ctx.save_for_backward(x, weight, *inner)
-        ctx.record, ctx.terms = record, terms
+        ctx.save_for_backward(x, *inner)
+        ctx.weight, ctx.record, ctx.terms = weight, record, terms
         return out
 
     @staticmethod
     def backward(ctx: Any, *outputs: Any) -> Any:
         (g,) = outputs
-        x, weight, *inner = ctx.saved_tensors
-        change = linear(g, weight.t()) if ctx.needs_input_grad[0] else None
+        x, *inner = ctx.saved_tensors
+        change = linear(g, plain(ctx.weight).t()) if ctx.needs_input_grad[0] else None
         for term, h in zip(ctx.terms, inner, strict=True):
             of_a, of_b = term.blocks
             if of_b is not None:

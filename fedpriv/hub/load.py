@@ -70,6 +70,8 @@ def refuse_own(folder: Path) -> None:
 def load(folder: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Base, PeftModel]:
     """A run's model with its adapter, in float32 on the CPU, however it was trained.
 
+    A base that was kept in fewer bits has the weights that it was computed with.
+
     Args:
         folder: of the adapter.
         settings: of the model, with a name by which it is found here.
@@ -80,10 +82,12 @@ def load(folder: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Bas
         ConfigError: the adapter is not of this model.
     """
     from fedpriv.models.base import load_base
-    from fedpriv.models.lora import attach_lora
+    from fedpriv.models.lora import attach_lora, trained_whole
+    from fedpriv.models.quantised import unpack
 
     proposal = facts.proposal
-    base = load_base(settings, seed=proposal.seed)
+    base = load_base(settings, seed=proposal.seed, whole=trained_whole(proposal.lora))
+    unpack(base.model)
     if base.digest != proposal.base_digest:
         raise ModelError(
             f"model.name: {settings.name!r} is {base.digest} here, and the run was made with"

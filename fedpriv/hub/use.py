@@ -42,6 +42,9 @@ def lines_of_use(contents: Contents) -> list[str]:
         lines[-2] = f"base, _ = MeanPooledClassifier.from_encoder({source}{_head(contents)})"
     if not contents.base_here:
         lines.insert(-3, f"name = {contents.base or 'the base model, by its digest above'!r}")
+    if model.quantize is not None:  # or it would be beside weights that it was not trained with
+        lines.insert(-1, f"round_weights(base, {model.quantize!r})")
+        lines.insert(0, "from fedpriv.models.quantised import round_weights")
     return lines
 
 

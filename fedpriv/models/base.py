@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.base_model import source_of
 from fedpriv.config.job import ModelSection
-from fedpriv.errors import ConfigError, ModelError
+from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.models.attention import RECORDWISE, register_attention, use_attention
-from fedpriv.models.digest import base_digest, find_base
+from fedpriv.models.digest import (
+    StoredBase,
+    base_digest,
+    find_base,
+    quantised_digest,
+    stored_type,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -22,7 +28,7 @@ class Base:
 
     Attributes:
         source: the folder or hub name it came from.
-        digest: of all that it is, see `fedpriv.models.digest.base_digest`.
+        digest: of all that it is, see `fedpriv.models.digest.base_digest`, and `quantised_digest`.
         drawn: names of parameters that its files don't hold, such as those of a new head.
     """
 
@@ -33,22 +39,32 @@ class Base:
     drawn: frozenset[str] = frozenset()
 
 
-def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) -> Base:
+def load_base(
+    settings: ModelSection, *, dtype: str = "float32", seed: int = 0, whole: Iterable[str] = ()
+) -> Base:
     """Load the model of `settings` in `dtype`, on the CPU, in evaluation mode.
 
-    With ``mixed`` it is float32 as yet, see `fedpriv.models.mixed`.
+    With ``mixed`` it is float32 as yet, see `fedpriv.models.mixed`. With ``settings.quantize`` it
+    is packed, see `fedpriv.models.quantised.pack`; it is read in the type of its files before that,
+    so that no more than these are in memory.
 
     Only safetensors are read and no code of the model's repository is run. A new
     classification head is drawn from the public `seed`, its last layer is 0.
 
+    Args:
+        whole: names of layers that will be trained whole, which are not packed.
+
     Raises:
         ModelError: not found, no safetensors, or not a model for the task.
+        NotPrivateError: its files are quantised already.
+        ConfigError: a text may be longer than the model reads, or what quantises is not installed.
     """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from fedpriv.models.pooled import MeanPooledClassifier
+    from fedpriv.models.quantised import bitsandbytes, pack
 
     register_attention()
     source = source_of(settings.name)
@@ -68,23 +84,36 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
         options["label2id"] = {label: index for index, label in enumerate(settings.labels)}
         # A head for other labels is drawn anew; an encoder's own layers have to fit.
         options["ignore_mismatched_sizes"] = settings.pooling == "own"
-    model: Any
-    try:
-        stored = find_base(source)
-        options["revision"] = stored.revision  # what is hashed below is what is loaded here
+
+    def load() -> tuple[Any, set[str]]:
         with torch.random.fork_rng(devices=[]), _quiet():
             torch.manual_seed(seed)
             if settings.pooling == "mean":
-                model, new = MeanPooledClassifier.from_encoder(source, **options)
-            else:
-                model, loaded = factory.from_pretrained(source, **options)
-                drawn = (entry[0] for entry in loaded["mismatched_keys"])
-                new = {*loaded["missing_keys"], *drawn}
+                return MeanPooledClassifier.from_encoder(source, **options)
+            made, loaded = factory.from_pretrained(source, **options)
+            drawn = (entry[0] for entry in loaded["mismatched_keys"])
+            return made, {*loaded["missing_keys"], *drawn}
+
+    try:
+        stored = find_base(source)
+        _refuse_quantised(settings, stored)
+        options["revision"] = stored.revision  # what is hashed below is what is loaded here
+        if settings.quantize is not None:
+            bitsandbytes(settings.quantize)  # before a large file is read in vain
+            options["dtype"] = getattr(torch, stored_type(stored))
+        model, new = load()
+        if settings.quantize is not None and any(
+            b.dtype in (torch.bfloat16, torch.float16) for b in model.buffers()
+        ):
+            options["dtype"] = torch.float32  # a constant that the model computes was rounded
+            model, new = load()
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(settings, error) from None
     compute_alone(model, tokenizer)
     model.requires_grad_(False)
     model.eval()
+    if settings.quantize is not None:
+        pack(model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new)))
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     tokens = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
@@ -101,7 +130,18 @@ def load_base(settings: ModelSection, *, dtype: str = "float32", seed: int = 0) 
             key="model.max_length",
             value=settings.max_length,
         )
-    return Base(model, tokenizer, source, base_digest(stored, tokenizer), frozenset(new))
+    digest = quantised_digest(base_digest(stored, tokenizer), settings.quantize)
+    return Base(model, tokenizer, source, digest, frozenset(new))
+
+
+def _refuse_quantised(settings: ModelSection, stored: StoredBase) -> None:
+    """Raises NotPrivateError for files that are codes: what computes with them is not ours."""
+    if stored.settings.get("quantization_config") or stored.settings.get("compression_config"):
+        raise NotPrivateError(
+            f"model.name: {settings.name!r} is stored quantised. Whoever made it chose how"
+            " activations are rounded, and that may depend on the other records of a batch. Name"
+            " the model in full precision, and set model.quantize to keep it in 8 or 4 bits."
+        )
 
 
 def compute_alone(model: Any, tokenizer: Any) -> None:

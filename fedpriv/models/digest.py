@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.config.job import Bits
 from fedpriv.errors import ModelError
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ _NOT_THE_MODEL = (
     "transformers_version",
     "transformers_weights",
 )
+
+# What `fedpriv.models.quantised` makes of weights; another way would have another name.
+_FORMATS: dict[Bits, str] = {
+    "8bit": "bitsandbytes dynamic 8-bit, blocks of 64",
+    "4bit": "bitsandbytes nf4, blocks of 64",
+}
+_HALVES = {"BF16": "bfloat16", "F16": "float16"}
 
 
 @dataclass(frozen=True)
@@ -119,6 +127,36 @@ def base_digest(stored: StoredBase, tokenizer: PreTrainedTokenizerBase) -> str:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"model.name: its weights can't be read: {error}.") from None
     return "sha256:" + digest.hexdigest()
+
+
+def quantised_digest(digest: str, bits: Bits | None) -> str:
+    """The digest of a base whose frozen weights are quantised, by that of its files.
+
+    So who knows the files knows it, and a base in other bits is another base.
+    """
+    if bits is None:
+        return digest
+    return "sha256:" + hashlib.sha256(f"{digest} {_FORMATS[bits]}".encode()).hexdigest()
+
+
+def digests_of_use(digest: str) -> tuple[str, ...]:
+    """Under which digests a job may name a base: in full, and in each number of bits."""
+    return digest, *(quantised_digest(digest, bits) for bits in _FORMATS)
+
+
+def stored_type(stored: StoredBase) -> str:
+    """The number format of a base's files, where all tensors have one of 16 bits; else float32.
+
+    Raises:
+        SafetensorError, OSError: they can't be read.
+    """
+    from safetensors import safe_open
+
+    found = set()
+    for path in stored.weights:
+        with safe_open(path, framework="pt") as file:
+            found |= {file.get_slice(name).get_dtype() for name in list(file.keys())}
+    return _HALVES.get(found.pop(), "float32") if len(found) == 1 else "float32"
 
 
 def _words(tokenizer: PreTrainedTokenizerBase) -> list[Any]:

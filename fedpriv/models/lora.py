@@ -37,7 +37,11 @@ def attach_lora(
         ModelError: peft knows no targets for this architecture and none are named.
     """
     import torch
-    from peft import LoraConfig, TaskType, get_peft_model
+
+    from fedpriv.models.quantised import without_hub_kernels
+
+    with without_hub_kernels():  # peft imports bitsandbytes wherever it is installed
+        from peft import LoraConfig, TaskType, get_peft_model
 
     layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})
     layers = [name for name in layers if not name.isdigit()]
@@ -61,6 +65,11 @@ def attach_lora(
                 parameter.requires_grad_(False)
     model.eval()
     return model
+
+
+def trained_whole(settings: LoraSection) -> tuple[str, ...]:
+    """Names of layers that get no adapter, as all of their weights are trained."""
+    return (*settings.modules_to_save, *HEADS)
 
 
 def _targets(base: Base, settings: LoraSection) -> list[str]:

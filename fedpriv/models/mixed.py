@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedpriv.models.quantised import PackedWeight
+
 
 def halve_frozen_products(model: nn.Module) -> None:
     """Put the weights of a model's frozen linear layers into bfloat16.
@@ -14,7 +16,8 @@ def halve_frozen_products(model: nn.Module) -> None:
     Adapters, heads, norms, embeddings, activations and biases stay float32. Such a layer computes
     its product in bfloat16 (`fedpriv.gradients.product.linear`), so a model that was changed has
     to have a `PerSampleGradients` attached before it is used. An output layer that was tied to
-    the embeddings has a copy from now on.
+    the embeddings has a copy from now on. A weight that is kept in fewer bits is made bfloat16
+    whenever it is needed (`fedpriv.models.quantised`).
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -22,6 +25,8 @@ def halve_frozen_products(model: nn.Module) -> None:
         layer: Any = module
         if type(module) not in (nn.Linear, Conv1D) or ".lora_" in name:
             continue
-        if not any(p.requires_grad for p in module.parameters()):
+        if isinstance(layer.weight, PackedWeight):
+            layer.weight.dtype = torch.bfloat16
+        elif not any(p.requires_grad for p in module.parameters()):
             half = layer.weight.detach().to(torch.bfloat16)
             layer.weight = nn.Parameter(half, requires_grad=False)

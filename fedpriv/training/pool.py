@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fedpriv.config.job import QUANTISED_DTYPES, ComputeSection
+from fedpriv.errors import ConfigError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.heap import keep_freed_memory, share_heap
 from fedpriv.models.base import Base, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
-from fedpriv.models.lora import attach_lora
+from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
@@ -33,20 +35,43 @@ _ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
 
 
 def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
-    """The base of a recipe, and the model with its adapter, on its device."""
+    """The base of a recipe, and the model with its adapter, on its device.
+
+    Raises:
+        ConfigError: there is no such device, or what computes can't read quantised weights.
+        ModelError: the model can't be loaded.
+    """
     return _as_computed(recipe, *_weights(recipe))
 
 
 def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
     """What `twin` may copy: no function of the model is replaced yet."""
     compute = recipe.compute
-    base = load_base(recipe.model, dtype=compute.dtype, seed=recipe.seed)
+    if recipe.model.quantize is not None:
+        _check_packed(compute)
+    whole = trained_whole(recipe.lora)
+    base = load_base(recipe.model, dtype=compute.dtype, seed=recipe.seed, whole=whole)
     model: Any = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
     device = device_of(compute.device)
     if compute.dtype == "mixed":
         halve_frozen_products(model)
     model.to(device)
     return base, model
+
+
+def _check_packed(compute: ComputeSection) -> None:
+    """What a server proposes has to fit what a site computes with; raises ConfigError."""
+    for key, value, known in (
+        ("dtype", compute.dtype, QUANTISED_DTYPES),
+        ("engine", compute.engine, ("fedpriv",)),
+    ):
+        if value not in known:
+            raise ConfigError(
+                "can't read the job's quantised weights (model.quantize)",
+                key=f"compute.{key}",
+                value=value,
+                fix=f"Use {' or '.join(known)}.",
+            )
 
 
 def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:

@@ -70,7 +70,8 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
             looks.append(("port", lambda: machine.port(metrics, "server.metrics_port")))
         if not offline:
             looks.append(("name", lambda: machine.name(server.address)))
-    looks.append(("memory", lambda: memory.weights(config.model.name, config.compute)))
+    name, compute, quantize = config.model.name, config.compute, config.model.quantize
+    looks.append(("memory", lambda: memory.weights(name, compute, quantize)))
     findings += [look(what, how) for what, how in looks]
     trained = 0
     if findings[-1].ok is not False:

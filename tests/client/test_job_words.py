@@ -38,6 +38,11 @@ KINDS: list[tuple[dict[str, Any], str, str]] = [
         "What it trains",
         "to give a text one of the labels no, yes",
     ),
+    (
+        {"model": ModelSection(quantize="4bit")},
+        "What it trains",
+        "stays as it is, with its weights rounded to 4 bits.",
+    ),
     ({"fields": ("completion", "prompt")}, "From what", "(completion, prompt)"),
 ]
 

@@ -8,6 +8,8 @@ import pytest
 
 from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import BudgetError, ProtocolError
+from fedpriv.files import canonical_json, sha256
+from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.rules import SumRule
@@ -161,3 +163,31 @@ def test_all_reasons_of_a_refusal_are_told() -> None:
 def test_another_unit_than_the_ledgers_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError, match=r"privacy\.unit"):
         limits().plan(proposing(**change), TERMS)
+
+
+@pytest.mark.parametrize("bits", ["8bit", "4bit"])
+def test_a_job_that_quantises_the_allowed_base_is_allowed(bits: Any) -> None:
+    """By the digest of the base in full, or by that of the base in those bits alone."""
+    quantised = quantised_digest(BASE, bits)
+    model = PROPOSAL.model.model_copy(update={"quantize": bits})
+    proposal = PROPOSAL.model_copy(update={"model": model, "base_digest": quantised})
+    for allowed in (BASE, quantised):
+        limits(base_digest=allowed).plan(proposal, TERMS)
+    for allowed in (BASE[:-1] + "b", quantised_digest(BASE, "4bit" if bits == "8bit" else "8bit")):
+        with pytest.raises(ProtocolError, match="not the base model this site allows"):
+            limits(base_digest=allowed).plan(proposal, TERMS)
+    with pytest.raises(ProtocolError, match="not the base model this site allows"):
+        limits(base_digest=quantised).plan(PROPOSAL, TERMS)
+    in_name_only = PROPOSAL.model_copy(update={"base_digest": quantised})
+    with pytest.raises(ProtocolError, match="not the base model this site allows"):
+        limits().plan(in_name_only, TERMS)
+
+
+def test_how_a_base_is_kept_is_part_of_what_is_proposed() -> None:
+    """And a job in full is known by the digest that it had before there was another."""
+    model = PROPOSAL.model.model_copy(update={"quantize": "4bit"})
+    quantised = PROPOSAL.model_copy(update={"model": model})
+    assert quantised.digest() != PROPOSAL.digest()
+    fields = PROPOSAL.model_dump(mode="json")
+    del fields["groups"], fields["model"]["quantize"]
+    assert sha256(canonical_json(fields)) == PROPOSAL.digest()

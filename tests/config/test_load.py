@@ -76,6 +76,16 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
         (["compute.dtype=mixed", "compute.engine=opacus"], "compute", "'mixed' needs engine"),
         (["compute.gpus_per_site=1.5"], "compute", "only whole GPUs"),
         (
+            ["model.quantize=4bit", "compute.dtype=bfloat16"],
+            "compute.dtype",
+            "all else is float32; use float32 or mixed",
+        ),
+        (
+            ["model.quantize=8bit", "compute.engine=opacus"],
+            "compute.engine",
+            "needs engine 'fedpriv'",
+        ),
+        (
             ["compute.engine=opacus", "compute.gradient_checkpointing=true"],
             "compute",
             "needs engine",

@@ -30,6 +30,20 @@ def test_weights_are_counted_without_being_loaded(
     assert memory.weights("embedded", ComputeSection(device="cpu", dtype="bfloat16"))
 
 
+@pytest.mark.parametrize(("bits", "left"), [("8bit", "0.00 GB"), ("4bit", "0.00 GB")])
+def test_of_a_quantised_model_what_is_read_has_to_fit(
+    monkeypatch: pytest.MonkeyPatch, bits: Any, left: str
+) -> None:
+    compute = ComputeSection(device="cpu")
+    monkeypatch.setattr(memory, "available", lambda device="cpu": 10_000_000)
+    found = memory.weights("embedded", compute, bits)
+    assert "4 M parameters, 0.01 GB of 0.0 GB free" in found
+    assert f"of which {bits} leaves {left} or more" in found
+    monkeypatch.setattr(memory, "available", lambda device="cpu": 5_000_000)
+    with pytest.raises(ConfigError, match="does not fit"):
+        memory.weights("embedded", compute, bits)
+
+
 def test_a_container_counts_for_less_than_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,3 +164,24 @@ def test_text_of_others_stays_text(make_run: MakeRun, tmp_path: Path) -> None:
     assert len(rows) == 1
     assert len(re.findall(r"(?<!\\)\|", rows[0])) == 6
     assert card(tmp_path / "a").data.license == "other"
+
+
+@pytest.mark.parametrize(("bits", "said"), [("8bit", "8 bits"), ("4bit", "4 bits")])
+def test_a_quantised_base_is_named_with_what_it_was_rounded_to(
+    make_run: MakeRun, tmp_path: Path, bits: Any, said: str
+) -> None:
+    run, worker = make_run(quantize=bits)
+    for merge in (False, True):
+        export(run, tmp_path / f"out-{merge}", Wanted(merge=merge))
+        text = words(tmp_path / f"out-{merge}")
+        assert f"frozen weights that were rounded to {said} (bitsandbytes, " in text
+        assert worker.base.digest in text
+        assert ("that it is merged into" in text) == merge
+        assert (f"round_weights(base, '{bits}')" in text) != merge
+
+
+def test_a_base_in_full_is_not_said_to_be_rounded(make_run: MakeRun, tmp_path: Path) -> None:
+    run, _ = make_run()
+    export(run, tmp_path / "a", Wanted())
+    text = words(tmp_path / "a")
+    assert not any(said in text for said in ("Quantised", "bitsandbytes", "round_weights"))

@@ -56,6 +56,10 @@ def logits(model: Any) -> torch.Tensor:
         ("distilbert", {"targets": ("q_lin", "v_lin"), **CLASSIFIER}),
         ("llama", CLASSIFIER),
         ("", {"name": "embedded"}),
+        ("", {"name": "embedded", "quantize": "8bit"}),
+        ("llama", {"targets": "all-linear", "quantize": "4bit"}),
+        ("gpt2", {"quantize": "4bit"}),
+        ("distilbert", {"targets": ("q_lin", "v_lin"), "quantize": "8bit", **CLASSIFIER}),
     ],
 )
 def test_both_forms_load_to_the_model_of_the_run(

@@ -69,9 +69,12 @@ def one_is_infinite(part: Tensor) -> Tensor:
     return part + torch.inf
 
 
+@pytest.mark.parametrize("quantize", [None, "8bit", "4bit"])
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
-def test_a_row_has_the_same_bits_in_any_company(make_worker: Make, dtype: str) -> None:
-    worker = make_worker("llama", dtype=dtype, microbatch=MOST)
+def test_a_row_has_the_same_bits_in_any_company(
+    make_worker: Make, dtype: str, quantize: Any
+) -> None:
+    worker = make_worker("llama", dtype=dtype, microbatch=MOST, quantize=quantize)
     sizes: list[int] = []
     rows, every = values_of(worker, sizes), records(2 * MOST + 1)
     whole = rows(every, LENGTH)

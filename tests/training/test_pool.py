@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def recipe_of(folder: Path, **compute: Any) -> ModelRecipe:
         0,
         ComputeSection(device="cpu", **compute),
     )
+
+
+def test_workers_hold_one_base_in_few_bits(model_folder: Make) -> None:
+    pytest.importorskip("bitsandbytes")
+    recipe = recipe_of(model_folder("llama"))
+    recipe = replace(recipe, model=recipe.model.model_copy(update={"quantize": "4bit"}))
+    first, other, _ = three(WorkerPool(3), recipe)
+    codes = {name: b for name, b in first.model.named_buffers() if name.endswith(".codes")}
+    there = dict(other.model.named_buffers())
+    assert codes and all(there[name].data_ptr() == held.data_ptr() for name, held in codes.items())
+    assert torch.equal(rows_of(first), rows_of(other))
 
 
 def rows_of(worker: Worker) -> Any:

@@ -1,0 +1,192 @@
+"""Frozen weights in 8 or 4 bits: how they are stored, and how they are read.
+
+Only how weights are kept is quantised. Whenever a layer is computed, forward or backward, its
+weight is made float again, each code times its block's scale, and then multiplied as any other:
+activations are never rounded, and no scale is computed from a record. So whatever holds for a model
+in float32 holds for this one, bit for bit: it is the model whose weights were rounded once.
+
+The codes are those of bitsandbytes, in blocks of 64 along rows: for 8 bits the dynamic type of
+Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; for 4 bits NF4 of
+Dettmers et al., "QLoRA", NeurIPS 2023, without a second quantisation of the scales.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpriv.config.job import Bits
+from fedpriv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+BLOCK = 64  # weights with a scale of their own
+AT_ONCE = BLOCK << 12  # weights: what quantises them takes many times their memory
+
+
+class PackedWeight(nn.Module):
+    """A frozen weight (out, in) as codes, and a scale for each block of `BLOCK`.
+
+    It stands where a layer's parameter stood, and moves to a device with the layer.
+
+    Args:
+        weight: (out, in), or (in, out) where the layer keeps it `turned`; a whole number of blocks.
+
+    Attributes:
+        dtype: in which `unpacked` makes it.
+        shape: as the layer had it, which is what peft asks for.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    table: Tensor
+
+    def __init__(self, weight: Tensor, bits: Bits, *, turned: bool = False) -> None:
+        super().__init__()
+        self.bits, self.shape, self.dtype = bits, weight.shape, torch.float32
+        self._turned = turned
+        rows = (weight.t() if turned else weight).detach().cpu()  # the same codes for every site
+        parts = [_codes(part.float(), bits) for part in torch.split(rows.reshape(-1), AT_ONCE)]
+        codes, scales, tables = zip(*parts, strict=True)
+        for name, value in (
+            ("codes", torch.cat(codes)),
+            ("scales", torch.cat(scales)),
+            ("table", tables[0]),
+        ):
+            self.register_buffer(name, value.to(weight.device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.codes.device
+
+    def unpacked(self) -> Tensor:
+        """The weight (out, in), made anew at every call."""
+        functional = bitsandbytes(self.bits)
+        # One row a block: where rows end within one, release 0.50 scales wrongly on a CPU.
+        state = functional.QuantState(
+            self.scales,
+            shape=torch.Size((len(self.scales), BLOCK)),
+            code=self.table,
+            blocksize=BLOCK,
+            quant_type="nf4" if self.bits == "4bit" else None,
+            dtype=self.dtype,
+        )
+        four, eight = functional.dequantize_4bit, functional.dequantize_blockwise
+        weight: Tensor = (four if self.bits == "4bit" else eight)(self.codes, state)
+        return weight.view(self.shape[::-1] if self._turned else self.shape)
+
+
+def _codes(values: Tensor, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes of some blocks, a scale for each, and what a code stands for."""
+    functional = bitsandbytes(bits)
+    if bits == "4bit":
+        codes, state = functional.quantize_4bit(values, blocksize=BLOCK, quant_type="nf4")
+    else:
+        codes, state = functional.quantize_blockwise(values, blocksize=BLOCK)
+    return codes.reshape(-1), state.absmax, state.code
+
+
+def pack(model: Any, bits: Bits, whole: Iterable[str] = ()) -> None:
+    """Quantise the weights of a model's linear layers, and put what else it has into float32.
+
+    As they are stay the output layer, which is often the embeddings; what is trained whole; and a
+    layer whose weights fill no whole blocks. A model that was changed has to have a
+    `PerSampleGradients` attached before it is used.
+
+    Args:
+        whole: names of layers, or ends of them, that are trained whole.
+
+    Raises:
+        ConfigError: bitsandbytes is not installed.
+    """
+    for layer in _linear(model, tuple(whole)):
+        weight = layer.weight
+        if weight.numel() % BLOCK == 0:
+            del layer.weight
+            layer.weight = PackedWeight(weight, bits, turned=type(layer) is not nn.Linear)
+    model.float()
+
+
+def unpack(model: nn.Module) -> None:
+    """Give a model that was packed plain weights again: those that it computed with."""
+    for layer in list(model.modules()):
+        packed = dict(layer.named_children()).get("weight")
+        if isinstance(packed, PackedWeight):
+            weight = packed.unpacked()
+            if type(layer) is not nn.Linear:
+                weight = weight.t()
+            del layer.weight
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+
+
+def round_weights(model: Any, bits: Bits) -> None:
+    """Give a model in full the weights that it has in 8 or 4 bits, as plain numbers.
+
+    An adapter that was trained beside a quantised base belongs beside these.
+
+    Raises:
+        ConfigError: bitsandbytes is not installed.
+    """
+    pack(model, bits)
+    unpack(model)
+
+
+def _linear(model: Any, whole: tuple[str, ...]) -> Iterator[Any]:
+    from transformers.pytorch_utils import Conv1D
+
+    output = model.get_output_embeddings()
+    for name, layer in list(model.named_modules()):
+        kept = layer is output or any(f"{part}." in f"{name}." for part in whole)
+        if type(layer) in (nn.Linear, Conv1D) and not kept:
+            yield layer
+
+
+def bitsandbytes(bits: Bits) -> ModuleType:
+    """What computes codes, `bitsandbytes.functional`.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return sys.modules["bitsandbytes.functional"]
+    except KeyError:
+        pass
+    with without_hub_kernels():
+        try:
+            import bitsandbytes.functional
+        except ImportError:
+            raise ConfigError(
+                "needs bitsandbytes, which is not installed",
+                key="model.quantize",
+                value=bits,
+                fix="Type: pip install 'fedpriv[quantized]'.",
+            ) from None
+    return bitsandbytes.functional
+
+
+@contextmanager
+def without_hub_kernels() -> Iterator[None]:
+    """Let bitsandbytes be imported without what it would load from a hub and run.
+
+    Where the package kernels is installed, it gets a faster product from there, which nothing here
+    uses; and where it is not, it logs a warning.
+    """
+    log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    level, kernels = log.level, sys.modules.get("kernels")
+    log.setLevel(logging.ERROR)
+    sys.modules["kernels"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        del sys.modules["kernels"]
+        if kernels is not None:
+            sys.modules["kernels"] = kernels
