@@ -165,7 +165,7 @@ def test_what_was_on_a_lost_node_goes_on_and_is_paid_once(
 DIFFERENT = {
     "the run directory is not shared": ("--out", "all machines share", "mount -t tmpfs none {out}"),
     "another base": ("model.name", "another base model", "mount --bind {other} {model}"),
-    "no records": ("sites.site-1.data", "is missing there", "mount -t tmpfs none {data}"),
+    "no records": ("sites.site-0.data", "is missing there", "mount -t tmpfs none {data}"),
     "other records": ("sites.site-1.data", "is not the same", "mount --bind {note} {site}"),
     "another fedpriv": ("job.ray_address", "fedpriv 0.0.1 (here", ""),
 }
