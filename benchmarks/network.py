@@ -258,10 +258,13 @@ class _Peak:
         self._thread.start()
 
     def _look(self) -> None:
-        while not self._stop.wait(0.01):
+        looks = 0
+        while not self._stop.wait(0.05):  # for it takes time that the server could use
             self._most = max(self._most, _resident())
-            self.handles = max(self.handles, sum(1 for _ in Path("/proc/self/fd").iterdir()))
             self.threads = max(self.threads, threading.active_count())
+            if looks % 20 == 0:
+                self.handles = max(self.handles, sum(1 for _ in Path("/proc/self/fd").iterdir()))
+            looks += 1
 
     def stop(self) -> float:
         self._stop.set()

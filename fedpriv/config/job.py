@@ -15,8 +15,9 @@ descriptions here by `scripts/make_config_reference.py`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
@@ -64,7 +65,10 @@ METRICS = (
     " format of Prometheus. Without it, nobody is."
 )
 MAX_JOB_STEPS = 100_000
-QUANTISED_DTYPES = ("float32", "mixed")  # of `compute.dtype`, with `model.quantize`
+BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
+    "dtype": ("float32", "mixed"),
+    "engine": ("fedpriv",),
+}
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 MAX_SEED = 2**63 - 1
 MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
@@ -496,6 +500,13 @@ class ComputeSection(Section):
             raise ValueError("gpus_per_site: above 1, only whole GPUs")
         return self
 
+    def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
+        """The first key, its value and the ones it may have, that can't read quantised weights."""
+        for key, known in BESIDE_QUANTISED.items():
+            if getattr(self, key) not in known:
+                return key, getattr(self, key), known
+        return None
+
 
 class ServerSection(Section):
     """Where the sites find the server; with `job.engine = "network"` only."""
@@ -671,7 +682,7 @@ class JobConfig(Section):
             self._fits_a_controller(self.controller)
         self._fits_the_engine()
         if self.model.quantize is not None:
-            self._multiplies_in_float()
+            self._reads_quantised()
         self._has_whom_it_trusts()
         for site in self.sites:
             if site.size is not None and self.privacy.delta >= 1 / site.size:
@@ -796,16 +807,14 @@ class JobConfig(Section):
                     " leave one of them out"
                 )
 
-    def _multiplies_in_float(self) -> None:
-        """Beside quantised weights activations and all that is trained are float32."""
-        compute = self.compute
-        if compute.dtype not in QUANTISED_DTYPES:
+    def _reads_quantised(self) -> None:
+        found = self.compute.not_beside_quantised()
+        if found is not None:
+            key, value, known = found
             raise ValueError(
-                f"compute.dtype: {compute.dtype!r} is not for model.quantize, beside which all else"
-                f" is float32; use {' or '.join(QUANTISED_DTYPES)}"
+                f"compute.{key}: {value!r} can't be used with model.quantize, beside which all else"
+                f" is float32; use {' or '.join(known)}"
             )
-        if compute.engine != "fedpriv":
-            raise ValueError("compute.engine: model.quantize needs engine 'fedpriv'")
 
     def _fits_the_engine(self) -> None:
         """A simulation needs the sites' data; over the network no site's data is named here."""

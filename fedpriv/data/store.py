@@ -190,6 +190,13 @@ def _counted(numbers: array[int]) -> Sequence[int]:
     return range(len(numbers)) if counting else numbers
 
 
+def lengths_of(units: Units) -> set[int]:
+    """In tokens, of all examples. A store knows them; of others each example is looked at."""
+    if isinstance(units, StoredUnits):
+        return units.lengths
+    return {len(example.input_ids) for unit in units for example in unit}
+
+
 class SomeUnits(_OneByOne):
     """Those at some places of others, in that order."""
 

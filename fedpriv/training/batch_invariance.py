@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
-from fedpriv.data.store import StoredUnits, Units
+from fedpriv.data.store import Units, lengths_of
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.random_batch import random_batch
@@ -62,9 +62,8 @@ def try_lengths(worker: Worker, units: Units) -> None:
         What is tried is public; which lengths there are is not, and shows in the time alone.
     """
     most = worker.recipe.model.max_length
-    known = units.lengths if isinstance(units, StoredUnits) else None
-    lengths = known or {len(example.input_ids) for unit in units for example in unit}
-    for length in {padded_length(length, most) for length in lengths if 0 < length <= most}:
+    lengths = {padded_length(length, most) for length in lengths_of(units) if 0 < length <= most}
+    for length in lengths:
         _sizes(worker, length)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedpriv.config.job import QUANTISED_DTYPES, ComputeSection
+from fedpriv.config.job import ComputeSection
 from fedpriv.errors import ConfigError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.opacus import OpacusGradients
@@ -61,17 +61,15 @@ def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
 
 def _check_packed(compute: ComputeSection) -> None:
     """What a server proposes has to fit what a site computes with; raises ConfigError."""
-    for key, value, known in (
-        ("dtype", compute.dtype, QUANTISED_DTYPES),
-        ("engine", compute.engine, ("fedpriv",)),
-    ):
-        if value not in known:
-            raise ConfigError(
-                "can't read the job's quantised weights (model.quantize)",
-                key=f"compute.{key}",
-                value=value,
-                fix=f"Use {' or '.join(known)}.",
-            )
+    found = compute.not_beside_quantised()
+    if found is not None:
+        key, value, known = found
+        raise ConfigError(
+            "can't read the job's quantised weights (model.quantize)",
+            key=f"compute.{key}",
+            value=value,
+            fix=f"Use {' or '.join(known)}.",
+        )
 
 
 def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:

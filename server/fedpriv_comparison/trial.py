@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import settings_of
+from fedpriv.config.load import NOT_OF_A_RUN, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.models.vector import Vector
@@ -68,10 +68,7 @@ class Trial:
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
         without = {"beside"} if self.way else True
-        dumped = self.config.model_dump(
-            mode="json",
-            exclude={"personal": without, "tracking": True, "job": {"ray_address"}},
-        )
+        dumped = self.config.model_dump(mode="json", exclude={**NOT_OF_A_RUN, "personal": without})
         place = f"{self.place}+{self.way}" if self.way else self.place
         settings = _by_content(dumped, self.inputs)
         said = canonical_json([self.method, place, settings, self.seed, __version__])

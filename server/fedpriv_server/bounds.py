@@ -30,7 +30,7 @@ LARGEST = {  # bytes of a request; there are no others
 }
 OPEN = 8  # requests of one site at the same time; it needs three
 MOVING = 4  # requests that move an object at the same time, one a site
-COLLECT = 8  # of them between two collections of garbage
+COLLECT = 64 << 20  # bytes of objects between two collections of garbage
 PATIENCE = 120.0  # seconds in which such a request has to be through
 PROMPTNESS = 10.0  # seconds in which the body of any other has to be there, or begin
 LONGEST_TIME = 40  # characters of a time that is signed
@@ -71,11 +71,13 @@ class Bounds:
         else:
             self._open[signed.key] += 1
             try:
-                await self._hear(signed.key, scope, receive, send)
+                await self._hear(signed.key, int(length), scope, receive, send)
             finally:
                 self._open[signed.key] -= 1
 
-    async def _hear(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _hear(
+        self, key: bytes, length: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         moves = scope["path"].endswith("-object")
         try:
             async with asyncio.timeout(PROMPTNESS):
@@ -88,10 +90,14 @@ class Bounds:
             await self._app(scope, receive, send)
             return
         async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
-            await self._app(scope, receive, _to_the_end(send))
-        self._moved += 1
-        if self._moved % COLLECT == 0:
+            await self._app(scope, receive, _to_the_end(send, self._count))
+        self._count(length)
+        if self._moved >= COLLECT:
+            self._moved = 0
             gc.collect()  # a request is a cycle, with its body in it
+
+    def _count(self, moved: int) -> None:
+        self._moved += moved
 
     def _signature(self, headers: Headers) -> Signature | None:
         """Of a request whose signer may take part and signed just now; of any other, None."""
@@ -130,14 +136,18 @@ def _after(event: Message, receive: Receive) -> Receive:
     return receive_next
 
 
-def _to_the_end(send: Send) -> Send:
+def _to_the_end(send: Send, count: Callable[[int], None]) -> Send:
     """Send so that whoever waits for it waits until the network has taken a body too.
 
     A web server waits for what it has written before it writes more, so an empty end follows.
+
+    Args:
+        count: told the bytes of each body.
     """
 
     async def send_all(event: Message) -> None:
         if event["type"] == "http.response.body" and not event.get("more_body", False):
+            count(len(event.get("body", b"")))
             await send({**event, "more_body": True})
             event = {"type": "http.response.body", "body": b"", "more_body": False}
         await send(event)

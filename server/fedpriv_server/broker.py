@@ -46,8 +46,8 @@ class Traffic(Protocol):
     def confirmed(self, node: int, message_id: str) -> None:
         """A node has all of a message."""
 
-    def stored(self) -> None:
-        """Something of a reply was stored."""
+    def stored(self, node: int) -> None:
+        """Something of a node's reply was stored."""
 
 
 class MessageBroker:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 
 from fastapi import FastAPI, Request, Response
 from flwr.app import Metadata
@@ -86,7 +87,7 @@ class _Observer:
                 case ConfirmMessageReceivedRequest():
                     self._broker.traffic.confirmed(node, message.message_object_id)
                 case PushObjectRequest() | PushMessagesRequest():
-                    self._broker.traffic.stored()
+                    self._broker.traffic.stored(node)
         return response
 
     def _announce(self, request: PushMessagesRequest) -> None:
@@ -130,7 +131,7 @@ class _Observer:
         visit = questions.visit(node)
         with self._broker.presence.waiting(node):
             await run_in_threadpool(asks)
-            await questions.wait(node, request.is_disconnected)
+            await questions.wait(node, partial(_gone, request))
             if not questions.is_latest(node, visit) or await request.is_disconnected():
                 # No message is taken out of the box for somebody who is gone.
                 return _refusal(499, "gone")
@@ -140,6 +141,12 @@ class _Observer:
             questions.answered(node)
             traffic.took(node, message_id)
         return response
+
+
+async def _gone(request: Request) -> None:
+    """Returns when whoever sent a request, whose body was read, hangs up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _refusal(status: int, detail: str) -> JSONResponse:

@@ -36,6 +36,7 @@ class _Request:
         upload: where its reply comes.
         posted: ids of the messages that carry it.
         taken: ids of those that the node took out of its mailbox, and has not confirmed.
+        arriving: message → the reply to it, whose content need not be complete.
     """
 
     key: str
@@ -47,6 +48,7 @@ class _Request:
     ttl: float
     posted: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    arriving: dict[str, Message] = field(default_factory=dict)
 
 
 class NetworkGrid(OneRunGrid):
@@ -60,11 +62,12 @@ class NetworkGrid(OneRunGrid):
         self._lock = threading.RLock()
         self._news = threading.Event()
         self._open: dict[str, _Request] = {}
+        self._open_of: defaultdict[int, dict[str, _Request]] = defaultdict(dict)  # node → its own
+        self._answered: dict[str, Message] = {}  # request → its reply, that is complete
         self._greetings: dict[int, _Request] = {}
         self._newcomers: set[int] = set()
         self._told: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=REPEATS))
         self._forgetful: set[int] = set()  # nodes to tell everything, as soon as it may be
-        self._arriving: dict[str, Message] = {}  # replies that are not complete yet
         broker.traffic = self
 
     # What Flower's strategies use
@@ -94,7 +97,7 @@ class NetworkGrid(OneRunGrid):
         )
         set_message_id(message, request.key)
         with self._lock:
-            self._open[request.key] = request
+            self._open[request.key] = self._open_of[request.node][request.key] = request
             if request.kind == MessageType.QUERY:
                 old = self._greetings.get(request.node)
                 self._greetings[request.node] = request
@@ -105,8 +108,9 @@ class NetworkGrid(OneRunGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that are there by now; each is given out once."""
-        wanted = [self._open[key] for key in message_ids if key in self._open]
-        return [self._read(request, reply) for request, reply in self._answered(wanted)]
+        with self._lock:
+            wanted = {key: self._open[key] for key in message_ids if key in self._open}
+        return [self._read(request, reply) for request, reply in self._taken(wanted)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -118,39 +122,36 @@ class NetworkGrid(OneRunGrid):
         """
         timeout = DAY if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        return self._gather([self._push(message, timeout) for message in messages], deadline)
+        pushed = [self._push(message, timeout) for message in messages]
+        return self._gather({request.key: request for request in pushed}, deadline)
 
-    def _gather(self, waiting: list[_Request], deadline: float) -> Iterator[Message]:
+    def _gather(self, waiting: dict[str, _Request], deadline: float) -> Iterator[Message]:
         try:
             while waiting:
                 self._news.clear()
-                for request, reply in self._answered(waiting):
-                    waiting.remove(request)
+                for request, reply in self._taken(waiting):
+                    del waiting[request.key]
                     try:
                         yield self._read(request, reply)
                     finally:  # also when nobody asks for more
                         self._close(request)
                 left = deadline - time.monotonic()
-                if left <= 0 or not any(self._broker.presence.is_there(r.node) for r in waiting):
+                is_there = self._broker.presence.is_there
+                if left <= 0 or not any(is_there(request.node) for request in waiting.values()):
                     break
                 self._news.wait(min(left, 0.5))
         finally:
-            for request in waiting:
+            for request in waiting.values():
                 self._close(request)
 
-    def _answered(self, requests: list[_Request]) -> Iterator[tuple[_Request, Message]]:
-        """The requests with a complete reply. One whose reply is on its way is not among them."""
+    def _taken(self, requests: dict[str, _Request]) -> Iterator[tuple[_Request, Message]]:
+        """Those of the requests that are answered by now, each given out once."""
         with self._lock:
-            by_message = {posted: item for item in requests for posted in item.posted}
-            for reply in self._broker.replies(set(by_message)):
-                self._arriving[reply.metadata.reply_to_message_id] = reply
-            arriving = list(self._arriving.items())
-        for message_id, reply in arriving:
-            request = by_message.get(message_id)
-            if request is not None and request.upload.take(reply.metadata.message_id):
-                self._arriving.pop(message_id, None)
-                if request.key in self._open:
-                    yield request, reply
+            keys = [key for key in self._answered if key in requests]
+            found = [(requests[key], self._answered.pop(key)) for key in keys]
+        for request, reply in found:
+            if request.key in self._open:
+                yield request, reply
 
     def _read(self, request: _Request, reply: Message) -> Message:
         return read_reply(reply, request.upload, request.key)
@@ -158,6 +159,8 @@ class NetworkGrid(OneRunGrid):
     def _close(self, request: _Request) -> None:
         with self._lock:
             self._open.pop(request.key, None)
+            self._open_of[request.node].pop(request.key, None)
+            self._answered.pop(request.key, None)
             self._withdraw(request)
             request.upload.remove()
             if request is not self._greetings.get(request.node):  # that is kept to be said again
@@ -165,8 +168,7 @@ class NetworkGrid(OneRunGrid):
 
     def _withdraw(self, request: _Request) -> None:
         self._broker.discard(set(request.posted))
-        for message_id in request.posted:
-            self._arriving.pop(message_id, None)
+        request.arriving.clear()
         request.posted.clear()
 
     def _post(self, request: _Request) -> None:
@@ -211,13 +213,21 @@ class NetworkGrid(OneRunGrid):
             for request in self._said(node):
                 request.taken.discard(message_id)
 
-    def stored(self) -> None:
-        """Something of a reply is there."""
-        self._news.set()
+    def stored(self, node: int) -> None:
+        """Something of a node's reply is there; and perhaps the last of it."""
+        with self._lock:
+            for request in self._open_of[node].values():
+                for reply in self._broker.replies(set(request.posted)):
+                    request.arriving[reply.metadata.reply_to_message_id] = reply
+                for reply in list(request.arriving.values()):
+                    if request.upload.take(reply.metadata.message_id):
+                        self._answered[request.key] = reply
+                        request.arriving.clear()
+                        self._news.set()
 
     def _said(self, node: int) -> list[_Request]:
         """What the job is, if the node was asked that, then what it has not answered."""
-        requests = [request for request in self._open.values() if request.node == node]
+        requests = list(self._open_of[node].values())
         greeting = self._greetings.get(node)
         if greeting is not None and greeting not in requests:
             requests.append(greeting)

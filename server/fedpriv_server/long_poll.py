@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 HOLD = 5.0  # seconds that a question is held open
-LOOK = 0.5  # seconds between two looks whether the one who asks is still there
 
 
 class LongPoll:
@@ -36,6 +35,8 @@ class LongPoll:
     def close(self) -> None:
         """Let every question be answered, from now on at once."""
         self._stopping.set()
+        for node in list(self._bells):
+            self.ring(node)
 
     # Of a question, in this order
 
@@ -47,16 +48,22 @@ class LongPoll:
             self._bells[node].set()  # messages may have come before there was a bell
         return self._visits[node]
 
-    async def wait(self, node: int, is_gone: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for a message, or long enough, or until the one who asks goes away."""
-        clock, bell = asyncio.get_running_loop().time, self._bells[node]
-        deadline = clock() + HOLD
-        while not bell.is_set() and clock() < deadline and not self._stopping.is_set():
-            try:
-                await asyncio.wait_for(bell.wait(), min(LOOK, deadline - clock()))
-            except TimeoutError:
-                if await is_gone():
-                    return
+    async def wait(self, node: int, gone: Callable[[], Awaitable[None]]) -> None:
+        """Wait for a message, or long enough, or until the one who asks goes away.
+
+        Args:
+            gone: returns when the one who asks is gone.
+        """
+        bell = self._bells[node]
+        if bell.is_set() or self._stopping.is_set():
+            return
+        waiting = [asyncio.ensure_future(bell.wait()), asyncio.ensure_future(gone())]
+        try:
+            await asyncio.wait(waiting, timeout=HOLD, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
     def is_latest(self, node: int, visit: int) -> bool:
         """Whether the node did not connect anew, and was not turned out, since then."""

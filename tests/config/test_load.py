@@ -83,7 +83,7 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
         (
             ["model.quantize=8bit", "compute.engine=opacus"],
             "compute.engine",
-            "needs engine 'fedpriv'",
+            "use fedpriv",
         ),
         (
             ["compute.engine=opacus", "compute.gradient_checkpointing=true"],

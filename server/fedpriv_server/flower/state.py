@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,6 +14,7 @@ from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_MAX_INTERVAL, NOOP_ACCOUNT_NAME, NOOP_FLWR_AID
 from flwr.server.superlink.linkstate import InMemoryLinkState, LinkStateFactory
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -29,7 +31,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, DispatchFunction
 
 from fedpriv.errors import ProtocolError
-from fedpriv_server.flower.messages import SERVER_NODE, ObjectTree, set_identity, set_message_id
+from fedpriv_server.flower.messages import ObjectTree, set_identity, set_message_id
 
 __all__ = ["InMemoryObjectStore", "NoObjectInStoreError"]  # beside what is below: we subclass it
 
@@ -89,15 +91,20 @@ class Incoming(Protocol):
 class _State(InMemoryLinkState):
     """Flower's, but that what sites send goes to whoever expects it, not among what is said.
 
+    And what is done for one node does not grow with the number of nodes, as it does in Flower's.
+
     Attributes:
         expected: message → where the reply to it comes.
+        arrived: message → the reply to it, until it is asked for.
         refused: told why an object was not kept.
     """
 
     def __init__(self, store: InMemoryObjectStore, refused: Callable[[Exception], None]) -> None:
         super().__init__(NoOpFederationManager(), store)
         self.expected: dict[str, Incoming] = {}
+        self.arrived: dict[str, Message] = {}
         self.refused = refused
+        self._mailboxes: defaultdict[int, list[str]] = defaultdict(list)  # not taken out yet
 
     def start_session(self, run_id: int) -> str:
         return secrets.token_hex(16)
@@ -105,10 +112,15 @@ class _State(InMemoryLinkState):
     def store_message_and_object_tree(
         self, message: Message, object_tree: ObjectTree, session_id: str
     ) -> tuple[bool, list[str]]:
-        incoming = self.expected.get(message.metadata.reply_to_message_id)
-        if incoming is None or self.store_message_res(message) is None:
-            return False, []
-        incoming.session = session_id
+        key = message.metadata.reply_to_message_id
+        with self.lock:
+            incoming = self.expected.get(key)
+            is_new = message.metadata.message_id not in self.message_res_store
+            if incoming is None or self.store_message_res(message) is None:
+                return False, []
+            if is_new:
+                self.arrived[key] = message
+            incoming.session = session_id
         return True, incoming.missing()
 
     def store_object(
@@ -122,6 +134,35 @@ class _State(InMemoryLinkState):
             self.refused(error)
             return False
         return bool(found)
+
+    def store_message_ins(self, message: Message) -> str | None:
+        with self.lock:
+            key = super().store_message_ins(message)
+            if key is not None:
+                self._mailboxes[message.metadata.dst_node_id].append(key)
+        return key
+
+    def get_message_ins(
+        self, node_id: int, limit: int | None, *, run_id: int | None = None
+    ) -> list[Message]:
+        with self.lock:
+            self._check_stored_messages(set(self._mailboxes[node_id]))  # removes what is too old
+            known = map(self.message_ins_store.get, self._mailboxes[node_id])
+            there = [message for message in known if message is not None]
+            taken = [one for one in there if run_id in (None, one.metadata.run_id)][:limit]
+            for message in taken:
+                message.metadata.delivered_at = now().isoformat()
+            left = (one.metadata for one in there if not one.metadata.delivered_at)
+            self._mailboxes[node_id] = [metadata.message_id for metadata in left]
+        return taken
+
+    def discard(self, message_ids: set[str]) -> None:
+        """Remove messages and the replies to them, and expect no more of them."""
+        with self.lock:
+            for key in message_ids:
+                self.expected.pop(key, None)
+                self.arrived.pop(key, None)
+            self.delete_messages(message_ids)
 
 
 class FleetState:
@@ -218,17 +259,15 @@ class FleetState:
 
     def replies(self, message_ids: set[str]) -> list[Message]:
         """The replies of nodes to messages that came since the last call, without content."""
+        arrived = self._state.arrived
         with self._state.lock:
-            posted = message_ids & self._state.message_ins_store.keys()
-            found = self._state.get_message_res(posted, self.run)
-        return [reply for reply in found if reply.metadata.src_node_id != SERVER_NODE]
+            return [arrived.pop(key) for key in message_ids if key in arrived]
 
     def discard(self, message_ids: set[str]) -> None:
         """Remove messages and the replies to them."""
         for key in message_ids:
             self._store.delete(key)
-            self._state.expected.pop(key, None)
-        self._state.delete_messages(message_ids)
+        self._state.discard(message_ids)
 
     def app(self, first: Middleware, last: DispatchFunction) -> FastAPI:
         """Flower's fleet API with node authentication, and nothing else of Flower's server.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.load import NOT_OF_A_RUN
 from fedpriv_server.run_directory import RunDirectory
 
 FOLDER = "tracking"  # of a run directory
@@ -64,9 +65,7 @@ def figures_of(row: Mapping[str, Any]) -> Figures:
 
 def _settings(config: JobConfig) -> dict[str, Any]:
     """What a file says that is nobody's address: no path, no host, no table that says where."""
-    said = config.model_dump(
-        exclude={"tracking": True, "server": True, "sites": True, "job": {"ray_address"}}
-    )
+    said = config.model_dump(exclude={**NOT_OF_A_RUN, "server": True, "sites": True})
     said["model"]["name"] = Path(config.model.name).name if _is_here(config) else config.model.name
     if said["synthetic"] is not None:
         said["synthetic"].pop("generator")
