@@ -75,16 +75,21 @@ class Size:
     """How much is measured at a point.
 
     Attributes:
+        rounds: None leaves the kind its own.
         held_out: records of all scored sites that nobody trains on, and at most for one site.
         everyone: records that are nobody's.
         overrides: further settings of all runs.
     """
 
-    rounds: int = 30
+    rounds: int | None = None
     held_out: int = 400
     most: int = 100
     everyone: int = 96
     overrides: tuple[str, ...] = ()
+
+    def rounds_of(self, kind: Kind) -> int:
+        """Of a federation."""
+        return self.rounds or kind.rounds
 
     def held_out_at(self, site: int, point: Point) -> int:
         """How many records a site holds out, none where it is not scored."""
@@ -143,7 +148,7 @@ data_is_public = true
 {kind}
 [privacy]
 delta = 1e-5
-sample_rate = 0.2
+sample_rate = {sample_rate}
 clip_norm = {clip_norm}
 max_records_per_unit = 1
 
@@ -194,7 +199,8 @@ class Kind:
 
     Attributes:
         says: what it is.
-        clip_norm, lr: of the federation.
+        rounds, sample_rate, clip_norm, lr: of the federation. For notes by `fedpriv compare` at
+            the clinics ("Which layers get an adapter" of the results).
         personal: up to how many records of a site → the table of what it trains by itself. For 16
             notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
             2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long.
@@ -207,6 +213,8 @@ class Kind:
 
     name: str
     says: str
+    rounds: int
+    sample_rate: float
     clip_norm: float
     lr: float
     personal: dict[int, str]
@@ -279,8 +287,10 @@ KINDS = {
         Kind(
             name="notes",
             says="clinical notes by specialty (MTSamples), the embedded model",
+            rounds=60,
+            sample_rate=0.1,
             clip_norm=0.1,
-            lr=1.5e-2,
+            lr=1e-2,
             personal={16: FEW_NOTES, 1000: "rates = [3e-3]"},
             points=NOTES,
             settings=lambda: OF_NOTES,
@@ -290,6 +300,8 @@ KINDS = {
         Kind(
             name="sentences",
             says="sentences, their two classes skewed over the sites (SST-2), all-MiniLM-L6-v2",
+            rounds=30,
+            sample_rate=0.2,
             clip_norm=10.0,
             lr=2e-2,
             personal={1000: "rates = [2e-3]"},
@@ -341,7 +353,8 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
     for name, rows in left.items():
         left[name] = [row for row in rows if row not in everyone]
     text = FEDERATION.format(
-        rounds=size.rounds,
+        rounds=size.rounds_of(kind),
+        sample_rate=kind.sample_rate,
         sites=point.sites,
         kind=kind.settings(),
         clip_norm=kind.clip_norm,

@@ -141,7 +141,7 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
         "trust": point.trust,
         "max_colluding": COLLUDING if secure else None,
         "sample_rate": privacy.sample_rate,
-        "rounds": entry.size.rounds,
+        "rounds": entry.size.rounds_of(entry.kind),
         "noise_multiplier": noise_multiplier,
         "seed": entry.seed,
     }

@@ -175,8 +175,8 @@ def main() -> int:
     arguments = parsed()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     stop_on_terminate()
-    rounds, clinics, seeds = 30, arguments.clinics, arguments.seeds
-    overrides = ["evaluation.every=30"]
+    rounds, clinics, seeds = load_job().job.rounds, arguments.clinics, arguments.seeds
+    overrides = [f"evaluation.every={rounds}"]
     if arguments.quick:
         rounds, clinics, seeds = 2, 2, 1
         overrides += ["job.rounds=2", *QUICK_PASSES, "evaluation.limit=8"]

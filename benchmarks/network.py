@@ -154,6 +154,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 def crowd(first: int, keys: list[bytes], port: int, ca: Path, *others: Any) -> None:
     """A process of several sites, a thread each."""
     set_environment()
+    logging.disable()
     threading.stack_size(1 << 20)
     for number, key in enumerate(keys, first):
         arguments = (f"site-{number}", port, ca, key, *others)

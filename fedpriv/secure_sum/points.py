@@ -10,6 +10,8 @@ Source:
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 _P = 2**255 - 19
@@ -17,6 +19,7 @@ _D = -121665 * pow(121666, -1, _P) % _P
 _ANY = X25519PrivateKey.from_private_bytes(bytes(32))  # all scalars are multiples of the cofactor
 
 
+@lru_cache(maxsize=4096)  # each site of a simulation is shown the keys of all
 def is_exchange_key(raw: bytes) -> bool:
     """Whether `raw` (32 bytes) is an X25519 public key that is not of low order."""
     try:

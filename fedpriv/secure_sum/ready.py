@@ -7,6 +7,7 @@ Privacy:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, NoReturn
 
 from cryptography.exceptions import InvalidSignature
@@ -22,6 +23,7 @@ from fedpriv.secure_sum.points import is_exchange_key
 from fedpriv.secure_sum.roster import Key, Roster
 
 _LABEL = "fedpriv-ready-1"
+_CHECKED = 4096  # signatures that were good: each site of a simulation checks those of all
 
 
 class SlotId(Section):
@@ -115,6 +117,7 @@ def check_member(member: Member, roster: Roster, slot_id: SlotId) -> None:
     _check_signature(member, known, slot_id)
 
 
+@lru_cache(maxsize=_CHECKED)
 def _check_signature(member: Member, public_key: str, slot_id: SlotId) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(
