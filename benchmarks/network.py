@@ -19,7 +19,6 @@ the server's open files and threads are counted, too, to see which limit is met 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import logging
@@ -176,6 +175,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.fleet_api import fleet_api
+    from fedpriv_server.garbage import look_seldom
     from fedpriv_server.grid import NetworkGrid
     from fedpriv_server.listen import ServerTls, serving
     from fedpriv_server.sum_state import SumFile
@@ -220,7 +220,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
         pipe.send((port, str(ca), [private_pem(private) for private in keys], proposal.digest()))
         while len(grid.get_node_ids()) < sites:
             time.sleep(0.05)
-        gc.freeze()
+        look_seldom()
         before = _resident()
         peak = _Peak()
         seconds = []

@@ -1,6 +1,6 @@
 """How many passes over a handful of notes, at which rate, and from where?
 
-    fedpriv simulate --out run --set evaluation.every=30
+    fedpriv simulate --out run
     python benchmarks/own_passes.py run --json own-passes.json
     python benchmarks/own_passes.py run --quick   # does everything run?
 

@@ -7,7 +7,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-HOLD = 5.0  # seconds that a question is held open
+HOLD = 5.0  # seconds that a question is held open, at least
+LONGEST_HOLD = 25.0  # a site hangs up after 30 seconds without a byte
+QUESTIONS = 40.0  # in a second, of all sites together, that are answered with nothing
 
 
 class LongPoll:
@@ -59,7 +61,8 @@ class LongPoll:
             return
         waiting = [asyncio.ensure_future(bell.wait()), asyncio.ensure_future(gone())]
         try:
-            await asyncio.wait(waiting, timeout=HOLD, return_when=asyncio.FIRST_COMPLETED)
+            hold = min(max(HOLD, len(self._bells) / QUESTIONS), LONGEST_HOLD)
+            await asyncio.wait(waiting, timeout=hold, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in waiting:
                 one.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import shutil
 import threading
@@ -24,6 +23,7 @@ from fedpriv.report.figures import look_line
 from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
+from fedpriv_server.garbage import look_seldom
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
@@ -126,7 +126,7 @@ def _run(
         site_of=lambda node: door.broker.names.get(node),
         roster=roster_of(config),
     )
-    gc.freeze()  # what is imported and loaded by now is no garbage, and need not be looked at
+    look_seldom()
     assembly = Assembly(config, grid, door, status, job)
 
     def round_done(metrics: dict[str, Any]) -> None:

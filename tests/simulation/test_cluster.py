@@ -63,10 +63,13 @@ def file(tmp_path_factory: pytest.TempPathFactory, federation_in: Make) -> Path:
     return found
 
 
-def start(file: Path, out: Path, told: Path, *overrides: str) -> subprocess.Popen[str]:
-    sets = [word for override in overrides for word in ("--set", override)]
+def start(
+    file: Path, out: Path, told: Path, *overrides: str, resume: bool = False
+) -> subprocess.Popen[str]:
+    more = [word for override in overrides for word in ("--set", override)]
+    more += ["--resume"] * resume
     return subprocess.Popen(
-        [FEDPRIV, "simulate", str(file), "--out", str(out), "--insecure-seed", "7", *sets],
+        [FEDPRIV, "simulate", str(file), "--out", str(out), "--insecure-seed", "7", *more],
         cwd=told,  # to which Ray's workers look first: not where the source is
         env=environment(PYTHONPATH=str(told)),
         stdin=subprocess.DEVNULL,
@@ -158,6 +161,25 @@ def test_what_was_on_a_lost_node_goes_on_and_is_paid_once(
     assert "is lost" in output
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert all(site["status"] == "ok" for row in rows for site in row["sites"].values())
+    assert made(out) == made(inline)
+    assert paid(out) == paid(inline)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_whose_driver_was_ended_goes_on_and_pays_nothing_twice(
+    cluster: Cluster, file: Path, inline: Path, told: Path, tmp_path: Path, end: signal.Signals
+) -> None:
+    second, out = cluster.add(), tmp_path / "run"
+    try:
+        run = start(file, out, told, *on(cluster))
+        wait_for_rounds(out, 3, run)
+        run.send_signal(end)
+        run.communicate(timeout=120)
+        assert len((out / "metrics.jsonl").read_text().splitlines()) < ROUNDS
+        finished(start(file, out, told, *on(cluster), resume=True))
+    finally:
+        cluster.remove(second)
     assert made(out) == made(inline)
     assert paid(out) == paid(inline)
 
