@@ -6,7 +6,9 @@ All of it goes where a simulation keeps what would be on a site's own machine.
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
@@ -22,6 +24,7 @@ from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.run_directory import private_site_folder
 from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 PAGE = "evaluation.html"
 
@@ -42,6 +45,8 @@ def own_models(
 ) -> dict[str, Evaluation]:
     """Train, at each of these sites, from the run's adapter and from the base model, and compare.
 
+    As many sites at once as in a round of threads.
+
     Args:
         run: directory of a run that has finished.
         sites: those of the job that hold records out, or some of them.
@@ -55,19 +60,38 @@ def own_models(
         None: trained and computed on raw records. Written to the site's private folder alone; what
         is returned is for whoever holds the records of all sites.
     """
-    pool = WorkerPool(1)
-    found = {}
+    at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
+    pool, recipe, stopping = WorkerPool(at_once), ModelRecipe.of(config), threading.Event()
+
+    def go_on(_: object) -> None:
+        if stopping.is_set():
+            raise CancelledError
+
+    def made_at(site: SiteSection) -> Evaluation:
+        with pool.borrow(recipe) as worker:
+            return _of_one(config, run, site, worker, say, go_on)
+
+    begin = own_threads(at_once)
     try:
-        with pool.borrow(ModelRecipe.of(config)) as worker:
-            for site in sites:
-                found[site.name] = _of_one(config, run, site, worker, say)
+        with as_own_threads(at_once), ThreadPoolExecutor(at_once, initializer=begin) as threads:
+            futures = [threads.submit(made_at, site) for site in sites]
+            try:
+                found = [future.result() for future in futures]
+            finally:  # after a failure, or Ctrl-C, what is running ends with its pass
+                stopping.set()
+                threads.shutdown(cancel_futures=True)
     finally:
         pool.close()
-    return found
+    return dict(zip((site.name for site in sites), found, strict=True))
 
 
 def _of_one(
-    config: JobConfig, run: Path, site: SiteSection, worker: Worker, say: Callable[[str], None]
+    config: JobConfig,
+    run: Path,
+    site: SiteSection,
+    worker: Worker,
+    say: Callable[[str], None],
+    go_on: Callable[[object], None],
 ) -> Evaluation:
     folder = private_folder(private_site_folder(run, site.name))
     facts = read_facts(run / "adapter")
@@ -86,7 +110,8 @@ def _of_one(
     for kind in OWN_KINDS:
         say(f"{site.name}: training by itself, {kind}")
         start = models["federated" if kind == "personal" else "base"]
-        made = train_alone(worker, start, training, validation, config.personal.beginning(kind))
+        settings = config.personal.beginning(kind)
+        made = train_alone(worker, start, training, validation, settings, told=go_on)
         models[kind] = made.values
         write_own_adapter(
             folder / kind,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from collections.abc import Callable
 from itertools import pairwise
@@ -22,7 +23,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.training.adapter import read_facts
 from fedpriv_simulation.command import simulate
-from fedpriv_simulation.own_models import spread
+from fedpriv_simulation.own_models import own_models, spread
 
 Make = Callable[..., Any]
 APP = typer.Typer()
@@ -155,3 +156,21 @@ def test_a_site_with_nothing_to_stop_by_is_named(federation: Make, tmp_path: Pat
     assert caught.value.key == "personal.validation"
     assert caught.value.file == file
     assert not list((tmp_path / "run" / "private" / "site-0").glob("personal*"))
+
+
+def test_whoever_stops_waits_for_nobody(public: tuple[Path, str], tmp_path: Path) -> None:
+    """Ctrl-C ends what other sites do after their pass, and what is left is not begun."""
+    run, _ = public
+    config = load_job(run.parent / "federation" / "federation.toml", HELD_OUT)
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied, ignore=shutil.ignore_patterns("private"))
+    said: list[str] = []
+
+    def stop(text: str) -> None:
+        said.append(text)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        own_models(config, copied, config.sites, stop)
+    assert len(said) <= 2, "each of two at once, and nothing later"
+    assert not list(copied.glob("private/*/evaluation.html"))
