@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from summing_nodes import Node, Summing
 
 from fedpriv.config.groups import Decision, GroupTerms
@@ -79,7 +78,7 @@ def offer(site: str, **changes: Any) -> Offer:
     return Offer(**(figures | changes))
 
 
-class Sites(Grid):
+class Sites(AskedGrid):
     """Sites that release what they are told to; those that are away answer nothing.
 
     Attributes:
@@ -87,28 +86,14 @@ class Sites(Grid):
     """
 
     def __init__(self, offers: dict[int, Offer], values: dict[int, Any]) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        super().__init__()
         self.offers, self.values = offers, values
         self.silent: set[int] = set()
         self.asked: list[StepRequest] = []
         self._count = 0
 
-    def set_run(self, run: object) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> list[int]:
         return list(self.offers)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        raise NotImplementedError
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

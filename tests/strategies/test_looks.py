@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
 from fedpriv.config.looks import LooksSection
@@ -54,31 +53,17 @@ def reply(slot: int, **changes: Any) -> StepReply:
     return StepReply(**(figures | changes))
 
 
-class Answering(Grid):
+class Answering(AskedGrid):
     """Nodes that answer what a function makes of each request; None is silence."""
 
     def __init__(self, answers: dict[int, Answer]) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        super().__init__()
         self.answers = answers
         self.asked: list[tuple[int, StepRequest]] = []
         self.groups: list[str] = []
 
-    def set_run(self, run: object) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> list[int]:
         return list(self.answers)
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        raise NotImplementedError
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
