@@ -22,6 +22,7 @@ from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import budget
 from fedpriv.report.agreement import assumptions, shared
+from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.choices import choices
 from fedpriv.report.figures import (
@@ -34,8 +35,8 @@ from fedpriv.report.figures import (
     upper,
     when,
 )
-from fedpriv.report.life import life_budgets
-from fedpriv.report.participation import PIECES, older_reports, participation
+from fedpriv.report.life import LifeBudget, life_budgets
+from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
@@ -132,6 +133,8 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "run": run,
         "rounds": rounds,
         "sites": sites,
+        "spent": rows_of(sites, _spent),
+        "said_together": said_together,
         "worst": worst,
         "silent": silent,
         "older": older_reports(directory),
@@ -142,9 +145,9 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "seconds": math.fsum(row.seconds for row in rounds),
         "choices": choices(rounds),
         "progress": progress_of(run, rounds),
-        "participation": took_part,
+        "participation": rows_of(took_part, _took_part),
         "pieces": PIECES,
-        "life": life_budgets(reports),
+        "life": rows_of(life_budgets(reports), _of_a_life),
         "audit": audit,
         "audit_conclusion": "" if audit is None else words.conclusion(audit),
         "audit_verdict": words.verdict,
@@ -155,7 +158,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "give_or_take": give_or_take,
         "totals": budget.totals(reports),
         "filters": [r for r in reports if r.filter is not None],
-        "two_claims": [r for r in reports if r.budget_alone is not None],
+        "two_claims": rows_of((r for r in reports if r.budget_alone is not None), _claimed_twice),
         "not_private": [r.site for r in reports if not r.private],
         "stamped": not directory.is_private,
         "simulated": [r.site for r in reports if r.simulated],
@@ -173,6 +176,30 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "unsigned": bool(silent),
         "of_sites": len(directory.site_names),
     }
+
+
+def _spent(site: SiteView) -> tuple[object, ...]:
+    """What the first table says of a site."""
+    one = site.report
+    figures = one.epsilon_spent, one.epsilon_committed, one.budget, one.delta
+    return (*figures, one.unit, one.private, site.sample_rate, site.noise_multiplier)
+
+
+def _of_a_life(line: LifeBudget) -> tuple[object, ...]:
+    figures = line.claim, line.spent, line.allocated, line.budget, line.left
+    return (*figures, line.spent_share, line.allocated_share, line.report.rule)
+
+
+def _took_part(site: Participation) -> tuple[object, ...]:
+    spent = None if site.last is None else site.last.epsilon_spent
+    return site.took_part, site.missed, site.pieces, spent
+
+
+def _claimed_twice(report: BudgetReport) -> tuple[object, ...]:
+    """What is said of one that adds up with others."""
+    trusted = report.max_colluding, report.epsilon_committed, report.budget
+    alone = report.epsilon_alone_spent, report.epsilon_alone_committed, report.budget_alone
+    return (*trusted, *alone)
 
 
 def _site_view(report: BudgetReport) -> SiteView:

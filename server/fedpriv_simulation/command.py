@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +17,10 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
+from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.figures import amount, give_or_take
 from fedpriv_simulation.watching import new_run, watching
 
-MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
 MODELS = (
     "federated",
     "alone",
@@ -273,19 +272,19 @@ def show(outcome: Outcome, console: Console) -> None:
     shared = any("max_colluding" in site for site in figures["sites"].values())
     if shared:
         budget.add_column("ε alone")
-    rows = defaultdict[tuple[str, ...], list[str]](list)
-    for name, site in figures["sites"].items():
+
+    def cells(name: str) -> tuple[str, ...]:
+        site = figures["sites"][name]
         alone = site.get("epsilon_alone_committed")
-        row = (
+        return (
             f"{site['epsilon_spent']:.2f}",
             f"{site['epsilon_committed']:.2f} / {site['budget']:g}",
             f"{site['delta']:g}",
             *(["–" if alone is None else f"{alone:.2f}"] if shared else []),
         )
-        rows[row].append(name)
-    for cells, alike in rows.items():
-        for name in [f"each of {len(alike)}"] if len(alike) > MOST_ALIKE else alike:
-            budget.add_row(name, *cells)
+
+    for alike in rows_of(figures["sites"], cells):
+        budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)
     if shared:
         console.print("ε alone: if all other sites of the secure sum work with the server.")

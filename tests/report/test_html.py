@@ -438,6 +438,24 @@ def test_a_model_that_diverged_has_a_page(make_run: MakeRun) -> None:
     assert "Held-out loss 3.412 → not finite" in Page(write_report(run)).words
 
 
+def test_many_sites_with_the_same_figures_share_a_row(make_run: MakeRun) -> None:
+    run = make_run(sites=12)
+    paths = sorted(run.glob("sites/*/budget.json"))
+    same = budget.read(paths[0])
+    for path in paths[1:]:
+        report = budget.read(path)
+        changes = {"site": report.site, "dataset_id": report.dataset_id, "signature": None}
+        budget.write(same.model_copy(update=changes), path)
+    page = Page(write_report(run))
+    spent, _, after = page.words.partition("Privacy, site by site")[2].partition("Budgets for life")
+    assert spent.count(f"each of 12 {same.site}, ") == 1 and paths[-1].parent.name in spent
+    assert after.partition("Who took part")[0].count("each of 12") == 1
+    other = budget.read(paths[5])
+    budget.write(other.model_copy(update={"epsilon_spent": 2.9}), paths[5])
+    spent = Page(write_report(run)).words.partition("Privacy, site by site")[2]
+    assert "each of 11" in spent and f"{other.site} 2.900 " in spent
+
+
 @pytest.mark.slow
 def test_fifty_sites_and_many_rounds_stay_small_and_the_same(make_run: MakeRun) -> None:
     path = write_report(make_run(sites=50, rounds=300))
