@@ -8,9 +8,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from drawing import standalone
 from rich.table import Table
 
-from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
+from fedpriv.report.charts import PALETTE, Line, line_chart
 
 Entries = Sequence[dict[str, Any]]  # of one kind and point, by seed; see benchmarks/border.py
 WAYS = {  # row of a point → its column, a gain over the site alone
@@ -139,8 +140,7 @@ def chart(kind: str, entries: Entries) -> str:
         places=_power,
         description="Gain over a site alone, by the records of a site",
     )
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{css_colours()} background: #fff" '
-    return svg.replace("<svg ", opening, 1) + "\n"
+    return standalone(svg)
 
 
 def _power(place: float) -> str:

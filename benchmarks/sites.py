@@ -1,7 +1,7 @@
 """What a simulation of many sites takes: memory, files, time, in threads and in processes.
 
     pip install '.[simulation]'
-    python benchmarks/sites.py --json sites.json
+    python benchmarks/sites.py --json sites.json --chart sites.svg
 
 A tiny random model and 16 made-up notes a site; two sites compute at once, and each adds its own
 noise. Every run is a process of its own. Its memory is the largest sum of the resident sets of all
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -24,11 +25,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from drawing import standalone
 from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
 from fedpriv.environment import set_environment
+from fedpriv.files import write_atomic
+from fedpriv.report.charts import Line, line_chart
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]
@@ -115,6 +119,34 @@ def measure(engine: str, sites: int, rounds: int) -> dict[str, Any]:
     }
 
 
+def chart(rows: list[dict[str, Any]]) -> str:
+    """Milliseconds of a round for each site, by the number of sites; an SVG."""
+    engines = dict.fromkeys(row["engine"] for row in rows)
+    lines = [
+        Line(
+            engine,
+            [
+                (math.log10(row["sites"]), row["milliseconds_per_site"])
+                for row in rows
+                if row["engine"] == engine
+            ],
+            f"series-{index}",
+        )
+        for index, engine in enumerate(engines)
+    ]
+    svg = line_chart(
+        "sites",
+        lines,
+        width=880,
+        height=300,
+        from_zero=True,
+        across="sites",
+        places=lambda place: f"{10**place:,.0f}",
+        description="Milliseconds of a round for each site, by the number of sites",
+    )
+    return standalone(svg)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sites", type=int, nargs="+", default=[10, 100, 1000])
@@ -122,6 +154,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path, help="time by sites, as SVG")
     arguments = parser.parse_args()
     set_environment()
     if arguments.quick:
@@ -133,6 +166,8 @@ def main() -> None:
             print(rows[-1], flush=True)
             if arguments.json:
                 arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    if arguments.chart:
+        write_atomic(arguments.chart, chart(rows))
     table = Table("engine", "sites", "MB", "files", "threads", "s a round", "ms a site")
     for row in rows:
         table.add_row(

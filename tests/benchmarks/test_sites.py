@@ -13,8 +13,13 @@ import sites
 @pytest.mark.slow
 def test_a_quick_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tmp_path / "sites.json"
-    monkeypatch.setattr(sys, "argv", ["sites.py", "--quick", "--json", str(found)])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["sites.py", "--quick", "--json", str(found), "--chart", str(tmp_path / "a.svg")],
+    )
     sites.main()
+    assert "inline" in (tmp_path / "a.svg").read_text()
     rows = json.loads(found.read_text())["rows"]
     assert [(row["engine"], row["sites"]) for row in rows] == [
         ("inline", 2),
