@@ -275,10 +275,10 @@ def _server_waiting(marker: Path) -> None:
     from fedpriv_server.grid import NetworkGrid
 
     def die(self: Any, requests: Any) -> None:
-        if any(request.group == str(ROUND + 1) for request in requests):
+        if any(request.group == str(ROUND + 1) for request in requests.values()):
             _die(marker)
 
-    _around(NetworkGrid, "_answered", die, None)
+    _around(NetworkGrid, "_taken", die, None)
 
 
 def _server_aggregating(marker: Path) -> None:

@@ -45,10 +45,10 @@ def _set_sent(marker: Path) -> None:
     from fedpriv_server.grid import NetworkGrid
 
     def dies(_: object, requests: Any) -> None:
-        if any((one.kind, one.group) == ("train.set", str(ROUND + 1)) for one in requests):
+        if any((one.kind, one.group) == ("train.set", str(ROUND + 1)) for one in requests.values()):
             die(marker)
 
-    around(NetworkGrid, "_answered", dies, None)
+    around(NetworkGrid, "_taken", dies, None)
 
 
 def _lying_sets(change: Change) -> Callable[[Path], None]:
