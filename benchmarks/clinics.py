@@ -175,13 +175,13 @@ def main() -> int:
     arguments = parsed()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     stop_on_terminate()
-    rounds, clinics, seeds = load_job().job.rounds, arguments.clinics, arguments.seeds
+    embedded = load_job()
+    rounds, clinics, seeds = embedded.job.rounds, arguments.clinics, arguments.seeds
     overrides = [f"evaluation.every={rounds}"]
     if arguments.quick:
         rounds, clinics, seeds = 2, 2, 1
         overrides += ["job.rounds=2", *QUICK_PASSES, "evaluation.limit=8"]
-    sites = len(load_job().sites)
-    point = Point(sites, 16, seeds=seeds, most_scored=clinics)
+    point = Point(len(embedded.sites), 16, seeds=seeds, most_scored=clinics)
     kind = replace(KINDS["notes"], name="clinics", points=(point,))
     size = Size(rounds=rounds, overrides=tuple(overrides))
 

@@ -14,12 +14,14 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from fedpriv.privacy.usual import MAX_MEMBERS
+
 _P = 2**255 - 19
 _D = -121665 * pow(121666, -1, _P) % _P
 _ANY = X25519PrivateKey.from_private_bytes(bytes(32))  # all scalars are multiples of the cofactor
 
 
-@lru_cache(maxsize=4096)  # each site of a simulation is shown the keys of all
+@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation is shown the keys of all
 def is_exchange_key(raw: bytes) -> bool:
     """Whether `raw` (32 bytes) is an X25519 public key that is not of low order."""
     try:

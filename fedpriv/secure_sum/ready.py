@@ -19,11 +19,11 @@ from fedpriv.config.job import Digest, Name
 from fedpriv.config.section import Section
 from fedpriv.errors import SetError, ShareLostError
 from fedpriv.files import canonical_json
+from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.points import is_exchange_key
 from fedpriv.secure_sum.roster import Key, Roster
 
 _LABEL = "fedpriv-ready-1"
-_CHECKED = 4096  # signatures that were good: each site of a simulation checks those of all
 
 
 class SlotId(Section):
@@ -117,7 +117,7 @@ def check_member(member: Member, roster: Roster, slot_id: SlotId) -> None:
     _check_signature(member, known, slot_id)
 
 
-@lru_cache(maxsize=_CHECKED)
+@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation checks those of all
 def _check_signature(member: Member, public_key: str, slot_id: SlotId) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(

@@ -144,14 +144,11 @@ class NetworkGrid(OneRunGrid):
             for request in waiting.values():
                 self._close(request)
 
-    def _taken(self, requests: dict[str, _Request]) -> Iterator[tuple[_Request, Message]]:
+    def _taken(self, requests: dict[str, _Request]) -> list[tuple[_Request, Message]]:
         """Those of the requests that are answered by now, each given out once."""
         with self._lock:
             keys = [key for key in self._answered if key in requests]
-            found = [(requests[key], self._answered.pop(key)) for key in keys]
-        for request, reply in found:
-            if request.key in self._open:
-                yield request, reply
+            return [(requests[key], self._answered.pop(key)) for key in keys]
 
     def _read(self, request: _Request, reply: Message) -> Message:
         return read_reply(reply, request.upload, request.key)

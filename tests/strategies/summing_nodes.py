@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from asked_grid import AskedGrid
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv.errors import FedprivError
 from fedpriv.protocol import Offer, Proposal, Ready, Refusal, SetRequest, StepReply, StepRequest
@@ -93,7 +92,7 @@ class Node:
         return [one.slot for one in self.asked if isinstance(one, kind)]
 
 
-class Summing(Grid):
+class Summing(AskedGrid):
     """Carries messages to nodes and back; those that are away get none.
 
     Attributes:
@@ -101,28 +100,14 @@ class Summing(Grid):
     """
 
     def __init__(self, *nodes: Node) -> None:
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
+        super().__init__()
         self.nodes = dict(enumerate(nodes, start=7))
         self.away: set[str] = set()
         self.before_sets: Callable[[], None] = lambda: None
         self._count = 0
 
-    def set_run(self, run: object) -> None: ...
-
-    @property
-    def run(self) -> Any: ...
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        raise NotImplementedError
-
     def get_node_ids(self) -> list[int]:
         return [key for key, node in self.nodes.items() if node.name not in self.away]
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        raise NotImplementedError
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
