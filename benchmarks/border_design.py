@@ -286,10 +286,10 @@ KINDS = {
         Kind(
             name="notes",
             says="clinical notes by specialty (MTSamples), the embedded model",
-            rounds=30,
-            sample_rate=0.2,
+            rounds=60,
+            sample_rate=0.1,
             clip_norm=0.1,
-            lr=1.5e-2,
+            lr=1e-2,
             personal={16: FEW_NOTES, 1000: "rates = [3e-3]"},
             points=NOTES,
             settings=lambda: OF_NOTES,

@@ -37,7 +37,7 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, Optimi
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.data import DataSpec, load_population
 from fedpriv.data.encode import Example
-from fedpriv.data.store import StoredUnits, TokenFile
+from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.environment import set_environment
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.dp_lora.site import DpLora
@@ -71,15 +71,14 @@ def small_worker(folder: Path) -> Worker:
     return make_worker(ModelRecipe(model, lora, 0, ComputeSection(device="cpu")))
 
 
-def make_units(folder: Path) -> StoredUnits:
+def make_units(folder: Path) -> UnitStore:
     store = TokenFile(folder).store()
     for row in np.random.default_rng(0).integers(3, 4096, (RECORDS, TOKENS)).tolist():
-        store.append(Example(row, [-100, *row[1:]]))
-    store.seal()
-    return StoredUnits(store, [[number] for number in range(RECORDS)])
+        store.append(store.add_unit(), Example(row, [-100, *row[1:]]))
+    return store
 
 
-def make_parts(worker: Worker, units: StoredUnits, folder: Path) -> Cases:
+def make_parts(worker: Worker, units: UnitStore, folder: Path) -> Cases:
     """The step, and what comes before and after it."""
     csprng, size = SystemCsprng(), worker.vector.size
     terms = Terms("0" * 32, RECORDS, "record", 1, 1e-5, 1e6, simulated=True)

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.data import DataSpec, TokenFile
+from fedpriv.data import DataSpec, TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
         unit=terms.unit,
         max_records_per_unit=terms.max_records_per_unit,
     )
-    return longest.largest(units), ROWS + REPLIES * 4 * limits.max_trainable
+    return bytes_needed(longest, units), ROWS + REPLIES * 4 * limits.max_trainable
 
 
 def megabytes(count: int) -> str:

@@ -15,13 +15,14 @@ from fedpriv.data.population import (
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import TokenFile
+from fedpriv.data.store import TokenFile, bytes_needed
 
 __all__ = [
     "DataSpec",
     "Example",
     "Population",
     "TokenFile",
+    "bytes_needed",
     "encode_population",
     "encode_record",
     "load_examples",

@@ -6,19 +6,16 @@ import itertools
 import logging
 import math
 import random
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedpriv.config.sources import Source, where
 from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
-from fedpriv.data.store import StoredUnits, TokenFile, Units
+from fedpriv.data.store import TokenFile, Units, UnitStore
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -133,7 +130,7 @@ def encode_population(
     """
     _check(spec, tokenizer)
     store = file.store()
-    members = _Members()
+    places: dict[str, int] = {}  # of units, by their ids
     empty_rows = []
     problem: OSError | None = None
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
@@ -145,51 +142,25 @@ def encode_population(
             examples = []
         if not examples:
             empty_rows.append(row)
-        place = members.place(None if spec.unit == "record" else record[UNIT])
+        place = _place_of(None if spec.unit == "record" else record[UNIT], places, store)
         try:
-            for example in examples[: spec.max_records_per_unit - members.counts[place]]:
-                store.append(example)
-                members.add(place)
+            for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
+                store.append(place, example)
         except OSError as error:
             empty_rows.append(row)
             if problem is None:
                 problem = error
                 log.error("Records were left out, as they could not be kept: %s.", error.strerror)
-    store.seal()
-    return Population(StoredUnits(store, members), tuple(empty_rows))
+    return Population(store, tuple(empty_rows))
 
 
-class _Members:
-    """Which examples each unit has, in a few bytes for each; their numbers count up from 0.
-
-    Attributes:
-        counts: examples of each unit, by its place.
-    """
-
-    def __init__(self) -> None:
-        self.counts = array("q")
-        self._places: dict[str, int] = {}  # by id
-        self._owners = array("q")  # of each example, the place of its unit
-
-    def place(self, owner: str | None) -> int:
-        """The place of the unit with an id, or of a new one."""
-        new = len(self.counts)
-        place = new if owner is None else self._places.setdefault(owner, new)
-        if place == new:
-            self.counts.append(0)
-        return place
-
-    def add(self, place: int) -> None:
-        """Let a unit have the next example."""
-        self._owners.append(place)
-        self.counts[place] += 1
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """The numbers of each unit's examples."""
-        numbers = np.argsort(np.frombuffer(self._owners, np.int64), kind="stable")
-        ends = itertools.accumulate(self.counts)
-        for start, end in itertools.pairwise(itertools.chain((0,), ends)):
-            yield numbers[start:end].tolist()
+def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:
+    """The place of the unit with an id, or of a new one."""
+    if owner is None:
+        return store.add_unit()
+    if owner not in places:
+        places[owner] = store.add_unit()
+    return places[owner]
 
 
 def load_examples(

@@ -41,8 +41,3 @@ class DataSpec:
     ) -> DataSpec:
         """The preparation for a model of a job."""
         return cls(columns, model.task, model.labels, model.max_length, unit, max_records_per_unit)
-
-    def largest(self, units: int) -> int:
-        """Bytes of the tokens of so many units and of their labels, as long as may be."""
-        kinds = 2 if self.task == "causal-lm" else 1
-        return 4 * kinds * units * self.max_records_per_unit * self.max_length

@@ -1,23 +1,52 @@
-"""Examples in a file without a name: on disk while they are used, gone when nobody does."""
+"""Units of examples, in a file without a name: on disk while they are used, then gone."""
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 import tempfile
 import weakref
 from abc import abstractmethod
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
 from fedpriv.data.encode import Example
 
-Tokens = np.ndarray[Any, np.dtype[np.int32]]
-Units = Sequence[tuple[Example, ...]]
+if TYPE_CHECKING:
+    from fedpriv.data.spec import DataSpec
+
+Unit = tuple[Example, ...]
+Units = Sequence[Unit]
+_PLACE = struct.Struct("<q")  # in the file
+_HEAD = struct.Struct("<qqqq")  # of an example; see `_Head`
+_NUMBER = np.dtype(np.int32).itemsize  # bytes of a token or a label
+_BLOCK = 4096  # units
+_NONE = -1
+
+
+class _Head(NamedTuple):
+    """What stands before an example's tokens and labels.
+
+    Attributes:
+        before: where the one before it of the same unit is.
+        number: how many of its unit are before it.
+        tokens: how many it has.
+        label: of a classifier's example; none where labels follow the tokens.
+    """
+
+    before: int
+    number: int
+    tokens: int
+    label: int
+
+    @property
+    def numbers(self) -> int:
+        """How many follow, of tokens and labels."""
+        return 2 * self.tokens if self.label == _NONE else self.tokens
 
 
 class TokenFile:
@@ -28,7 +57,7 @@ class TokenFile:
     Args:
         folder: where the file is; its file system is the site's own.
         size: bytes that are allocated now and kept, so that later nothing depends on how much of
-            the disk is free; 0 lets it grow.
+            the disk is free; 0 lets it grow. See `bytes_needed`.
 
     Attributes:
         close: frees the disk, once nothing reads the file any more.
@@ -42,14 +71,14 @@ class TokenFile:
 
     def __init__(self, folder: Path, size: int = 0) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._newest: weakref.ref[ExampleStore] | None = None
+        self._newest: weakref.ref[UnitStore] | None = None
         self.close = weakref.finalize(self, self._file.close)  # at the latest when nobody has it
         if size:
             os.posix_fallocate(self._file.fileno(), 0, size)
 
-    def store(self) -> ExampleStore:
+    def store(self) -> UnitStore:
         """An empty store in this file. The one before it can't be read any more."""
-        made = ExampleStore(self)
+        made = UnitStore(self)
         self._newest = weakref.ref(made)
         return made
 
@@ -62,11 +91,11 @@ class TokenFile:
         if os.pwrite(self._file.fileno(), content, start) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def mapped(self, tokens: int) -> Tokens:
-        """So many tokens from the beginning, read from the disk when they are looked at."""
-        return np.memmap(self._file, np.int32, "r", shape=(tokens,))
+    def read(self, start: int, count: int) -> bytes:
+        """So many bytes from a place on, which were written."""
+        return os.pread(self._file.fileno(), count, start)
 
-    def check_newest(self, store: ExampleStore) -> None:
+    def check_newest(self, store: UnitStore) -> None:
         """Check that no other store has been put over this one.
 
         Raises:
@@ -76,14 +105,35 @@ class TokenFile:
             raise RuntimeError("These examples were replaced by those of another job.")
 
 
-class ExampleStore:
-    """Takes examples one by one, and gives them back by number once it is sealed.
+class _OneByOne(Units):
+    """Units that are read when they are asked for."""
 
-    Their tokens go through a file that is mapped, so what is held in memory is a few bytes an
-    example, and whatever pages were used last.
+    @abstractmethod
+    def _unit(self, place: int) -> Unit:
+        """That at a place, counted from the first."""
+
+    @overload
+    def __getitem__(self, index: int) -> Unit: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Unit]: ...
+
+    def __getitem__(self, index: int | slice) -> Unit | list[Unit]:
+        """A unit, by its place."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return self._unit(range(len(self))[index])  # an IndexError, or counted from the end
+
+
+class UnitStore(_OneByOne):
+    """Takes units and their examples, in any order, and gives each unit's back by its place.
+
+    What grows with their number is in the file, so memory does not. Each example says there where
+    the one before it of the same unit is, and blocks of 8 bytes a unit, which lie between the
+    examples, where its last one is.
 
     Args:
-        file: where the tokens are; see `TokenFile.store`.
+        file: see `TokenFile.store`.
 
     Attributes:
         lengths: in tokens, that its examples have.
@@ -95,104 +145,88 @@ class ExampleStore:
     def __init__(self, file: TokenFile) -> None:
         self.lengths: set[int] = set()
         self._file = file
-        self._ends = array("q", [0])
-        self._classes = array("q")  # of a classifier's examples
-        self._tokens: Tokens = np.zeros(0, np.int32)
-
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._ends) - 1
-
-    def append(self, example: Example) -> int:
-        """Keep an example, and return its number.
-
-        Raises:
-            OSError: the disk is full; those before it are kept.
-        """
-        labels = example.labels
-        kept = example.input_ids if isinstance(labels, int) else [*example.input_ids, *labels]
-        start = self._ends[-1] * self._tokens.itemsize  # over what the disk did not take
-        self._file.write(start, np.array(kept, np.int32).tobytes())
-        if isinstance(labels, int):
-            self._classes.append(labels)
-        self._ends.append(self._ends[-1] + len(kept))
-        self.lengths.add(len(example.input_ids))
-        return len(self) - 1
-
-    def seal(self) -> None:
-        """Map what was written; nothing can be added any more."""
-        if self._ends[-1]:
-            self._tokens = self._file.mapped(self._ends[-1])
-
-    def __getitem__(self, number: int) -> Example:
-        """The example with that number."""
-        self._file.check_newest(self)
-        found = self._tokens[self._ends[number] : self._ends[number + 1]].tolist()
-        if self._classes:
-            return Example(found, self._classes[number])
-        return Example(found[: len(found) // 2], found[len(found) // 2 :])
-
-
-class _OneByOne(Units):
-    """Units that are read when they are asked for."""
-
-    @abstractmethod
-    def _unit(self, place: int) -> tuple[Example, ...]:
-        """That at a place, counted from the first."""
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[Example, ...]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[Example, ...]]: ...
-
-    def __getitem__(self, index: int | slice) -> tuple[Example, ...] | list[tuple[Example, ...]]:
-        """A unit, by its place."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return self._unit(range(len(self))[index])  # an IndexError, or counted from the end
-
-
-class StoredUnits(_OneByOne):
-    """The examples of each unit of a store.
-
-    Where each record is a unit of one example, nothing is held for any of them.
-
-    Args:
-        members: the numbers of each unit's examples.
-    """
-
-    def __init__(self, store: ExampleStore, members: Iterable[Sequence[int]]) -> None:
-        self._store = store
-        numbers, ends = array("q"), array("q", [0])
-        for held in members:
-            numbers.extend(held)
-            ends.append(len(numbers))
-        self._numbers, self._ends = _counted(numbers), _counted(ends)
-
-    @property
-    def lengths(self) -> set[int]:
-        """In tokens, that the examples have."""
-        return self._store.lengths
+        self._units = 0
+        self._end = 0  # of what was written
+        self._blocks: list[int] = []  # where they are
 
     def __len__(self) -> int:
         """How many units there are."""
-        return len(self._ends) - 1
+        return self._units
 
-    def _unit(self, place: int) -> tuple[Example, ...]:
-        held = self._numbers[self._ends[place] : self._ends[place + 1]]
-        return tuple(self._store[number] for number in held)
+    def add_unit(self) -> int:
+        """Begin a unit that has no example yet, and return its place."""
+        self._units += 1
+        return self._units - 1
+
+    def examples_of(self, place: int) -> int:
+        """How many examples a unit has."""
+        last = self._last(place)
+        return 0 if last == _NONE else self._head(last).number + 1
+
+    def append(self, place: int, example: Example) -> None:
+        """Let a unit have a further example.
+
+        Raises:
+            OSError: the disk is full; what is there already is kept.
+        """
+        ids, labels = example.input_ids, example.labels
+        kept, label = (ids, labels) if isinstance(labels, int) else ([*ids, *labels], _NONE)
+        head = _Head(self._last(place), self.examples_of(place), len(ids), label)
+        entry = self._entry(place)
+        start = self._write(_HEAD.pack(*head) + np.array(kept, np.int32).tobytes())
+        self._file.write(entry, _PLACE.pack(start))
+        self.lengths.add(len(ids))
+
+    def _write(self, content: bytes) -> int:
+        """Put bytes at the end, over what the disk did not take, and return where they begin."""
+        start = self._end
+        self._file.write(start, content)
+        self._end = start + len(content)
+        return start
+
+    def _entry(self, place: int) -> int:
+        """Where it stands where a unit's last example is; in a new block if need be."""
+        block, rest = divmod(place, _BLOCK)
+        while len(self._blocks) <= block:
+            self._blocks.append(self._write(_PLACE.pack(_NONE) * _BLOCK))
+        return self._blocks[block] + rest * _PLACE.size
+
+    def _last(self, place: int) -> int:
+        if place // _BLOCK >= len(self._blocks):
+            return _NONE  # no unit of that block has one
+        (start,) = _PLACE.unpack(self._file.read(self._entry(place), _PLACE.size))
+        return int(start)
+
+    def _head(self, start: int) -> _Head:
+        return _Head(*_HEAD.unpack(self._file.read(start, _HEAD.size)))
+
+    def _unit(self, place: int) -> Unit:
+        self._file.check_newest(self)
+        found, start = [], self._last(place)
+        while start != _NONE:
+            head = self._head(start)
+            found.append(self._example(start + _HEAD.size, head))
+            start = head.before
+        return tuple(reversed(found))
+
+    def _example(self, start: int, head: _Head) -> Example:
+        kept = np.frombuffer(self._file.read(start, _NUMBER * head.numbers), np.int32).tolist()
+        if head.label != _NONE:
+            return Example(kept, head.label)
+        return Example(kept[: head.tokens], kept[head.tokens :])
 
 
-def _counted(numbers: array[int]) -> Sequence[int]:
-    """The same numbers; as a range if they count up from 0."""
-    counting = np.array_equal(np.frombuffer(numbers, np.int64), np.arange(len(numbers)))
-    return range(len(numbers)) if counting else numbers
+def bytes_needed(spec: DataSpec, units: int) -> int:
+    """Bytes of a `TokenFile` for so many units, with as many and as long examples as may be."""
+    label = _NONE if spec.task == "causal-lm" else 0
+    example = _HEAD.size + _NUMBER * _Head(0, 0, spec.max_length, label).numbers
+    blocks = -(-units // _BLOCK)
+    return units * spec.max_records_per_unit * example + blocks * _BLOCK * _PLACE.size
 
 
 def lengths_of(units: Units) -> set[int]:
     """In tokens, of all examples. A store knows them; of others each example is looked at."""
-    if isinstance(units, StoredUnits):
+    if isinstance(units, UnitStore):
         return units.lengths
     return {len(example.input_ids) for unit in units for example in unit}
 
@@ -207,5 +241,5 @@ class SomeUnits(_OneByOne):
         """How many they are."""
         return len(self._places)
 
-    def _unit(self, place: int) -> tuple[Example, ...]:
+    def _unit(self, place: int) -> Unit:
         return self._units[self._places[place]]

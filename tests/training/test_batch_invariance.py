@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
-from fedpriv.data.store import ExampleStore, StoredUnits, TokenFile
+from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.training import batch_invariance
 from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
@@ -165,12 +165,13 @@ def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
 
 
 def test_lengths_are_known_without_reading_a_record(make_worker: Make, tmp_path: Path) -> None:
-    class Unread(ExampleStore):
-        def __getitem__(self, number: int) -> Example:
+    class Unread(UnitStore):
+        def _unit(self, place: int) -> tuple[Example, ...]:
             raise AssertionError("read at the start")
 
-    worker, store = make_worker("llama", dtype="float32"), Unread(TokenFile(tmp_path))
-    units = StoredUnits(store, [[store.append(example)] for example in records(3)])
+    worker, units = make_worker("llama", dtype="float32"), Unread(TokenFile(tmp_path))
+    for example in records(3):
+        units.append(units.add_unit(), example)
     batch_invariance.try_lengths(worker, units)
     assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
 
