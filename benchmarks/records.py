@@ -36,6 +36,7 @@ from fedpriv.environment import set_environment
 
 set_environment()
 WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]
+TEXTS = 1000  # that differ
 UNITS = 16  # in a step, about
 
 
@@ -44,9 +45,9 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
     save_small_llama(folder / "model", width=32, layers=2, heads=4, tokens=64)
     each = 10 if unit == "patient" else 1
     for name, count in (("notes", records), ("held-out", UNITS)):
+        texts = [" ".join([name, *draw.choices(WORDS, k=5)]) for _ in range(TEXTS)]
         with (folder / f"{name}.jsonl").open("w") as stream:
-            for number in range(count):
-                text = " ".join([name, *draw.choices(WORDS, k=5)])
+            for number, text in enumerate(itertools.islice(itertools.cycle(texts), count)):
                 row = {"text": text, "patient": f"p{number // each}"}
                 stream.write(json.dumps(row) + "\n")
     size = records // each

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.data.batch import Batch, collate
@@ -57,6 +58,8 @@ class Worker:
         microbatches: records to compute at once, as `fedpriv.training.microbatch` found out.
         invariant_sizes: what `fedpriv.training.batch_invariance` found out; the workers of a pool
             have it together.
+        public: what was made of public records and released values alone, by name, as long as
+            somebody else holds it.
         resources: closed with the worker.
     """
 
@@ -74,6 +77,7 @@ class Worker:
         self.failures: Counter[str] = Counter()
         self.microbatches: dict[str, int] = {}
         self.invariant_sizes: InvariantSizes = {}
+        self.public: WeakValueDictionary[str, Any] = WeakValueDictionary()
         self.resources = ExitStack()
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:

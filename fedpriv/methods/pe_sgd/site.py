@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpriv.errors import ProtocolError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.projection import normalised
-from fedpriv.methods.pe_sgd.span import Span
+from fedpriv.methods.pe_sgd.span import Span, span_of
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
@@ -57,7 +57,7 @@ class PeSgd:
         Raises:
             FedprivError: they can't be computed.
         """
-        self._span = Span(worker, self._records, parameters, self.settings.ridge)
+        self._span = span_of(worker, self._records, parameters, self.settings.ridge)
         return len(self._records)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.public_records import batches
 from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import Worker
+
+SPAN = "span"  # at a worker
 
 
 class Span:
@@ -33,9 +36,15 @@ class Span:
     def __init__(
         self, worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
     ) -> None:
+        self._made_of = records, parameters.copy(), ridge
         worker.vector.write(parameters)
         self.basis = Basis(worker.gradients, batches(worker, records), len(records))
         self.projection = Projection(self.basis.gram, ridge)
+
+    def is_of(self, records: Sequence[Example | None], parameters: Vector, ridge: float) -> bool:
+        """Whether another one of these would be the same."""
+        known, values, strength = self._made_of
+        return strength == ridge and np.array_equal(values, parameters) and known == records
 
     def products(self, batch: Batch) -> Tensor:
         """Of the gradients of a batch with those of the set, (B, N) float64."""
@@ -45,6 +54,22 @@ class Span:
     def combine(self, coefficients: Tensor) -> Vector:
         """The gradient (P,) of coefficients (N,)."""
         return as_vector(self.basis.combine(coefficients))
+
+
+def span_of(
+    worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
+) -> Span:
+    """As `Span`, or the last one that this worker made, if it is the same and still used.
+
+    In a simulation all sites that a worker serves ask for the same one in a round.
+
+    Privacy:
+        Public records and released values alone; no site sees anything of another.
+    """
+    found = worker.public.get(SPAN)
+    if not isinstance(found, Span) or not found.is_of(records, parameters, ridge):
+        found = worker.public[SPAN] = Span(worker, records, parameters, ridge)
+    return found
 
 
 def as_vector(value: Tensor) -> Vector:

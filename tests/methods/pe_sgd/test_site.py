@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -139,6 +140,33 @@ def test_the_basis_stays_until_it_is_prepared_again(make_worker: Make) -> None:
     method.prepare(worker, second)
     fresh = method.clipped_sum(worker, units([1, 1]), second, CLIP).value
     assert (frozen - fresh).abs().max() > 1e-6
+
+
+def test_sites_of_one_worker_have_a_span_together(make_worker: Make) -> None:
+    """A simulation has it computed once, and another set, value or ridge is another span."""
+    worker = make_worker("llama")
+    values = moved(worker)
+    mine = prepared(worker, values)
+    others = prepared(worker, values.copy(), tuple(RECORDS)).span
+    assert others is mine.span
+    shifted = values.copy()
+    shifted[-1] += 1e-3
+    assert prepared(worker, shifted).span is not mine.span
+    assert prepared(worker, values, (*RECORDS[1:], example(1, 9))).span is not mine.span
+    assert prepared(worker, values, ridge=2 * RIDGE).span is not mine.span
+    kept = mine.span
+    values[-1] += 1e-3  # in place
+    mine.prepare(worker, values)
+    assert mine.span is not kept
+
+
+def test_a_span_that_nobody_uses_is_let_go(make_worker: Make) -> None:
+    worker = make_worker("llama")
+    method = prepared(worker, moved(worker))
+    assert len(worker.public) == 1
+    del method
+    gc.collect()
+    assert not worker.public
 
 
 def test_what_a_release_stands_for_is_the_ridge_projection(make_worker: Make) -> None:
