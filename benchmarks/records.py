@@ -8,6 +8,10 @@ are. Memory is what the process itself holds (`RssAnon`, not the pages of mapped
 system takes back when it needs them), beyond what it held with the model and no record: when the
 site has started, and at most. The floor is nothing for a record; for a patient, while the records
 are read, the id. "patient" has records of ten a unit.
+
+    python benchmarks/records.py --encode 10000000 --json encoded.json
+
+encodes as many records that are in no file: what a job does at a site that has read its records.
 """
 
 from __future__ import annotations
@@ -145,9 +149,45 @@ def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
         }
 
 
-def apart(records: int, unit: str, rounds: int) -> dict[str, Any]:
+def encode(records: int, unit: str) -> dict[str, Any]:
+    """What `encode_population` takes, and a sampled unit after it."""
+    from transformers import AutoTokenizer
+
+    from fedpriv.data import DataSpec, TokenFile, encode_population
+
+    each = 10 if unit == "patient" else 1
+    draw, peak = random.Random(0), Peak()
+    texts = [" ".join(draw.choices(WORDS, k=6)) for _ in range(TEXTS)]
+    rows = (
+        {"text": text, "unit": f"p{number // each}"}
+        for number, text in enumerate(itertools.islice(itertools.cycle(texts), records))
+    )
+    spec = DataSpec({"text": "text"}, "causal-lm", (), 64, unit, each)
+    with tempfile.TemporaryDirectory() as name:
+        save_small_llama(Path(name) / "model", width=32, layers=2, heads=4, tokens=64)
+        tokenizer = AutoTokenizer.from_pretrained(Path(name) / "model")
+        encode_population(
+            [{"text": text, "unit": text} for text in texts], spec, tokenizer, TokenFile(Path(name))
+        )
+        before, started = own_bytes(), time.process_time()
+        peak.start()
+        found = encode_population(rows, spec, tokenizer, TokenFile(Path(name)))
+        seconds, held = time.process_time() - started, own_bytes()
+        places = [draw.randrange(len(found)) for _ in range(1000)]
+        read_ms = median_ms(lambda number: found.units[places[number]], len(places))
+    return {
+        "unit": unit,
+        "records": records,
+        "cpu_us_per_record": 1e6 * seconds / records,
+        "read_us": 1e3 * read_ms,
+        "held_mb": (held - before) / 1e6,
+        "peak_mb": (peak.most - before) / 1e6,
+    }
+
+
+def apart(records: int, unit: str, *options: str) -> dict[str, Any]:
     """In a process of its own."""
-    command = [sys.executable, __file__, "--one", str(records), unit, "--rounds", str(rounds)]
+    command = [sys.executable, __file__, "--one", str(records), unit, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
@@ -187,6 +227,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, nargs="+", default=[10**4, 10**5, 10**6, 10**7])
+    parser.add_argument("--encode", type=int, nargs="*", help="this alone, with so many records")
     parser.add_argument("--units", nargs="+", default=["record", "patient"])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--quick", action="store_true")
@@ -194,18 +235,24 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.one:
-        records, unit = arguments.one
-        print(json.dumps(measure(int(records), unit, arguments.rounds)))
+        records, unit = int(arguments.one[0]), arguments.one[1]
+        alone = arguments.encode is not None
+        row = encode(records, unit) if alone else measure(records, unit, arguments.rounds)
+        print(json.dumps(row))
         return
     if arguments.quick:
         arguments.records, arguments.rounds = [100, 1000], 2
+    if arguments.encode is None:
+        sizes, options = arguments.records, ["--rounds", str(arguments.rounds)]
+    else:
+        sizes, options = arguments.encode, ["--encode"]
     rows = []
-    for unit in arguments.units:
-        for records in arguments.records:
-            rows.append(apart(records, unit, arguments.rounds))
-            print(rows[-1], flush=True)
-    with_slopes(rows)
-    show(rows)
+    for unit, records in itertools.product(arguments.units, sizes):
+        rows.append(apart(records, unit, *options))
+        print(rows[-1], flush=True)
+    if arguments.encode is None:
+        with_slopes(rows)
+        show(rows)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
