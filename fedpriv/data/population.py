@@ -33,6 +33,8 @@ class Population:
         units: the examples of each unit; none for a unit whose records have no tokens,
             which stays in the population and contributes 0. They are read when asked for.
         empty_rows: numbers, from 1, of the rows that gave no example.
+        problem: why records could not be kept and were left out. Which ones, depends on the others,
+            so whoever answers no server refuses to go on.
 
     Privacy:
         Private throughout, its length and `empty_rows` too: for the site's own screen and
@@ -41,6 +43,7 @@ class Population:
 
     units: Units
     empty_rows: tuple[int, ...]
+    problem: OSError | None = None
 
     def __len__(self) -> int:
         """How many units there are."""
@@ -151,7 +154,7 @@ def encode_population(
             if problem is None:
                 problem = error
                 log.error("Records were left out, as they could not be kept: %s.", error.strerror)
-    return Population(store, tuple(empty_rows))
+    return Population(store, tuple(empty_rows), problem)
 
 
 def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:

@@ -58,8 +58,8 @@ def own_units(
         What is sampled, and digests of whole records, to tell that others are not among them.
 
     Raises:
-        DataError: they can't be read, or one has a label that is not declared; names the row and
-            never what it holds.
+        DataError: they can't be read or kept, or one has a label that is not declared; names the
+            row and never what it holds.
         FedprivError: whatever `claim` raises.
 
     Privacy:
@@ -69,6 +69,12 @@ def own_units(
         if claim is not None:
             claim(identities(row, spec.unit) for row in rows)
         population = encode_population(rows, spec, tokenizer, TokenFile(folder))
+        if population.problem is not None:
+            raise DataError(
+                f"is too full for the tokens of the records ({population.problem.strerror})",
+                file=folder.parent,
+                fix="Free some of this disk, or name another in TMPDIR.",
+            )
         return population, frozenset(_digests(rows))
 
 

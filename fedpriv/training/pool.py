@@ -118,10 +118,14 @@ class WorkerPool:
 
     A thread that finds none free waits for one. Workers of a recipe have what is trained, and what
     a step holds, each for itself; the base is loaded once, and all of them compute with it.
+
+    Args:
+        many_sites: sites of a simulation borrow in turn, so that what one made of public records
+            stays for the next; otherwise it goes when a worker is given back.
     """
 
-    def __init__(self, size: int = 1) -> None:
-        self.size = size
+    def __init__(self, size: int = 1, *, many_sites: bool = False) -> None:
+        self.size, self._many_sites = size, many_sites
         self._lock = threading.Lock()
         self._made: dict[ModelRecipe, int] = {}
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
@@ -153,6 +157,8 @@ class WorkerPool:
         try:
             yield worker
         finally:
+            if not self._many_sites:
+                worker.public.clear()
             free.put(worker)
 
     def close(self) -> None:

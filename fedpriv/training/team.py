@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -30,7 +30,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.training.method import SiteHalf, SiteMethod
 from fedpriv.training.pool import make_worker
-from fedpriv.training.unit_sum import Unit
+from fedpriv.training.unit_sum import UNIT_FAILED, Unit
 from fedpriv.training.worker import ModelRecipe, Worker
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,11 @@ class Shared:
         A unit is dealt to one process, so the sum's sensitivity is that of a part. What a process
         fails to add up is added up here: the sample stays the same.
         """
-        own, *parts = dealt(units, 1 + len(self._team.members))
+        own, *parts = dealt(
+            units,
+            1 + len(self._team.members),
+            lambda error: worker.went_on_after(error, UNIT_FAILED),
+        )
         settings = (parameters, clip_norm, numerics)
         asked: list[tuple[_Member, list[Unit]]] = []
         left = [own]
@@ -296,13 +300,23 @@ def devices_after(first: str, count: int, there: int) -> list[str]:
     return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
 
 
-def dealt(units: Sequence[Unit], count: int) -> list[list[Unit]]:
+def dealt(
+    units: Sequence[Unit], count: int, failed: Callable[[Exception], None]
+) -> list[list[Unit]]:
     """Units in so many parts: which one a unit is in depends on that unit alone.
 
     Devices may round differently, and what a unit adds must not change with who else was drawn.
+
+    Args:
+        failed: told of each unit that can't be read; it is in no part.
     """
     parts: list[list[Unit]] = [[] for _ in range(count)]
-    for unit in units:
+    for place in range(len(units)):
+        try:
+            unit = units[place]
+        except Exception as error:  # as in `sum_of_units`: a unit that can't be read adds 0
+            failed(error)
+            continue
         tokens = np.concatenate([example.input_ids for example in unit] or [[0]])
         parts[zlib.crc32(tokens.astype(np.int32).tobytes()) % count].append(unit)
     return parts

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.data.batch import Batch, collate
@@ -58,8 +57,8 @@ class Worker:
         microbatches: records to compute at once, as `fedpriv.training.microbatch` found out.
         invariant_sizes: what `fedpriv.training.batch_invariance` found out; the workers of a pool
             have it together.
-        public: what was made of public records and released values alone, by name, as long as
-            somebody else holds it.
+        public: what was made of public records and released values alone, by name, for the next
+            site of a simulation.
         resources: closed with the worker.
     """
 
@@ -77,7 +76,7 @@ class Worker:
         self.failures: Counter[str] = Counter()
         self.microbatches: dict[str, int] = {}
         self.invariant_sizes: InvariantSizes = {}
-        self.public: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.public: dict[str, Any] = {}
         self.resources = ExitStack()
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:

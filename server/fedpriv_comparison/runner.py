@@ -37,7 +37,7 @@ class Runner:
         self._folder = folder
         self._parallel = parallel
         self._done = done
-        self._pool = WorkerPool(1)
+        self._pool = WorkerPool(1, many_sites=True)
 
     def results(self, trials: Sequence[Trial]) -> list[Result]:
         """The results of trials, in their order.
@@ -138,4 +138,4 @@ def _run_apart(trial: Trial, folder: Path, threads: int) -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
-    run(trial, folder, WorkerPool(1))
+    run(trial, folder, WorkerPool(1, many_sites=True))

@@ -86,12 +86,12 @@ class Bounds:
             await PlainTextResponse("too slow", 408)(scope, receive, send)
             return
         receive = _after(body, receive)
+        self._count(length)
         if not moves:
             await self._app(scope, receive, send)
-            return
-        async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
-            await self._app(scope, receive, _to_the_end(send, self._count))
-        self._count(length)
+        else:
+            async with self._turns[key], self._moving, asyncio.timeout(PATIENCE):
+                await self._app(scope, receive, _to_the_end(send, self._count))
         if self._moved >= COLLECT:
             self._moved = 0
             gc.collect()  # a request is a cycle, with its body in it
@@ -146,8 +146,9 @@ def _to_the_end(send: Send, count: Callable[[int], None]) -> Send:
     """
 
     async def send_all(event: Message) -> None:
-        if event["type"] == "http.response.body" and not event.get("more_body", False):
+        if event["type"] == "http.response.body":
             count(len(event.get("body", b"")))
+        if event["type"] == "http.response.body" and not event.get("more_body", False):
             await send({**event, "more_body": True})
             event = {"type": "http.response.body", "body": b"", "more_body": False}
         await send(event)

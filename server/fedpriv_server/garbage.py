@@ -15,5 +15,6 @@ def look_seldom() -> None:
     the requests that they hold open. Those that carry objects are collected by their bytes
     (`fedpriv_server.bounds`).
     """
+    gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, 10, 10)

@@ -101,7 +101,8 @@ class NetworkGrid(OneRunGrid):
             if request.kind == MessageType.QUERY:
                 old = self._greetings.get(request.node)
                 self._greetings[request.node] = request
-                if old is not None:
+                if old is not None and old.key not in self._open:
+                    self._withdraw(old)  # perhaps it was said again
                     self._broker.release(old.content)
             self._post(request)
         return request

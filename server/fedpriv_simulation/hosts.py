@@ -64,7 +64,7 @@ class Host:
         logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
         torch.set_num_threads(threads)
         self._sites, self._proposal, self._lending = sites, proposal, lending
-        self._pool = WorkerPool(1)
+        self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
         self._open: OrderedDict[int, Site] = OrderedDict()
         self._turns: dict[int, int] = {}  # the newest of each site

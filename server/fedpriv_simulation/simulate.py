@@ -146,7 +146,7 @@ def _simulate(
                 cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
-            pool = pool or WorkerPool(workers_of(config))
+            pool = pool or WorkerPool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))

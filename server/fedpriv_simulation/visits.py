@@ -45,7 +45,7 @@ class Visits:
         pool: WorkerPool | None = None,
     ) -> None:
         self._config, self._run, self._seed = config, run, insecure_seed
-        self._pool = pool or WorkerPool(1)
+        self._pool = pool or WorkerPool(1, many_sites=True)
 
     @cached_property
     def _sites(self) -> Sites:

@@ -16,6 +16,7 @@ from scipy.stats import binom, chi2
 
 from fedpriv.config import load_job
 from fedpriv.data.encode import encode_text
+from fedpriv.data.store import UnitStore
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -336,6 +337,20 @@ def test_what_is_unfrozen_later_is_refused_and_costs_nothing(private_step: Make)
     with pytest.raises(NotPrivateError, match="Choose what is trained first"):
         step.backward()
     assert step.taken == 0 and all(p.grad is None for p in model.parameters())
+
+
+def test_records_that_find_no_room_are_not_left_out(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which ones would be left out depends on the others, and nobody but their owner is told."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(UnitStore, "append", full)
+    with pytest.raises(DataError, match="too full for the tokens of the records") as found:
+        private_step()
+    assert "TMPDIR" in str(found.value)
 
 
 def test_errors_quote_no_record(private_step: Make, notes: Any) -> None:

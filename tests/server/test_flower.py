@@ -146,6 +146,39 @@ def test_a_message_carries_a_content_that_is_kept(made: Made) -> None:
     assert made.state.post(12345, kept, "train", "1", 60.0, Expected(12345)) is None
 
 
+def test_a_message_is_there_with_its_objects_or_not_at_all(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that asks while a message is posted must not take it from the mailbox without them."""
+    state = made.state._state
+    node = made.state.add_node("site", public_pem(new_key().public_key()))
+    state.activate_node(node, 60.0)
+    kept, put = made.state.keep(large()), made.store.put
+    early: list[Message] = []
+
+    def asked_meanwhile(key: str, content: bytes) -> None:
+        early.extend(state.get_message_ins(node, 1))
+        put(key, content)
+
+    monkeypatch.setattr(made.store, "put", asked_meanwhile)
+    key = made.state.post(node, kept, "train", "1", 60.0, Expected(node))
+    assert early == []
+    assert [one.metadata.message_id for one in state.get_message_ins(node, 1)] == [key]
+    assert key in made.store
+
+
+def test_withdrawn_messages_leave_nothing_in_a_mailbox(made: Made) -> None:
+    state = made.state._state
+    node = made.state.add_node("site", public_pem(new_key().public_key()))
+    state.activate_node(node, 60.0)
+    kept = made.state.keep(large())
+    for _ in range(5):  # a node that never asks
+        key = made.state.post(node, kept, "train", "1", 60.0, Expected(node))
+        assert key is not None
+        made.state.discard({key})
+    assert state._mailboxes[node] == []
+
+
 def test_a_node_takes_its_own_messages_one_by_one(made: Made) -> None:
     state = made.state._state
     kept = made.state.keep(large())

@@ -11,6 +11,7 @@ import pytest
 
 from fedpriv.config import load_job
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.methods.pe_sgd.span import Span
 from fedpriv.report.budget import read, verify
 from fedpriv.synthetic.records import SyntheticSet
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
@@ -38,6 +39,22 @@ def given(tmp_path: Path) -> str:
     rows = [{"note": f"public words number {i} of many"} for i in range(9)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return f"synthetic.data={path}"
+
+
+def test_a_span_is_computed_once_a_round_and_not_once_a_site(
+    federation: Make, tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, original = [], Span.__init__
+
+    def counted(span: Span, *arguments: Any) -> None:
+        made.append(span)
+        original(span, *arguments)
+
+    monkeypatch.setattr(Span, "__init__", counted)
+    file = federation(rounds=3)
+    assert len(load_job(file).sites) == 2
+    run(file, tmp_path / "run", given, "compute.workers=1", insecure_seed=1)
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("noise", ["", "-products", "-gradient", "-residual"])

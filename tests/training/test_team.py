@@ -139,10 +139,31 @@ def test_a_process_that_is_gone_amid_a_step_is_not_missed(workers: tuple[Any, An
     assert team_of(leader).members == []
 
 
+def never(error: Exception) -> None:
+    raise AssertionError("a unit can't be read") from error
+
+
+class Unreadable(list[Any]):
+    """Units, of which one is on a broken part of the disk."""
+
+    def __getitem__(self, place: Any) -> Any:
+        if place == 3:
+            raise OSError(5, "Input/output error")
+        return super().__getitem__(place)
+
+
+def test_a_unit_that_can_not_be_read_leaves_the_others_as_they_are() -> None:
+    found: list[Exception] = []
+    parts = dealt(Unreadable(units(8)), 2, found.append)
+    rest = dealt([unit for place, unit in enumerate(units(8)) if place != 3], 2, never)
+    assert parts == rest
+    assert [type(error) for error in found] == [OSError]
+
+
 @given(st.integers(0, 40), st.integers(1, 8))
 def test_every_unit_is_dealt_once(count: int, parts: int) -> None:
-    given_out = dealt(units(count), parts)
-    fewer = dealt(units(count)[1:], parts)
+    given_out = dealt(units(count), parts, never)
+    fewer = dealt(units(count)[1:], parts, never)
     assert sum(len(a) != len(b) for a, b in zip(given_out, fewer, strict=True)) <= 1
     assert len(given_out) == parts
     assert sorted(str(unit) for part in given_out for unit in part) == sorted(

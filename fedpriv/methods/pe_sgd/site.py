@@ -57,6 +57,7 @@ class PeSgd:
         Raises:
             FedprivError: they can't be computed.
         """
+        self._span = None  # makes room
         self._span = span_of(worker, self._records, parameters, self.settings.ridge)
         return len(self._records)
 

@@ -59,7 +59,7 @@ class Span:
 def span_of(
     worker: Worker, records: Sequence[Example | None], parameters: Vector, ridge: float
 ) -> Span:
-    """As `Span`, or the last one that this worker made, if it is the same and still used.
+    """As `Span`, or the last one that this worker made, if it is the same.
 
     In a simulation all sites that a worker serves ask for the same one in a round.
 
@@ -67,9 +67,12 @@ def span_of(
         Public records and released values alone; no site sees anything of another.
     """
     found = worker.public.get(SPAN)
-    if not isinstance(found, Span) or not found.is_of(records, parameters, ridge):
-        found = worker.public[SPAN] = Span(worker, records, parameters, ridge)
-    return found
+    if isinstance(found, Span) and found.is_of(records, parameters, ridge):
+        return found
+    del found
+    worker.public.pop(SPAN, None)  # its memory is free before the next one is made
+    made = worker.public[SPAN] = Span(worker, records, parameters, ridge)
+    return made
 
 
 def as_vector(value: Tensor) -> Vector:

@@ -162,6 +162,11 @@ class _State(InMemoryLinkState):
             for key in message_ids:
                 self.expected.pop(key, None)
                 self.arrived.pop(key, None)
+                message = self.message_ins_store.get(key)
+                if message is not None:
+                    mailbox = self._mailboxes[message.metadata.dst_node_id]
+                    if key in mailbox:
+                        mailbox.remove(key)
             self.delete_messages(message_ids)
 
 
@@ -246,11 +251,13 @@ class FleetState:
         message = Message(_Reference(kept.root), node, kind, ttl=ttl, group_id=group)
         key = message.object_id
         set_message_id(message, key)
-        if self._state.store_message_ins(remove_content_from_message(message)) is None:
-            return None
         self._store.preregister(self.run, ObjectTree(object_id=key, children=[kept.tree]))
         self._store.put(key, message.deflate())
         self._state.expected[key] = incoming
+        # Last of all: a node that asks at this moment takes it, with its objects, or it is lost.
+        if self._state.store_message_ins(remove_content_from_message(message)) is None:
+            self.discard({key})
+            return None
         return key
 
     def expected(self, message_id: str) -> Incoming | None:

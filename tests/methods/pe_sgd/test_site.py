@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -158,15 +157,6 @@ def test_sites_of_one_worker_have_a_span_together(make_worker: Make) -> None:
     values[-1] += 1e-3  # in place
     mine.prepare(worker, values)
     assert mine.span is not kept
-
-
-def test_a_span_that_nobody_uses_is_let_go(make_worker: Make) -> None:
-    worker = make_worker("llama")
-    method = prepared(worker, moved(worker))
-    assert len(worker.public) == 1
-    del method
-    gc.collect()
-    assert not worker.public
 
 
 def test_what_a_release_stands_for_is_the_ridge_projection(make_worker: Make) -> None:
