@@ -101,6 +101,22 @@ def test_the_rest_of_a_gradient_is_the_same_whatever_else_is_sampled(make_worker
     adds_up(method, worker, members, worker.initial)
 
 
+def test_each_mean_is_made_a_vector_in_memory_of_its_own(make_worker: Make) -> None:
+    """Some processors round by how memory is aligned, and so by what stands before it."""
+    worker = make_worker("llama")
+    method = prepared(worker, moved(worker), kind=Residual)
+    seen, parts = [], method._parts
+
+    def noted(clip_norm: float, means: torch.Tensor) -> torch.Tensor:
+        seen.append((means.storage_offset(), means.untyped_storage().nbytes() // 4, means.numel()))
+        return parts(clip_norm, means)
+
+    method._parts = noted
+    method.clipped_sum(worker, units([1, 2, 1]), moved(worker), CLIP)
+    size = worker.vector.size
+    assert seen == [(0, size, size)] * 3
+
+
 def test_noise_on_the_gradient_is_dp_lora(make_worker: Make) -> None:
     worker = make_worker("llama")
     members, parameters = units([1, 2, 1]), moved(worker)
