@@ -108,13 +108,14 @@ def test_each_mean_is_made_a_vector_in_memory_of_its_own(make_worker: Make) -> N
     seen, parts = [], method._parts
 
     def noted(clip_norm: float, means: torch.Tensor) -> torch.Tensor:
-        seen.append((means.storage_offset(), means.untyped_storage().nbytes() // 4, means.numel()))
+        seen.append(
+            (means.storage_offset(), means.untyped_storage().nbytes() // means.element_size())
+        )
         return parts(clip_norm, means)
 
     method._parts = noted
     method.clipped_sum(worker, units([1, 2, 1]), moved(worker), CLIP)
-    size = worker.vector.size
-    assert seen == [(0, size, size)] * 3
+    assert seen == [(0, worker.vector.size)] * 3
 
 
 def test_noise_on_the_gradient_is_dp_lora(make_worker: Make) -> None:
