@@ -114,7 +114,7 @@ def test_each_mean_is_made_a_vector_in_memory_of_its_own(make_worker: Make) -> N
         return parts(clip_norm, means)
 
     method._parts = noted
-    method.clipped_sum(worker, units([1, 2, 1]), moved(worker), CLIP)
+    method.clipped_sum(worker, units([1]) * 3, moved(worker), CLIP)  # of one length
     assert seen == [(0, worker.vector.size)] * 3
 
 
