@@ -26,9 +26,14 @@ DEFAULT = "not slow"  # the expression of pyproject.toml
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two; none for tests that are named and for one file, which one worker would have anyway."""
+    """Two, and three in the slow run, where much waits for processes, networks and clocks.
+
+    None for tests that are named and for one file, which one worker would have anyway.
+    """
     alone = len(config.args) == 1 and config.args[0].endswith(".py")
-    return 0 if alone or _named(config) else 2
+    if alone or _named(config):
+        return 0
+    return 2 if config.option.markexpr == DEFAULT else 3
 
 
 def pytest_configure(config: pytest.Config) -> None:

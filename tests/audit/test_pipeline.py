@@ -50,7 +50,7 @@ def audited(tmp_path: Path, model_folder: Callable[..., Any]) -> Audited:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> None:
-    found, inside, outside = audited(case, 1000)
+    found, inside, outside = audited(case, 500)
     print(f"{case}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
     assert found <= PLAN.epsilon
     spread = np.hypot(inside.std(), outside.std()) / len(inside) ** 0.5
@@ -68,7 +68,7 @@ def test_it_catches_a_site_that_does_less(
         monkeypatch.setattr(execution, "deviation", lambda *a: whole(*a) / 2)
     else:
         monkeypatch.setattr(execution, "poisson_sample", lambda size, *_: np.arange(size))
-    found, *_ = audited("dp-lora", 2000)
+    found, *_ = audited("dp-lora", 1400)
     print(f"{what}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
     assert found > PLAN.epsilon
 
