@@ -188,7 +188,10 @@ def _remarks(found: Forecast) -> Iterator[str]:
         if one.outside:
             yield f"* {one.what}: outside what was measured; {'; '.join(one.outside)}."
     if not found.warm_start_measured:
-        yield "What a public warm start would change was not measured."
+        yield (
+            "What a public warm start would change is not in this table. For one federation, the"
+            " documentation says it under 'What gives most for the same ε'."
+        )
 
 
 def _interval(found: Interval) -> str:

@@ -40,6 +40,7 @@ SLOW = (
 )
 AT_ONCE = 2
 LONGEST = 600  # seconds, for a sabotage that never ends
+LONGEST_OF_ALL = 1800  # for the tests of all of them, in the source as it is
 
 
 def copy_to(folder: Path, files: dict[str, str]) -> None:
@@ -55,7 +56,7 @@ def copy_to(folder: Path, files: dict[str, str]) -> None:
 
 def run(files: dict[str, str], node_ids: list[str]) -> int:
     """The exit code of pytest, in a copy, up to the first test that fails."""
-    signal.alarm(LONGEST)
+    signal.alarm(LONGEST if files else LONGEST_OF_ALL)
     with TemporaryDirectory() as name:
         folder = Path(name).resolve()
         copy_to(folder, files)

@@ -69,6 +69,7 @@ def named(sabotage: Sabotage) -> str:
 
 
 @pytest.mark.slow  # those that are green there are run by themselves, too
+@pytest.mark.timeout(2000)  # some two hundred tests in one process
 def test_without_a_sabotage_the_same_tests_are_green(result_of: Callable[..., Result]) -> None:
     code, text = result_of(None)
     assert code == pytest.ExitCode.OK, text
