@@ -42,7 +42,8 @@ def test_a_forecast_says_what_it_read_and_what_is_expected(
         "Of all 6 sites: 6 is expected to pay.",
         "twice the sites",
         "a secure sum, of which one site may collude",
-        "What a public warm start would change is not in this table",
+        "What a public warm start would change is not in this table. For one federation, the"
+        " documentation says it under 'What gives most for the same ε'.",
         "gains were in the brackets.",
     ):
         assert sentence in words, sentence
