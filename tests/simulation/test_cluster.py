@@ -189,8 +189,6 @@ def test_a_run_whose_driver_was_ended_goes_on_and_pays_nothing_twice(
 
 DIFFERENT = {
     "the run directory is not shared": ("--out", "all machines share", "mount -t tmpfs none {out}"),
-    "another base": ("model.name", "another base model", "mount --bind {other} {model}"),
-    "no records": ("sites.site-0.data", "is missing there", "mount -t tmpfs none {data}"),
     "other records": ("sites.site-1.data", "is not the same", "mount --bind {note} {site}"),
     "another fedpriv": ("job.ray_address", "fedpriv 0.0.1 (here", ""),
 }
@@ -199,8 +197,9 @@ DIFFERENT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", list(DIFFERENT))
 def test_a_node_that_is_different_is_named_before_anything_is_spent(
-    cluster: Cluster, federation: Make, model_folder: Make, told: Path, tmp_path: Path, what: str
+    cluster: Cluster, federation: Make, told: Path, tmp_path: Path, what: str
 ) -> None:
+    """tests/simulation/test_node_checks.py has all that may be different."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     file, folder = federation(rounds=1), tmp_path / "here"
@@ -212,9 +211,6 @@ def test_a_node_that_is_different_is_named_before_anything_is_spent(
     folder.mkdir()
     places = {
         "out": folder,
-        "other": model_folder("gpt2"),
-        "model": model_folder("llama"),
-        "data": file.parent,
         "note": note,
         "site": file.parent / "site-1.jsonl",
     }
