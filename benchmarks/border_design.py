@@ -240,7 +240,7 @@ def sentences(data: Path) -> Pools:
     """The whole sentences of SST-2 by label."""
     folder = data / "sst2"
     with _readable(folder / "train.tsv.gz"):
-        trained, _ = sst2.split(sst2.rows(folder, "train"))
+        trained, _ = sst2.split(sst2.rows(folder, "train"), sst2.TUNING)
     whole = {row["sentence"].strip(): row for row in sst2.whole_sentences(trained)}
     return {label: [row for row in whole.values() if row["label"] == label] for label in "01"}
 

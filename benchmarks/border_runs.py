@@ -179,7 +179,7 @@ def models(
     """
     alone, federated = values["alone"][site], values["federated"]
     personal = values["federated+personal"][site]
-    found = {
+    found: dict[str, Model] = {
         "base": AsItIs(worker, worker.initial),
         "alone": AsItIs(worker, alone),
         "federated": AsItIs(worker, federated),

@@ -46,10 +46,12 @@ def encoder(layers: int, width: int) -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(
-        vocab_size=1000, hidden_size=width, num_hidden_layers=layers, num_labels=2,
-        num_attention_heads=width // 32, intermediate_size=4 * width, attn_implementation="eager",
-    )  # fmt: skip
+    sizes: dict[str, Any] = {
+        "vocab_size": 1000, "hidden_size": width, "num_hidden_layers": layers, "num_labels": 2,
+        "num_attention_heads": width // 32, "intermediate_size": 4 * width,
+        "attn_implementation": "eager",
+    }  # fmt: skip
+    config = BertConfig(**sizes)
     adapter = LoraConfig(
         task_type="SEQ_CLS", r=RANK, target_modules=["query", "key", "value", "dense"],
         modules_to_save=[],

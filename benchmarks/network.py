@@ -94,7 +94,8 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
 
     app = ClientApp()
     noise = np.random.default_rng().standard_normal(size, dtype=np.float32)
-    share = np.rint(3 * noise).astype(np.int64) if wire == SECURE else None
+    share = np.rint(3 * noise).astype(np.int64)
+    plain: Any = wire  # of a sum that is not secure
     held: list[Any] = []
 
     @app.query()
@@ -112,7 +113,7 @@ def site(name: str, port: int, ca: Path, key: bytes, size: int, wire: str, propo
         if wire == SECURE:
             return get_ready(request, message)
         noise[request.slot % size] += 1  # or the server would have it already
-        return reply("gradient-sum", request.slot, encode(noise, wire), message)
+        return reply("gradient-sum", request.slot, encode(noise, plain), message)
 
     def get_ready(request: StepRequest, message: Message) -> Message:
         blocks = message.content.array_records["arrays"]
@@ -297,8 +298,8 @@ def measure(sites: int, size: int, wire: str, rounds: int, together: int = 1) ->
         port, ca, keys, proposal = ours.recv()
         for first in range(0, sites, together):
             some = keys[first : first + together]
-            arguments = (first, some, port, Path(ca), size, wire, proposal)
-            running.append(context.Process(target=crowd, args=arguments, daemon=True))
+            of_sites = (first, some, port, Path(ca), size, wire, proposal)
+            running.append(context.Process(target=crowd, args=of_sites, daemon=True))
             running[-1].start()
         seconds, grown, before, handles, threads = ours.recv()
         for process in running:
@@ -380,4 +381,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

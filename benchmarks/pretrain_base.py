@@ -37,7 +37,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, str]]:
 def medquad(path: Path) -> tuple[list[str], list[str]]:
     """Training and held-out documents, split by the hash of the answer (2% held out)."""
     documents = {row["answer"]: f"{row['question']}\n{row['answer']}" for row in read_jsonl(path)}
-    train, held_out = [], []
+    train: list[str] = []
+    held_out: list[str] = []
     for answer, document in documents.items():
         bucket = int(hashlib.sha256(answer.encode()).hexdigest(), 16) % 50
         (held_out if bucket == 0 else train).append(document)

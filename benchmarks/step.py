@@ -116,8 +116,8 @@ def build(shape: Shape, attention: str) -> Any:
         "dtype": shape.dtype,
     }
     if shape.kind == "encoder":
-        no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        config: Any = transformers.BertConfig(**sizes, **no_dropout, num_labels=2)
+        sizes |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 2}
+        config: Any = transformers.BertConfig(**sizes)
         base: Any = transformers.BertForSequenceClassification(config)
         task, targets = TaskType.SEQ_CLS, ENCODER[shape.targets]
     else:
@@ -147,6 +147,11 @@ def random_batch(shape: Shape) -> Batch:
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Of what is trained, after a backward pass."""
+    return [p.grad for p in trained(model) if p.grad is not None]
 
 
 def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -265,7 +270,7 @@ class OpacusHooks(Way):
         usual_losses(self.logits(), self.batch.labels).mean().backward()
         self.optimizer.noise_multiplier = 0.0 if self.keep_sum else SIGMA
         self.optimizer.step()
-        self.take([p.grad * len(self.batch) for p in trained(self.model)])
+        self.take([slope * len(self.batch) for slope in gradients(self.model)])
         self.optimizer.zero_grad()
 
 
@@ -288,7 +293,7 @@ class OpacusGhost(Way):
     def step(self) -> None:
         losses = usual_losses(self.logits(), self.batch.labels)
         self.wrap(self.model, self.optimizer, losses, "mean").backward()
-        self.take([p.grad for p in trained(self.model)])
+        self.take(gradients(self.model))
         self.optimizer.step()
         self.optimizer.zero_grad()
 

@@ -46,7 +46,8 @@ def measure_format(size: int, wire: Wire, repeats: int) -> dict[str, Any]:
         for _ in Blocks(arrays.__getitem__, arrays.keys(), size, wire):
             pass
 
-    send(), receive()
+    send()
+    receive()
     return {
         "parameters": size,
         "wire": wire,

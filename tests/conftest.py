@@ -22,7 +22,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
+HERE = Path(__file__).parent
 DEFAULT = "not slow"  # the expression of pyproject.toml
+# Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
+LONGEST = (
+    "simulation/test_cluster.py",
+    "audit/test_pipeline.py",
+    "comparison/test_comparison.py",
+    "mutations/test_mutations.py",
+    "network/test_wires.py",
+)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -40,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose slow tests where they are named, and how many examples a property gets."""
     if _named(config) and config.option.markexpr == DEFAULT:
         config.option.markexpr = ""
+    config.option.loadscopereorder = config.option.markexpr == DEFAULT  # else as `LONGEST` has it
     # A slow machine is no fault; and whatever the runner of the mutations has set stays.
     every = hypothesis.settings(hypothesis.settings.default, deadline=None)
     hypothesis.settings.register_profile("every example", every)
@@ -47,6 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(
         "a fifth" if config.option.markexpr == DEFAULT else "every example"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the slow run, the files of `LONGEST` first, the others in their own order."""
+    if config.option.markexpr != DEFAULT:
+        place = {HERE / file: number for number, file in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.path, len(place)))  # stable
 
 
 def _named(config: pytest.Config) -> bool:

@@ -246,7 +246,7 @@ def test_a_doctor_that_is_asked_to_end_leaves_no_records(file: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while not list(cache_folder(state).glob("doctor-*/*")) and process.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -36,7 +36,7 @@ def test_a_job_that_runs_out_of_time_goes_on_when_submitted_again(
 ) -> None:
     file, out = federation(rounds=30), tmp_path / "run"
     first = submit(file, out)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     metrics = out / "metrics.jsonl"
     while not (metrics.exists() and metrics.stat().st_size):
         assert first.poll() is None, first.communicate()
@@ -89,7 +89,7 @@ def test_a_cluster_of_its_own_is_started_used_and_ended(
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
     assert not list(tmp_path.glob(".fedpriv-ray-*"))
     left = ["pgrep", "-af", f"/tmp/ray-{os.getpid()}/"]
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while subprocess.run(left, capture_output=True).stdout:
         assert time.monotonic() < until
         time.sleep(0.5)

@@ -89,14 +89,14 @@ class Command:
     def text(self) -> str:
         return self.log.read_text(encoding="utf-8") if self.log.exists() else ""
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 180) -> int:
         """Wait for its end; gives its code."""
         self._process.join(seconds)
         code = self.code
         assert code is not None, f"still running after {seconds} s:\n{self.text}"
         return code
 
-    def until(self, text: str, seconds: float = 60) -> None:
+    def until(self, text: str, seconds: float = 180) -> None:
         """Wait until it has written `text`."""
         wait_for(lambda: text in self.text, seconds, lambda: f"no {text!r} in:\n{self.text}")
 
@@ -117,7 +117,7 @@ class Command:
 
 
 def wait_for(
-    condition: Callable[[], bool], seconds: float = 30, told: Callable[[], str] = lambda: ""
+    condition: Callable[[], bool], seconds: float = 120, told: Callable[[], str] = lambda: ""
 ) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
