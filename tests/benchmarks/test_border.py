@@ -18,6 +18,7 @@ import border_report
 import border_runs
 import numpy as np
 import pytest
+import sst2
 from border_design import KINDS, QUICK, Point, Size, write_federation
 from border_report import by_point, cells, chart, markdown, table
 from border_runs import Entry, measured, train
@@ -107,6 +108,21 @@ def test_large_specialties_fill_sites_and_small_ones_are_joined(tmp_path: Path) 
     found = [{of[row] for row in read(tmp_path / f"site-{i}.jsonl")} for i in range(4)]
     assert found[0] == found[1] == found[2] == {"specialty 0"}
     assert found[3] >= {"specialty 1", "specialty 2"}
+
+
+def test_sentences_are_whole_and_none_of_those_that_settings_were_chosen_by(tmp_path: Path) -> None:
+    folder = tmp_path / "sst2"
+    folder.mkdir()
+    whole = [f"film {i} is long" for i in range(sst2.TUNING + 60)]
+    rows = [(text, i % 2) for i, text in enumerate(whole)] + [("is long", 0), ("film 7", 1)]
+    lines = ["sentence\tlabel", *(f"{text}\t{label}" for text, label in rows)]
+    (folder / "train.tsv").write_text("\n".join(lines) + "\n")
+    pools = KINDS["sentences"].pools(tmp_path)
+    assert pools.keys() == {"0", "1"}
+    found = [row["sentence"] for rows in pools.values() for row in rows]
+    assert len(found) == len(set(found)) == 60
+    assert set(found) < set(whole)
+    assert all(row["label"] == label for label, rows in pools.items() for row in rows)
 
 
 def test_more_than_there_is_is_refused(tmp_path: Path) -> None:
