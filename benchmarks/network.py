@@ -27,7 +27,6 @@ import os
 import resource
 import ssl
 import statistics
-import sys
 import tempfile
 import threading
 import time
