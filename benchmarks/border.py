@@ -40,7 +40,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from border_design import KINDS, QUICK, QUICK_POINTS, Kind, Size, write_federation
+from border_design import KINDS, QUICK, QUICK_POINTS, Kind, Point, Size, write_federation
 from border_report import MEANING, chart, markdown, table
 from border_runs import Entry, measured, train
 from rich.console import Console
@@ -61,7 +61,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("border"))
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--points", help="names, such as 16x64-secure-4; by default all")
+    parser.add_argument(
+        "--points",
+        help="names, by default all: 16x64-secure-4 of every kind, sentences-16x64-secure-4 of one",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="at most, of the points that decide")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
     parser.add_argument("--limit-minutes", type=float, help="begin no point after so long")
@@ -76,10 +79,17 @@ def parsed() -> argparse.Namespace:
     arguments.points = arguments.points.split(",") if arguments.points else None
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"--kinds: only {','.join(KINDS)}, not {','.join(sorted(unknown))}")
-    named = {point.name: None for kind in chosen(arguments) for point in kind.points}
+    named = dict.fromkeys(
+        n for kind in chosen(arguments) for p in kind.points for n in names(kind, p)
+    )
     if unknown := set(arguments.points or ()) - set(named):
         parser.error(f"--points: only {','.join(named)}, not {','.join(sorted(unknown))}")
     return arguments
+
+
+def names(kind: Kind, point: Point) -> tuple[str, str]:
+    """By which a point is asked for: of every kind, and of this one."""
+    return point.name, f"{kind.name}-{point.name}"
 
 
 def chosen(arguments: argparse.Namespace) -> list[Kind]:
@@ -95,7 +105,8 @@ def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
     """
     found = []
     for kind in chosen(arguments):
-        wanted = [p for p in kind.points if not arguments.points or p.name in arguments.points]
+        asked = set(arguments.points or [point.name for point in kind.points])
+        wanted = [point for point in kind.points if not asked.isdisjoint(names(kind, point))]
         if not wanted:
             continue
         files, pools = {}, kind.pools(arguments.data)
@@ -171,8 +182,8 @@ def measure(
                 failed.append(str(error))
         write_all(found, arguments, command)
         minutes = (time.monotonic() - started) / 60
-        names = ", ".join(entry.name for entry in batch)
-        print(f"{names}: {len(found)} of {len(wanted)}, {minutes:.1f} minutes", flush=True)
+        done_now = ", ".join(entry.name for entry in batch)
+        print(f"{done_now}: {len(found)} of {len(wanted)}, {minutes:.1f} minutes", flush=True)
     return found, failed
 
 
