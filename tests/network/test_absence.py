@@ -54,7 +54,7 @@ def test_a_site_stands_still_and_goes_on(federation: Federation, expected: Total
     federation.client(1)
     client.until("slot 0,")
     client.suspend()
-    server.until("Waiting for site-0", 180)
+    server.until("Waiting for site-0", 40)
     client.go_on()
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected

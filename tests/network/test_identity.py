@@ -166,7 +166,7 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
     client.until("slot 1,")
     assert federation.ask(0, "pause").exit_code == 0  # so that the job does not end meanwhile
     federation.provision("--revoke", "site-1")
-    server.until("Site site-1 is turned out", 60)
+    server.until("Site site-1 is turned out", 10)
     assert client.wait(15) == IDENTITY
     again = federation.client(1)
     assert again.wait(20) == IDENTITY
@@ -187,7 +187,7 @@ def test_a_site_gets_a_new_key_while_it_works(federation: Federation, expected: 
     client = federation.client(1)
     client.until("slot 0,")
     federation.provision("--renew", "site-1")
-    server.until("Site site-1 is turned out", 60)
+    server.until("Site site-1 is turned out", 10)
     assert client.wait(15) == IDENTITY
     federation.client(1)
     federation.finish(server)

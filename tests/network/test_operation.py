@@ -108,7 +108,7 @@ def test_processes_end_when_asked_and_go_on_when_started(
     server.signal(ends)
     assert server.wait(15) == INTERRUPTED
     assert json.loads((federation.out / "run.json").read_text())["status"] == "interrupted"
-    client.until("slot 1,", 60)  # a slot that is paid is finished
+    client.until("slot 1,", 20)  # a slot that is paid is finished
     federation.client(1)
     federation.finish(federation.server())
     assert federation.totals(0) == federation.totals(1) == expected
