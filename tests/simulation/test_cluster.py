@@ -166,16 +166,20 @@ def test_what_was_on_a_lost_node_goes_on_and_is_paid_once(
 
 
 @pytest.mark.slow
-def test_a_run_whose_driver_was_killed_goes_on_and_pays_nothing_twice(
+def test_a_run_whose_driver_was_ended_goes_on_and_pays_nothing_twice(
     cluster: Cluster, file: Path, inline: Path, told: Path, tmp_path: Path
 ) -> None:
+    """Twice: it is asked to end, and then killed in what goes on."""
     second, out = cluster.add(), tmp_path / "run"
+    done = 0
     try:
-        run = start(file, out, told, *on(cluster))
-        wait_for_rounds(out, 3, run)
-        run.kill()
-        run.communicate(timeout=120)
-        assert len((out / "metrics.jsonl").read_text().splitlines()) < ROUNDS - 5
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            run = start(file, out, told, *on(cluster), resume=done > 0)
+            wait_for_rounds(out, done + 3, run)
+            run.send_signal(end)
+            run.communicate(timeout=120)
+            done = len((out / "metrics.jsonl").read_text().splitlines())
+            assert done < ROUNDS - 5
         finished(start(file, out, told, *on(cluster), resume=True))
     finally:
         cluster.remove(second)
