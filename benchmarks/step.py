@@ -151,7 +151,11 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 def gradients(model: nn.Module) -> list[Tensor]:
     """Of what is trained, after a backward pass."""
-    return [p.grad for p in trained(model) if p.grad is not None]
+    found = []
+    for p in trained(model):
+        assert p.grad is not None
+        found.append(p.grad)
+    return found
 
 
 def usual_losses(logits: Tensor, labels: Tensor) -> Tensor:
