@@ -163,8 +163,8 @@ every = {rounds}
 {personal}
 """
 FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
-FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 8\nepochs_alone = 16"
-SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 4\nepochs_alone = 8"
+FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
+SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 OF_NOTES = """[model]
 name = "embedded"
 task = "causal-lm"
@@ -205,8 +205,7 @@ class Kind:
         personal: up to how many records of a site → the table of what it trains by itself. For 16
             notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
             2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. For 16
-            and 64 sentences, `epochs_alone` by the losses in docs/results.md; half of it for what
-            begins at the federation's adapter, which no table has chosen.
+            and 64 sentences, by the losses in docs/results.md ("Sentences").
         points: to measure, in their order.
         settings: sections of the federation file.
         pools: all records, from the folder of all data.

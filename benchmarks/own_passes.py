@@ -28,6 +28,7 @@ from border_design import Point
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
+from fedpriv.config.personal import OwnTraining
 from fedpriv.data import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
@@ -85,8 +86,7 @@ def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Lo
         }
         for name, training, held_out in records(config, worker, clinics):
             for title, rate, count in itertools.product(starts, rates, passes):
-                changed = {"validation": 0.0, "rates": (rate,), "epochs": count}
-                settings = config.personal.model_copy(update=changed)
+                settings = OwnTraining((rate,), config.personal.batch_size, count, patience=1)
                 made = train_alone(worker, starts[title], training, [], settings)
                 loss = score(worker, held_out, made.values).eval_loss
                 found.setdefault(title, {}).setdefault(f"{rate:g} × {count}", {})[name] = loss

@@ -77,7 +77,7 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
-    from fedpriv.training.adapter import OWN_KINDS
+    from fedpriv.config.personal import OWN_KINDS
     from fedpriv_client.own import own_cache, work_folder
     from fedpriv_client.site_settings import own_adapters
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fedpriv.config.personal import OwnKind
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
@@ -18,7 +19,7 @@ from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on
 from fedpriv.report.figures import score
-from fedpriv.training.adapter import OwnKind, read_facts, read_values
+from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.worker import Worker
 from fedpriv_client.own import Federated, federated, opened, shown_held_out
 from fedpriv_client.site_settings import own_adapters

@@ -10,14 +10,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import OwnKind, OwnTraining
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import naming
 from fedpriv.files import finite_json
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import to_train_on
 from fedpriv.personal.training import Epoch, Personal, train_alone
-from fedpriv.training.adapter import OwnKind, read_values
+from fedpriv.training.adapter import read_values
 from fedpriv_client.own import federated, opened
 from fedpriv_client.site_settings import own_adapters
 
@@ -58,6 +58,7 @@ def personalise(
     *,
     alone: bool = False,
     say: Callable[[str], None] = lambda text: None,
+    begun: Callable[[OwnTraining], None] = lambda settings: None,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Made:
     """Go on from a job's adapter with the site's own records, until validation says enough.
@@ -67,7 +68,8 @@ def personalise(
     Args:
         adapter: folder of the job's adapter; the newest that was handed over without it.
         alone: begin at the base model instead, for comparison; the shape is the job's.
-        say, told: what is done, and every pass over the records; for the administrator's screen.
+        say, begun, told: what is done, how it will be trained, and every pass over the records; for
+            the administrator's screen.
 
     Raises:
         ConfigError, DataError, ModelError: it can't be begun; names what to do.
@@ -82,12 +84,14 @@ def personalise(
     with opened(chosen, say) as own:
         worker, spec = own.worker, chosen.spec
         start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
-        tokenizer, share = worker.base.tokenizer, file.personal.validation
         with naming(config):
-            training, validation = to_train_on(own.records, spec, tokenizer, validation=share)
+            training, validation = to_train_on(
+                own.records, spec, worker.base.tokenizer, file.personal
+            )
         stopping = f", stopping by {len(validation)}" if validation else ""
         say(f"Training on {len(training)} examples{stopping}")
-        settings = file.personal.beginning(kind)
+        settings = file.personal.beginning(kind, spec.task, stops=bool(validation))
+        begun(settings)
         made = train_alone(worker, start, training, validation, settings, told=told)
         folder = write_own_adapter(
             own_adapters(chosen.settings.state_dir, kind),
@@ -110,8 +114,8 @@ def run(
         What was made, as JSON.
     """
     console = Console(stderr=as_json)
-    settings = file.personal.beginning("alone" if alone else "personal")
     lowest: float | None = None
+    epochs_before: dict[float, int] = {}  # of the passes at earlier rates
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -121,33 +125,32 @@ def run(
         disable=not console.is_terminal,
         transient=True,
     )
-    task = bar.add_task("Starting", total=_most(settings), note="")
+    task = bar.add_task("Starting", total=None, note="")
 
     def say(text: str) -> None:
         bar.update(task, description=text)
         if not console.is_terminal:
             console.print(text, highlight=False, soft_wrap=True)
 
+    def begun(settings: OwnTraining) -> None:
+        epochs_before.update({rate: i * settings.epochs for i, rate in enumerate(settings.rates)})
+        bar.update(task, total=len(settings.rates) * settings.epochs)
+
     def told(epoch: Epoch) -> None:
         nonlocal lowest
         if epoch.loss is not None:
             lowest = epoch.loss if lowest is None else min(lowest, epoch.loss)
         if epoch.number:
-            at_rate = settings.rates.index(epoch.rate) * settings.epochs
             note = "" if lowest is None else f"loss {lowest:.3f}"
-            bar.update(task, completed=at_rate + epoch.number, note=note)
+            bar.update(task, completed=epochs_before[epoch.rate] + epoch.number, note=note)
         if not console.is_terminal:
             console.print(_line(epoch), highlight=False)
 
     with bar:
-        made = personalise(file, config, adapter, alone=alone, say=say, told=told)
+        made = personalise(file, config, adapter, alone=alone, say=say, begun=begun, told=told)
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
     return dict(finite_json(made.as_dict()))
-
-
-def _most(settings: PersonalSection) -> int:
-    return len(settings.rates) * settings.epochs
 
 
 def _line(epoch: Epoch) -> str:

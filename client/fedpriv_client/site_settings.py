@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import ComputeSection
+from fedpriv.config.personal import OwnKind
 from fedpriv.config.sources import Source
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv.training.adapter import OwnKind
 from fedpriv_client.limits import Limits
 
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder

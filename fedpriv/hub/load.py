@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from fedpriv.config.job import DataSection, ModelSection
+from fedpriv.config.personal import OWN_KINDS
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.report import budget
 from fedpriv.report.rundir import Part
-from fedpriv.training.adapter import FACTS, OWN_KINDS, AdapterFacts, read_facts, read_into
+from fedpriv.training.adapter import FACTS, AdapterFacts, read_facts, read_into
 
 if TYPE_CHECKING:
     from peft import PeftModel

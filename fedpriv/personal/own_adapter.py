@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedpriv.config.personal import OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
-from fedpriv.training.adapter import AdapterFacts, OwnKind, write_adapter
+from fedpriv.training.adapter import AdapterFacts, write_adapter
 from fedpriv.training.worker import Worker
 
 WARNING = "trained on this site's records without privacy: not to leave this house"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.config.personal import PersonalSection
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.held_out import VALIDATION, OwnRecords, drawn_for
 from fedpriv.data.read import UNIT
@@ -20,22 +21,24 @@ LEAST = 2  # units of a side
 
 
 def to_train_on(
-    own: OwnRecords, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, *, validation: float
+    own: OwnRecords, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, settings: PersonalSection
 ) -> tuple[list[Example], list[Example]]:
-    """The examples that a site's own training learns from, and those that it stops by.
+    """The examples that a site's own training learns from, and those that it stops by, if any.
 
     Args:
-        validation: share of the units to stop by; with 0 there are none.
+        settings: how large a share of the units it stops by.
 
     Raises:
         DataError: there are none of one of the two, though there should be.
     """
-    parts = own_examples(own.training, spec, tokenizer, apart=validation)
-    if not parts[0] or (validation and not parts[1]):
+    units = {drawn_for(record, spec.unit, VALIDATION) for record in own.training}
+    share = settings.share(len(units - {1.0}))
+    parts = own_examples(own.training, spec, tokenizer, apart=share)
+    if not parts[0] or (share and not parts[1]):
         raise DataError(
             f"leaves {len(parts[0])} examples to train on and {len(parts[1])} to stop by",
             key="personal.validation",
-            value=validation,
+            value=share,
             fix="Choose another share. At least one unit is needed for each.",
         )
     return parts

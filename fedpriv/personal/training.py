@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.training.public_records import mean_gradient
@@ -56,7 +56,7 @@ def train_alone(
     start: Vector,
     records: Sequence[Example],
     validation: Sequence[Example],
-    settings: PersonalSection,
+    settings: OwnTraining,
     *,
     seed: int = 0,
     told: Callable[[Epoch], None] = lambda epoch: None,
@@ -70,7 +70,7 @@ def train_alone(
 
     Args:
         records: at least one.
-        validation: of other units; may be empty, where `settings.validation` is 0.
+        validation: of other units; may be empty.
         seed: of the order of the records.
         told: of every pass.
 
@@ -112,7 +112,7 @@ def passes(
     start: Vector,
     records: Sequence[Example],
     rate: float,
-    settings: PersonalSection,
+    settings: OwnTraining,
     *,
     seed: int,
     falling: bool,

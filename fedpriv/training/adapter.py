@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from fedpriv.config.job import Digest
+from fedpriv.config.personal import OwnKind
 from fedpriv.errors import ConfigError, FedprivError, ProtocolError
 from fedpriv.files import replacing_folder, write_atomic
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from fedpriv.training.worker import Worker
 
 FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
-OwnKind = Literal["personal", "alone"]  # what a site trains for itself
-OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 Kind = Literal["federated"] | OwnKind
 
 

@@ -43,8 +43,8 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
             continue
         with tempfile.TemporaryDirectory() as cache:
             own = read_site(site, spec, Path(cache))
-            tokenizer, share = worker.base.tokenizer, config.personal.validation
-            training, validation = to_train_on(own, spec, tokenizer, validation=share)
+            tokenizer = worker.base.tokenizer
+            training, validation = to_train_on(own, spec, tokenizer, config.personal)
             reported, tuning = records_of(
                 own.held_out, spec, tokenizer, apart=TUNING_SHARE, purpose=TUNING
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
@@ -36,7 +36,7 @@ def go_on(
     federated: Vector,
     records: Sequence[Example],
     validation: Sequence[Example],
-    settings: PersonalSection,
+    settings: OwnTraining,
     seed: int,
     own: Vector | None = None,
 ) -> Model:
@@ -86,7 +86,10 @@ def averaged(
         None, as `go_on`.
     """
     if not validation:
-        raise RunError("personal.validation is 0, so no records choose a weight; use 'fifth'.")
+        raise RunError(
+            "A site keeps no validation records apart that would choose a weight. Set"
+            " personal.validation above 0, or use 'fifth'."
+        )
     tried = [weighed(worker, own, federated, weight) for weight in WEIGHTS]
     losses = [model(validation).eval_loss for model in tried]
     return tried[int(np.argmin(losses))]

@@ -19,6 +19,7 @@ import numpy as np
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN, settings_of
+from fedpriv.config.personal import OwnKind
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.models.vector import Vector
@@ -253,13 +254,15 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     values = np.load(values_path(trial.before, folder))
     alone = _kept_alone(trial.alone, folder) if trial.way in TOGETHER else {}
     without = trial.way in TOGETHER or trial == trial.alone
-    settings = config.personal.beginning("alone" if without else "personal")
+    kind: OwnKind = "alone" if without else "personal"
     home, everyone, made = {}, [], {}
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
         for name, own in own_examples(config, worker).items():
             parts = own.training, own.validation
+            stops = bool(own.validation)
+            settings = config.personal.beginning(kind, config.model.task, stops=stops)
             model = go_on(trial.way, worker, values, *parts, settings, trial.seed, alone.get(name))
             if isinstance(model, AsItIs):
                 made[name] = model.values

@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.personal import OWN_KINDS
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import Evaluation, evaluate
@@ -19,7 +20,7 @@ from fedpriv.personal.own_adapter import write_own_adapter
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
 from fedpriv.personal.training import train_alone
-from fedpriv.training.adapter import OWN_KINDS, read_facts, read_values
+from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.run_directory import private_site_folder
@@ -102,15 +103,15 @@ def _of_one(
     }
     with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
         own = read_site(site, spec, Path(cache))
-        tokenizer, share = worker.base.tokenizer, config.personal.validation
-        training, validation = to_train_on(own, spec, tokenizer, validation=share)
+        tokenizer = worker.base.tokenizer
+        training, validation = to_train_on(own, spec, tokenizer, config.personal)
         key = f"sites.{site.name}.held_out"
         examples = to_test_on(own.held_out, spec, tokenizer, key=key)
         records = len(own.held_out)
     for kind in OWN_KINDS:
         say(f"{site.name}: training by itself, {kind}")
         start = models["federated" if kind == "personal" else "base"]
-        settings = config.personal.beginning(kind)
+        settings = config.personal.beginning(kind, spec.task, stops=bool(validation))
         made = train_alone(worker, start, training, validation, settings, told=go_on)
         models[kind] = made.values
         write_own_adapter(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpriv.config.load import load_job
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import OwnTraining
 from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.personal.together import together
@@ -32,8 +32,8 @@ from fedpriv_comparison.trial import Result, run
 from fedpriv_comparison.variants import parse_variants
 
 Make = Callable[..., Any]
-QUICK = PersonalSection(rates=(3e-2,), epochs=3, batch_size=4)
-PERSONAL = "[personal]\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+QUICK = OwnTraining(rates=(3e-2,), epochs=3, batch_size=4, patience=3)
+PERSONAL = "[personal]\nvalidation = 0.2\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 
 
 def comparison(file: Path, *names: str, seeds: int = 1, grids: tuple[str, ...] = ()) -> Comparison:
@@ -177,7 +177,7 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
 
 def test_without_validation_records_no_weight_is_chosen(worker_and_own: Any) -> None:
     worker, _ = worker_and_own
-    with pytest.raises(RunError, match=r"personal\.validation is 0"):
+    with pytest.raises(RunError, match="no validation records"):
         averaged(worker, worker.initial, worker.initial, [])
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.config.personal import FEW, PersonalSection
 from fedpriv.data.held_out import VALIDATION, is_apart
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
-from fedpriv.personal.records import LEAST, own_examples
+from fedpriv.personal.records import LEAST, own_examples, to_train_on
 
 SHARE = 0.4
 people = st.lists(st.integers(0, 5).map(str), max_size=24)
@@ -76,3 +79,16 @@ def test_one_person_alone_is_left_to_the_draw() -> None:
 def test_where_each_record_is_a_unit_all_count(units: list[str]) -> None:
     training, validation = made(units, 1, unit="record")
     assert len(training) + len(validation) == len(units)
+
+
+@pytest.mark.parametrize(("count", "stops"), [(FEW - 1, False), (FEW, True)])
+def test_a_site_of_few_people_learns_from_all_whatever_their_records(
+    count: int, stops: bool
+) -> None:
+    rows = [{"text": f"{n:03}", UNIT: str(n // 2)} for n in range(2 * count)]
+    own: Any = SimpleNamespace(training=rows)
+    spec = DataSpec({"text": "note"}, "causal-lm", (), 16, "patient", 2)
+    tokenizer: Any = Letters()
+    training, validation = to_train_on(own, spec, tokenizer, PersonalSection())
+    assert len(training) + len(validation) == 2 * count
+    assert bool(validation) == stops

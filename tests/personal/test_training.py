@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import OwnTraining
 from fedpriv.data import Example
 from fedpriv.personal import training
 from fedpriv.personal.training import Epoch, batches, train_alone
@@ -42,7 +43,7 @@ def examples(count: int, seed: int) -> list[Example]:
     return made
 
 
-SETTINGS = PersonalSection(rates=(3e-2,), epochs=4, patience=4, batch_size=4)
+SETTINGS = OwnTraining(rates=(3e-2,), epochs=4, patience=4, batch_size=4)
 
 
 def test_it_learns_and_keeps_the_best_pass(worker: Worker) -> None:
@@ -60,7 +61,7 @@ def test_it_learns_and_keeps_the_best_pass(worker: Worker) -> None:
 def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -> None:
     """Against torch's own optimiser over the parameters as they are named."""
     records, validation = examples(10, 2), examples(3, 3)
-    settings = SETTINGS.model_copy(update={"epochs": 1})
+    settings = replace(SETTINGS, epochs=1)
     made = train_alone(worker, worker.initial, records, validation, settings, seed=5)
     expected = torch.nn.Parameter(torch.from_numpy(worker.initial.copy()))
     optimizer = torch.optim.AdamW([expected], lr=3e-2, weight_decay=0.0)
@@ -73,7 +74,7 @@ def test_a_pass_is_adamw_along_the_mean_gradient_of_each_batch(worker: Worker) -
 
 def test_without_validation_records_it_makes_all_passes_and_keeps_the_last(worker: Worker) -> None:
     """At a rate that falls linearly, from the one that is named to nothing after the last batch."""
-    settings = SETTINGS.model_copy(update={"validation": 0.0, "epochs": 5, "patience": 1})
+    settings = replace(SETTINGS, epochs=5, patience=1)
     records, told = examples(7, 0), list[Epoch]()
     made = train_alone(worker, worker.initial, records, [], settings, seed=3, told=told.append)
     expected = torch.nn.Parameter(torch.from_numpy(worker.initial.copy()))
@@ -95,7 +96,7 @@ def test_without_validation_records_it_makes_all_passes_and_keeps_the_last(worke
 def test_a_rate_at_which_numbers_overflow_ends_and_the_next_is_tried(
     worker: Worker, rate: float
 ) -> None:
-    settings = SETTINGS.model_copy(update={"rates": (rate, 3e-2), "patience": 2})
+    settings = replace(SETTINGS, rates=(rate, 3e-2), patience=2)
     made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
     assert all(epoch.loss is not None and np.isfinite(epoch.loss) for epoch in made.epochs)
     assert made.best.rate == 3e-2
@@ -116,7 +117,7 @@ def test_where_no_pass_helps_it_stays_where_it_began(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, [5.0, 5.1, 5.2, 4.0])
-    settings = SETTINGS.model_copy(update={"patience": 2})
+    settings = replace(SETTINGS, patience=2)
     made = train_alone(worker, worker.initial, examples(8, 0), examples(4, 1), settings)
     assert (made.best.number, made.best.rate) == (0, 0.0)
     assert np.array_equal(made.values, worker.initial)
@@ -127,7 +128,7 @@ def test_patience_counts_passes_without_a_lower_loss(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, [5.0, 4.0, 4.5, 3.9, 4.1, 4.2, 9.9])
-    settings = SETTINGS.model_copy(update={"epochs": 50, "patience": 2})
+    settings = replace(SETTINGS, epochs=50, patience=2)
     made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
     assert [epoch.loss for epoch in made.epochs] == [5.0, 4.0, 4.5, 3.9, 4.1, 4.2]
     assert made.best == Epoch(3e-2, 3, 3.9)
@@ -137,7 +138,7 @@ def test_each_rate_begins_anew_and_has_patience_of_its_own(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, [5.0, 3.0, 3.1, 4.0, 2.5, 2.6])
-    settings = SETTINGS.model_copy(update={"rates": (1e-2, 1e-3), "epochs": 50, "patience": 1})
+    settings = replace(SETTINGS, rates=(1e-2, 1e-3), epochs=50, patience=1)
     made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
     assert [(epoch.rate, epoch.number) for epoch in made.epochs[1:]] == [
         (1e-2, 1),
@@ -154,7 +155,7 @@ def test_a_loss_that_is_no_number_is_no_improvement(
 ) -> None:
     nan = float("nan")
     scripted(monkeypatch, [5.0, nan, nan])
-    settings = SETTINGS.model_copy(update={"patience": 2})
+    settings = replace(SETTINGS, patience=2)
     made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
     assert made.best.number == 0
 

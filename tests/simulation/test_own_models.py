@@ -28,7 +28,7 @@ from fedpriv_simulation.own_models import own_models, spread
 Make = Callable[..., Any]
 APP = typer.Typer()
 APP.command()(simulate)
-PERSONAL = "[personal]\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+PERSONAL = "[personal]\nvalidation = 0.2\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 HELD_OUT = [f"sites.site-{index}.held_out=0.4" for index in (0, 1)]
 
 
