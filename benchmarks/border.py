@@ -21,7 +21,8 @@ costs a site nothing; the federation's (federated), that trained further (+perso
 the site's own with a fifth of the weight (+fifth) or the weight that validation records choose
 (+averaged); own, further trained and federation's all together (+both: 0.4, 0.4 and 0.2 of the
 weight); personal and fifth of an adapter that was trained together without noise (lora), as a
-ceiling.
+ceiling. At points that end with -warm everybody begins with 200 public records of the same kind:
+the federation, and a site alone as well.
 
 OUT keeps all runs, and border.json, border.md and a chart for each kind, written anew after each
 point. The same command goes on where it was stopped, however that was. All runs are on public data,
@@ -111,7 +112,7 @@ def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
             continue
         files, pools = {}, kind.pools(arguments.data)
         for point in wanted:
-            folder = arguments.out / kind.name / f"{point.sites}x{point.records}"
+            folder = arguments.out / kind.name / point.folder
             if folder not in files:
                 files[folder] = write_federation(folder, kind, point, pools, size)
             seeds = range(1, min(point.seeds, arguments.seeds) + 1)

@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ Trust = Literal["local", "secure-sum"]
 SCORED = 4  # sites that train alone and are scored; the others of a federation only take part
 COLLUDING = 1  # of a secure sum
 LEAST_WORDS = 20  # of a note: shorter ones hold nothing to go on with
+PUBLIC = 200  # records of the same kind that are no site's, for whoever begins with them
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Point:
         seeds: how many runs, 1 where the point only supports the curve.
         most_scored: sites that are scored at most, fewer where a site's own training is long; the
             same at all points with as many sites and records.
+        warm_start: whether everybody begins with public records of the same kind: the federation
+            and, so that joining is compared with the best that a site has without it, each site
+            alone.
     """
 
     sites: int
@@ -45,11 +49,19 @@ class Point:
     epsilon: float = 4.0
     seeds: int = 1
     most_scored: int = SCORED
+    warm_start: bool = False
 
     @property
     def name(self) -> str:
         """As on the command line."""
-        return f"{self.sites}x{self.records}-{self.trust.partition('-')[0]}-{self.epsilon:g}"
+        warm = "-warm" if self.warm_start else ""
+        trust = self.trust.partition("-")[0]
+        return f"{self.sites}x{self.records}-{trust}-{self.epsilon:g}{warm}"
+
+    @property
+    def folder(self) -> str:
+        """Of its federation file, which all points with these records share."""
+        return f"{self.sites}x{self.records}{'-warm' if self.warm_start else ''}"
 
     @property
     def scored(self) -> list[int]:
@@ -111,6 +123,7 @@ NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
     Point(32, 32, seeds=3),
     Point(16, 64, "local"),
     Point(64, 28),
+    Point(64, 16, seeds=3, warm_start=True),
     Point(4, 250, most_scored=2),
     Point(16, 64, epsilon=1.0),
     Point(16, 64, epsilon=8.0),
@@ -165,6 +178,7 @@ every = {rounds}
 FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
+WARM = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}", "synthetic.warm_start=50")
 OF_NOTES = """[model]
 name = "embedded"
 task = "causal-lm"
@@ -211,6 +225,8 @@ class Kind:
         pools: all records, from the folder of all data.
         shares: for each site, what it draws its records from, and how many of each pool of
             that, as a share.
+        warm: settings of a federation that begins with public records.
+        warm_alone: of a site that does, and goes on by itself.
     """
 
     name: str
@@ -224,6 +240,8 @@ class Kind:
     settings: Callable[[], str]
     pools: Callable[[Path], Pools]
     shares: Callable[[Point, Pools, Size], list[tuple[Pools, dict[str, float]]]]
+    warm: tuple[str, ...] = ()
+    warm_alone: tuple[str, ...] = ()
 
 
 def specialties(data: Path) -> Pools:
@@ -298,6 +316,8 @@ KINDS = {
             settings=lambda: OF_NOTES,
             pools=specialties,
             shares=by_specialty,
+            warm=(*WARM, "optimizer.lr=1e-3", "personal.epochs=4"),
+            warm_alone=(*WARM, "personal.epochs=4"),
         ),
         Kind(
             name="sentences",
@@ -340,6 +360,20 @@ def draw(pools: Pools, count: int, shares: Mapping[str, float], drawn: random.Ra
     return drawn.sample(found, count)
 
 
+def left_over(pools: Sequence[Pools], drawn: random.Random) -> list[Row]:
+    """`PUBLIC` of the records that no site took.
+
+    Args:
+        pools: of each site; may be the same ones.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    distinct = {id(own): own for own in pools}.values()
+    rows = [row for own in distinct for name in own for row in own[name]]
+    return draw({"": rows}, PUBLIC, {"": 1.0}, drawn)
+
+
 def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size: Size) -> Path:
     """The records of all sites and of everyone, and the file of the federation.
 
@@ -363,8 +397,8 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
         lr=kind.lr,
         personal=next(text for most, text in kind.personal.items() if point.records <= most),
     )
-    files = {"everyone": everyone}
-    for index, (own, shares) in enumerate(kind.shares(point, left, size)):
+    files, places = {"everyone": everyone}, kind.shares(point, left, size)
+    for index, (own, shares) in enumerate(places):
         held = size.held_out_at(index, point)
         files[f"site-{index}"] = draw(own, point.records, shares, drawn)
         if held:
@@ -372,6 +406,8 @@ def write_federation(folder: Path, kind: Kind, point: Point, pools: Pools, size:
         text += f'\n[[sites]]\nname = "site-{index}"\ndata = "site-{index}.jsonl"\n'
         text += f"size = {point.records}\n"
         text += f'held_out = "own-{index}.jsonl"\n' if held else ""
+    if point.warm_start:
+        files["public"] = left_over([own for own, _ in places], drawn)
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -14,6 +14,7 @@ from rich.table import Table
 from fedpriv.report.charts import PALETTE, Line, line_chart
 
 Entries = Sequence[dict[str, Any]]  # of one kind and point, by seed; see benchmarks/border.py
+POINT = ("sites", "records", "trust", "epsilon")
 WAYS = {  # row of a point → its column, a gain over the site alone
     "alone+alone": "a second own",
     "federated": "federated",
@@ -47,7 +48,7 @@ def by_point(entries: Entries) -> list[Entries]:
     """The entries of each point together, in the order of the first."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
-        found[tuple(entry[key] for key in ("sites", "records", "trust", "epsilon"))].append(entry)
+        found[*(entry[key] for key in POINT), entry.get("warm_start", False)].append(entry)
     return list(found.values())
 
 
@@ -72,7 +73,7 @@ def cells(entries: Entries) -> list[str]:
     return [
         str(first["sites"]),
         f"{first['records']:,}",
-        first["trust"],
+        first["trust"] + (", warm start" if first.get("warm_start") else ""),
         f"{first['epsilon']:g}",
         f"{first['noise_multiplier']:.2f}",
         _spread([statistics.fmean(entry["own"]["alone"]) for entry in entries], ".3f"),
@@ -111,10 +112,11 @@ def markdown(title: str, entries: Entries) -> str:
 def chart(kind: str, entries: Entries) -> str:
     """The gain over alone by records a site, a line for each number of sites and trust; an SVG.
 
-    Of `SHOWN` at one ε; nothing where nothing was measured at it.
+    Of `SHOWN` at one ε, without a warm start; nothing where nothing was measured at it.
     """
     lines: dict[tuple[int, str], dict[float, float]] = defaultdict(dict)
-    for point in by_point([entry for entry in entries if entry["epsilon"] == EPSILON]):
+    cold = [entry for entry in entries if not entry.get("warm_start")]
+    for point in by_point([entry for entry in cold if entry["epsilon"] == EPSILON]):
         gain = statistics.fmean(statistics.fmean(gains(entry, SHOWN)) for entry in point)
         first = point[0]
         lines[first["sites"], first["trust"]][math.log2(first["records"])] = gain

@@ -53,9 +53,8 @@ class Entry:
         What depends on neither ε nor trust is run with the settings of the common point, so once
         for all points with as many sites and records. Runs of one seed have the same samples.
         """
-        free = _asked(self.file, self.point.common, self.size)
-        base, again = (_trial(free, "base", seed).alone for seed in (self.seed, self.seed + 1))
-        private = _trial(_asked(self.file, self.point, self.size), "dp-lora", self.seed)
+        base, again = (self._alone(seed) for seed in (self.seed, self.seed + 1))
+        private = _trial(self._asked(self.point), "dp-lora", self.seed)
         needed = {
             "alone": base,
             "federated": private,
@@ -64,7 +63,7 @@ class Entry:
         if self.decides:
             needed["again"] = again
         if self.decides and self.seed == 1:
-            lora = _trial(free, "lora", self.seed)
+            lora = _trial(self._asked(self.point.common), "lora", self.seed)
             needed |= {"lora": lora, "lora+personal": replace(lora, way="personal")}
         return needed
 
@@ -74,15 +73,25 @@ class Entry:
 
         So it is wherever a point with as many sites and records has several seeds.
         """
-        size = (self.point.sites, self.point.records)
-        decide = {(point.sites, point.records) for point in self.kind.points if point.seeds > 1}
-        return size in decide or self.point in QUICK_POINTS
+        decide = [point.common for point in self.kind.points if point.seeds > 1]
+        return self.point.common in decide or self.point in QUICK_POINTS
+
+    def _alone(self, seed: int) -> Trial:
+        """Each site by itself: from the base model, or from what public records make of it."""
+        if not self.point.warm_start:
+            return _trial(self._asked(self.point.common), "base", seed).alone
+        begun = _asked(self.file, self.point.common, self.size, self.kind.warm_alone)
+        return replace(_trial(begun, "synthetic", seed), way="personal")
+
+    def _asked(self, point: Point) -> Comparison:
+        return _asked(self.file, point, self.size, self.kind.warm if point.warm_start else ())
 
 
 @cache
-def _asked(file: Path, point: Point, size: Size) -> Comparison:
-    variants = parse_variants(["base", "lora", "dp-lora"], [])
-    return Comparison.of(file, [*point.overrides, *size.overrides], variants, 1)
+def _asked(file: Path, point: Point, size: Size, warm: tuple[str, ...]) -> Comparison:
+    methods = ["base", "lora", "dp-lora", *(["synthetic"] if warm else [])]
+    overrides = [*point.overrides, *warm, *size.overrides]
+    return Comparison.of(file, overrides, parse_variants(methods, []), 1)
 
 
 def _trial(asked: Comparison, method: str, seed: int) -> Trial:
@@ -143,6 +152,7 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
         "sample_rate": privacy.sample_rate,
         "rounds": entry.size.rounds_of(entry.kind),
         "noise_multiplier": noise_multiplier,
+        "warm_start": point.warm_start,
         "seed": entry.seed,
     }
 

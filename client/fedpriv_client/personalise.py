@@ -90,7 +90,9 @@ def personalise(
             )
         stopping = f", stopping by {len(validation)}" if validation else ""
         say(f"Training on {len(training)} examples{stopping}")
-        settings = file.personal.beginning(kind, spec.task, stops=bool(validation))
+        settings = file.personal.beginning(
+            kind, spec.task, examples=len(training), stops=bool(validation)
+        )
         begun(settings)
         made = train_alone(worker, start, training, validation, settings, told=told)
         folder = write_own_adapter(

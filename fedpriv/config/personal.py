@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self, get_args
 
@@ -16,9 +17,9 @@ OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 FEW = 100  # units: a fifth of fewer misleads as often as it helps (docs/results.md)
 SHARE = 0.2  # of more than that is kept apart
 MOST = 50  # passes, where validation records say when it is enough
-PASSES: dict[Task, dict[OwnKind, int]] = {  # where nothing says it
-    "causal-lm": {"personal": 16, "alone": 32},
-    "classification": {"personal": 2, "alone": 8},
+PASSES: dict[Task, dict[OwnKind, int]] = {  # where nothing says it: this by the root of n examples
+    "causal-lm": {"personal": 64, "alone": 144},
+    "classification": {"personal": 8, "alone": 64},
 }
 
 
@@ -63,8 +64,9 @@ class PersonalSection(Section):
         ge=1,
         le=10_000,
         description=f"The most passes over the records, {MOST} if left out. Without validation"
-        f" records all of them are made, and if left out {PASSES['causal-lm']['personal']} over"
-        f" text to go on with and {PASSES['classification']['personal']} over records of classes.",
+        " records all of them are made; left out, over n examples"
+        f" {PASSES['causal-lm']['personal']}/√n, and {PASSES['classification']['personal']}/√n in a"
+        " classification.",
     )
     epochs_alone: int | None = Field(
         None,
@@ -72,7 +74,7 @@ class PersonalSection(Section):
         le=10_000,
         description="The same for a model that begins without the federation's adapter, and so has"
         " further to go; if left out, `epochs`, and if that is left out, too, without validation"
-        f" records {PASSES['causal-lm']['alone']} and {PASSES['classification']['alone']}.",
+        f" records {PASSES['causal-lm']['alone']}/√n, or {PASSES['classification']['alone']}/√n.",
     )
     patience: int = Field(
         3, ge=1, description="Passes without a lower loss on the validation records before it ends."
@@ -99,13 +101,15 @@ class PersonalSection(Section):
             return self.validation
         return SHARE if units >= FEW else 0.0
 
-    def beginning(self, kind: OwnKind, task: Task, *, stops: bool) -> OwnTraining:
+    def beginning(self, kind: OwnKind, task: Task, *, examples: int, stops: bool) -> OwnTraining:
         """As it holds for a model that begins at the federation's adapter, or without it.
 
         Args:
+            examples: to learn from.
             stops: whether there are validation records to stop by.
         """
         named = (self.epochs_alone or self.epochs) if kind == "alone" else self.epochs
-        epochs = named or (MOST if stops else PASSES[task][kind])
+        few = max(1, round(PASSES[task][kind] / math.sqrt(examples)))
+        epochs = named or (MOST if stops else few)
         rates = self.rates if stops else self.rates[:1]
         return OwnTraining(rates, self.batch_size, epochs, self.patience)

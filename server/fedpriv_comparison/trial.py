@@ -261,8 +261,9 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
         for name, own in own_examples(config, worker).items():
             parts = own.training, own.validation
-            stops = bool(own.validation)
-            settings = config.personal.beginning(kind, config.model.task, stops=stops)
+            settings = config.personal.beginning(
+                kind, config.model.task, examples=len(own.training), stops=bool(own.validation)
+            )
             model = go_on(trial.way, worker, values, *parts, settings, trial.seed, alone.get(name))
             if isinstance(model, AsItIs):
                 made[name] = model.values

@@ -111,7 +111,9 @@ def _of_one(
     for kind in OWN_KINDS:
         say(f"{site.name}: training by itself, {kind}")
         start = models["federated" if kind == "personal" else "base"]
-        settings = config.personal.beginning(kind, spec.task, stops=bool(validation))
+        settings = config.personal.beginning(
+            kind, spec.task, examples=len(training), stops=bool(validation)
+        )
         made = train_alone(worker, start, training, validation, settings, told=go_on)
         models[kind] = made.values
         write_own_adapter(

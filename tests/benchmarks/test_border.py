@@ -101,6 +101,28 @@ def test_each_record_is_at_one_place_and_only_scored_sites_hold_some_out(tmp_pat
         assert len(read(tmp_path / f"own-{index}.jsonl")) == 6
 
 
+def test_public_records_to_begin_with_are_nobodys_and_leave_all_others_as_they_are(
+    tmp_path: Path,
+) -> None:
+    pools, point = notes(300, 100, 40), Point(12, 16, "local")
+    cold = write_federation(tmp_path / "cold", KINDS["notes"], point, pools, SMALL).parent
+    warm = replace(point, warm_start=True)
+    file = write_federation(tmp_path / "warm", KINDS["notes"], warm, pools, SMALL)
+    for path in cold.iterdir():
+        assert (file.parent / path.name).read_bytes() == path.read_bytes()
+    public = read(file.parent / "public.jsonl")
+    others = {row for path in cold.glob("*.jsonl") for row in read(path)}
+    assert len(set(public)) == 200 and not others & set(public)
+    trials = Entry(KINDS["notes"], warm, 1, file, SMALL).trials
+    alone, private = trials["alone"], trials["federated"]
+    assert (alone.method, alone.way, private.method) == ("synthetic", "personal", "dp-lora")
+    for trial in (alone, private):
+        assert trial.config.synthetic is not None and trial.config.synthetic.warm_start == 50
+    assert private.config.optimizer.lr < alone.config.optimizer.lr
+    with pytest.raises(ConfigError, match="needs 200 records"):
+        write_federation(tmp_path / "few", KINDS["notes"], warm, notes(300), SMALL)
+
+
 def test_large_specialties_fill_sites_and_small_ones_are_joined(tmp_path: Path) -> None:
     pools = notes(160, 20, 20)
     write_federation(tmp_path, KINDS["notes"], Point(4, 30), pools, SMALL)

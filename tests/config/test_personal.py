@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fedpriv.config.personal import FEW, OwnTraining, PersonalSection
+from fedpriv.config.personal import FEW, OwnKind, OwnTraining, PersonalSection, Task
 
 
 def test_without_validation_records_there_is_no_rate_to_choose() -> None:
@@ -21,19 +21,31 @@ def test_a_site_of_few_records_keeps_none_apart_unless_it_is_told() -> None:
     assert PersonalSection(validation=0, rates=(1e-3,)).share(10_000) == 0
 
 
-def test_where_nothing_says_when_to_stop_it_makes_passes_by_its_task_at_the_first_rate() -> None:
+@pytest.mark.parametrize(
+    ("task", "examples", "personal", "alone"),
+    [
+        ("causal-lm", 1, 64, 144),
+        ("causal-lm", 16, 16, 36),
+        ("causal-lm", 64, 8, 18),
+        ("classification", 16, 2, 16),
+        ("classification", 64, 1, 8),
+        ("classification", 400, 1, 3),
+    ],
+)
+def test_where_nothing_says_when_to_stop_more_examples_take_fewer_passes(
+    task: Task, examples: int, personal: int, alone: int
+) -> None:
     settings = PersonalSection(rates=(3e-3, 1e-2))
-    of_text = settings.beginning("personal", "causal-lm", stops=False)
-    assert of_text == OwnTraining((3e-3,), 8, 16, 3)
-    assert settings.beginning("alone", "causal-lm", stops=False).epochs == 32
-    assert settings.beginning("personal", "classification", stops=False).epochs == 2
-    assert settings.beginning("alone", "classification", stops=False).epochs == 8
+    found = settings.beginning("personal", task, examples=examples, stops=False)
+    assert found == OwnTraining((3e-3,), 8, personal, 3)
+    assert settings.beginning("alone", task, examples=examples, stops=False).epochs == alone
 
 
 def test_where_validation_records_say_it_passes_are_a_limit() -> None:
     settings = PersonalSection(rates=(3e-3, 1e-2))
-    for kind in ("personal", "alone"):
-        found = settings.beginning(kind, "classification", stops=True)
+    kinds: tuple[OwnKind, ...] = ("personal", "alone")
+    for kind in kinds:
+        found = settings.beginning(kind, "classification", examples=500, stops=True)
         assert found == OwnTraining((3e-3, 1e-2), 8, 50, 3)
 
 
@@ -44,5 +56,5 @@ def test_a_model_that_begins_without_the_adapter_may_have_passes_of_its_own(
     alone: int | None, stops: bool, expected: int
 ) -> None:
     settings = PersonalSection(epochs=7, epochs_alone=alone)
-    assert settings.beginning("personal", "causal-lm", stops=stops).epochs == 7
-    assert settings.beginning("alone", "causal-lm", stops=stops).epochs == expected
+    assert settings.beginning("personal", "causal-lm", examples=16, stops=stops).epochs == 7
+    assert settings.beginning("alone", "causal-lm", examples=16, stops=stops).epochs == expected
