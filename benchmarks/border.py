@@ -64,7 +64,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument(
         "--points",
-        help="names, by default all: 16x64-secure-4 of every kind, sentences-16x64-secure-4 of one",
+        help="names, by default all: 16x64-secure-4 of every kind, sentences-16x64-secure-4 of one,"
+        " sentences-16x64-secure-4-2 with the second seed alone",
     )
     parser.add_argument("--seeds", type=int, default=3, help="at most, of the points that decide")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")
@@ -81,16 +82,20 @@ def parsed() -> argparse.Namespace:
     if unknown := set(arguments.kinds) - set(KINDS):
         parser.error(f"--kinds: only {','.join(KINDS)}, not {','.join(sorted(unknown))}")
     named = dict.fromkeys(
-        n for kind in chosen(arguments) for p in kind.points for n in names(kind, p)
+        name
+        for kind in chosen(arguments)
+        for point in kind.points
+        for seed in range(1, point.seeds + 1)
+        for name in names(kind, point, seed)
     )
     if unknown := set(arguments.points or ()) - set(named):
         parser.error(f"--points: only {','.join(named)}, not {','.join(sorted(unknown))}")
     return arguments
 
 
-def names(kind: Kind, point: Point) -> tuple[str, str]:
-    """By which a point is asked for: of every kind, and of this one."""
-    return point.name, f"{kind.name}-{point.name}"
+def names(kind: Kind, point: Point, seed: int) -> tuple[str, str, str]:
+    """By which a point is asked for: of every kind, of this one, and with this seed alone."""
+    return point.name, f"{kind.name}-{point.name}", f"{kind.name}-{point.name}-{seed}"
 
 
 def chosen(arguments: argparse.Namespace) -> list[Kind]:
@@ -107,17 +112,21 @@ def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
     found = []
     for kind in chosen(arguments):
         asked = set(arguments.points or [point.name for point in kind.points])
-        wanted = [point for point in kind.points if not asked.isdisjoint(names(kind, point))]
+        wanted = [
+            (point, seed)
+            for point in kind.points
+            for seed in range(1, min(point.seeds, arguments.seeds) + 1)
+            if not asked.isdisjoint(names(kind, point, seed))
+        ]
         if not wanted:
             continue
         files, pools = {}, kind.pools(arguments.data)
-        for point in wanted:
+        for point, seed in wanted:
             folder = arguments.out / kind.name / point.folder
             if folder not in files:
                 files[folder] = write_federation(folder, kind, point, pools, size)
-            seeds = range(1, min(point.seeds, arguments.seeds) + 1)
-            place = kind.points.index(point)
-            found += [(s > 1, s, place, Entry(kind, point, s, files[folder], size)) for s in seeds]
+            entry = Entry(kind, point, seed, files[folder], size)
+            found.append((seed > 1, seed, kind.points.index(point), entry))
     return [entry for *_, entry in sorted(found, key=lambda item: item[:3])]  # stable
 
 

@@ -176,6 +176,8 @@ every = {rounds}
 {personal}
 """
 FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
+SOME_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 11\nepochs_alone = 24"
+MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 8\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 WARM = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}", "synthetic.warm_start=50")
@@ -218,8 +220,9 @@ class Kind:
         rounds, sample_rate, clip_norm, lr: of the federation.
         personal: up to how many records of a site → the table of what it trains by itself. For 16
             notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
-            2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. For 16
-            and 64 sentences, by the losses in docs/results.md ("Sentences").
+            2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. Of up to
+            64 records, by the losses in docs/results.md ("Few records"); `epochs` for 32 and 64
+            notes by the rule there.
         points: to measure, in their order.
         settings: sections of the federation file.
         pools: all records, from the folder of all data.
@@ -311,7 +314,7 @@ KINDS = {
             sample_rate=0.1,
             clip_norm=0.1,
             lr=1e-2,
-            personal={16: FEW_NOTES, 1000: "rates = [3e-3]"},
+            personal={16: FEW_NOTES, 32: SOME_NOTES, 64: MORE_NOTES, 1000: "rates = [3e-3]"},
             points=NOTES,
             settings=lambda: OF_NOTES,
             pools=specialties,

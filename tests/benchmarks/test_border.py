@@ -298,16 +298,21 @@ def test_points_take_turns_and_further_seeds_come_last(monkeypatch: pytest.Monke
     assert seeds.count(1) == sum(len(kind.points) for kind in kinds)
 
 
-def test_a_point_is_asked_for_of_every_kind_or_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_is_asked_for_of_every_kind_or_of_one_or_with_one_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(border, "write_federation", lambda folder, *given: folder / "f.toml")
     kinds = [replace(kind, pools=lambda data: {}) for kind in KINDS.values()]
     monkeypatch.setattr(border, "chosen", lambda arguments: kinds)
-    points = "16x16-secure-4,sentences-16x64-secure-4"
-    monkeypatch.setattr(sys, "argv", ["border.py", "DATA", "--seeds", "1", "--points", points])
+    points = "16x16-secure-4,sentences-16x64-secure-4,notes-32x32-secure-4-3"
+    monkeypatch.setattr(sys, "argv", ["border.py", "DATA", "--seeds", "3", "--points", points])
     assert [entry.name for entry in border.entries(border.parsed(), Size())] == [
         "notes-16x16-secure-4-1",
         "sentences-16x16-secure-4-1",
         "sentences-16x64-secure-4-1",
+        "sentences-16x64-secure-4-2",
+        "sentences-16x64-secure-4-3",
+        "notes-32x32-secure-4-3",
     ]
 
 
