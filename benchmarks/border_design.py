@@ -176,8 +176,8 @@ every = {rounds}
 {personal}
 """
 FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
-SOME_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 11\nepochs_alone = 24"
-MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 8\nepochs_alone = 18"
+SOME_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 17\nepochs_alone = 24"
+MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 WARM = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}", "synthetic.warm_start=50")

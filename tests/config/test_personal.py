@@ -24,9 +24,9 @@ def test_a_site_of_few_records_keeps_none_apart_unless_it_is_told() -> None:
 @pytest.mark.parametrize(
     ("task", "examples", "personal", "alone"),
     [
-        ("causal-lm", 1, 64, 144),
-        ("causal-lm", 16, 16, 36),
-        ("causal-lm", 64, 8, 18),
+        ("causal-lm", 1, 96, 144),
+        ("causal-lm", 16, 24, 36),
+        ("causal-lm", 64, 12, 18),
         ("classification", 16, 2, 16),
         ("classification", 64, 1, 8),
         ("classification", 400, 1, 3),
