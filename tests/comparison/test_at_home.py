@@ -177,7 +177,8 @@ def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> N
 
 def test_without_validation_records_no_weight_is_chosen(worker_and_own: Any) -> None:
     worker, _ = worker_and_own
-    with pytest.raises(RunError, match="no validation records"):
+    says = r"no validation records.* Set personal\.validation above 0, or use 'fifth'"
+    with pytest.raises(RunError, match=says):
         averaged(worker, worker.initial, worker.initial, [])
 
 
