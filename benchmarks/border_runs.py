@@ -81,7 +81,7 @@ class Entry:
         if not self.point.warm_start:
             return _trial(self._asked(self.point.common), "base", seed).alone
         begun = _asked(self.file, self.point.common, self.size, self.kind.warm_alone)
-        return replace(_trial(begun, "synthetic", seed), way="personal")
+        return replace(_trial(begun, "warm-start", seed), way="personal")
 
     def _asked(self, point: Point) -> Comparison:
         return _asked(self.file, point, self.size, self.kind.warm if point.warm_start else ())
@@ -89,7 +89,7 @@ class Entry:
 
 @cache
 def _asked(file: Path, point: Point, size: Size, warm: tuple[str, ...]) -> Comparison:
-    methods = ["base", "lora", "dp-lora", *(["synthetic"] if warm else [])]
+    methods = ["base", "lora", "dp-lora", *(["warm-start"] if warm else [])]
     overrides = [*point.overrides, *warm, *size.overrides]
     return Comparison.of(file, overrides, parse_variants(methods, []), 1)
 

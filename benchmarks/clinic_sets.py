@@ -6,7 +6,7 @@ DATA holds the folders mtsamples and medquad. Writes so many texts, drawn by the
 coordinator could have them: `notes.jsonl`, notes like those of the clinics that no clinic and no
 evaluation has, and `medquad.jsonl`, answers to health questions, which the embedded model has read.
 For rows of `fedpriv compare` such as `dp-lora:synthetic.data=…/sets/notes.jsonl:synthetic.size=200:
-synthetic.warm_start=50`.
+synthetic.warm_start=16`.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from fedpriv.config.personal import PersonalSection
 from fedpriv.config.section import Section
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.config.synthetic import SyntheticSection
+from fedpriv.config.task import Task
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_shared_noise, check_sum, usual_max_colluding
 from fedpriv.privacy import usual
@@ -157,7 +158,7 @@ class ModelSection(Section):
         description="The base model: embedded (the one in the package), a folder, or the name of"
         " one at a hub.",
     )
-    task: Literal["causal-lm", "classification"] = Field(
+    task: Task = Field(
         "causal-lm",
         description="What is learned: to continue text (causal-lm), or to give a text one of"
         " `labels` (classification).",

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from fedpriv.config.section import Section
+from fedpriv.config.task import Task
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
-Task = Literal["causal-lm", "classification"]
 OwnKind = Literal["personal", "alone"]  # what a site trains for itself
 OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 FEW = 100  # units: a fifth of fewer misleads as often as it helps (docs/results.md)

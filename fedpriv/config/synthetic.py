@@ -105,10 +105,11 @@ class SyntheticSection(ProjectionSection):
         0,
         ge=0,
         le=100_000,
-        description="Steps on the whole set before the first round. They cost no privacy.",
+        description="Passes over the set before the first round, in batches of 8. They cost no"
+        " privacy.",
     )
     warm_start_lr: float = Field(
-        1e-2, gt=0, le=1e6, description="Learning rate of those steps, by adamw."
+        3e-3, gt=0, le=1e6, description="Learning rate of them, by adamw; it falls to nothing."
     )
 
     @model_validator(mode="after")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedpriv.config.job import ModelSection
+    from fedpriv.config.task import Task
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class DataSpec:
     """
 
     columns: Mapping[str, str]
-    task: Literal["causal-lm", "classification"]
+    task: Task
     labels: tuple[str, ...]
     max_length: int
     unit: str

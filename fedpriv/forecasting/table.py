@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedpriv.config.load import config_error
+from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError
 from fedpriv.forecasting.noise import noise_to_signal
 from fedpriv.privacy.accounting.shares import shares_of
@@ -50,7 +51,7 @@ class Kind(Entry):
     """
 
     says: str
-    task: Literal["causal-lm", "classification"]
+    task: Task
     trained: Count
     tokens: Count
     model: str | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import LoraSection
+from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 def attach_lora(
     base: Base,
     settings: LoraSection,
-    task: Literal["causal-lm", "classification"],
+    task: Task,
     *,
     seed: int,
 ) -> PeftModel:

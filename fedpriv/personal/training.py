@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.training.public_records import mean_gradient
+from fedpriv.training.passes import passes
 from fedpriv.training.scores import score
-from fedpriv.training.unit_sum import chunks
 from fedpriv.training.worker import Worker
-
-POOL = 20  # batches that are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,16 @@ def train_alone(
     best, values = found[0], start
     for rate in settings.rates:
         lowest, since = found[0].loss, 0
-        moves = passes(worker, start, records, rate, settings, seed=seed, falling=not validation)
+        moves = passes(
+            worker,
+            start,
+            records,
+            rate,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            falling=not validation,
+            seed=seed,
+        )
         for number, moved in enumerate(moves, 1):
             epoch = Epoch(rate, number, _loss(worker, validation, moved))
             if epoch.loss is not None and not math.isfinite(epoch.loss):
@@ -105,49 +108,3 @@ def _loss(worker: Worker, validation: Sequence[Example], values: Vector) -> floa
 def _lower(loss: float | None, than: float | None) -> bool:
     """Whether it is better; without validation records, whatever comes later is."""
     return loss is None or than is None or loss < than
-
-
-def passes(
-    worker: Worker,
-    start: Vector,
-    records: Sequence[Example],
-    rate: float,
-    settings: OwnTraining,
-    *,
-    seed: int,
-    falling: bool,
-) -> Iterator[Vector]:
-    """The values (P,) after each pass by AdamW from `start`, as long as they are finite.
-
-    Args:
-        falling: whether the rate falls linearly, from the first batch to after the last.
-
-    Privacy:
-        None, as `train_alone`.
-    """
-    drawn = random.Random(seed)
-    parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.0)
-    steps = settings.epochs * math.ceil(len(records) / settings.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: 1 - step / steps if falling else 1.0
-    )
-    for _ in range(settings.epochs):
-        for batch in batches(records, settings.batch_size, drawn):
-            slope = mean_gradient(worker, batch, parameter.detach().numpy())
-            parameter.grad = torch.from_numpy(slope)
-            optimizer.step()
-            schedule.step()
-            if not torch.isfinite(parameter).all():
-                return
-        yield parameter.detach().numpy().copy()
-
-
-def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:
-    """All records once in a random order, those of a batch of about one length: less padding."""
-    order = drawn.sample(records, len(records))
-    found: list[list[Example]] = []
-    for pool in chunks(order, POOL * size):
-        pool.sort(key=lambda example: len(example.input_ids))
-        found += chunks(pool, size)
-    yield from drawn.sample(found, len(found))

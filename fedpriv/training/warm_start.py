@@ -1,29 +1,52 @@
-"""Some steps on the synthetic set before the first round."""
+"""Some passes over the synthetic set before the first round."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from fedpriv.config.job import OptimizerSection
+from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.public_records import mean_gradient
+from fedpriv.training.passes import passes
 from fedpriv.training.worker import Worker
+
+BATCH = 8  # records, as in a site's own training
 
 
 def warm_start(
     worker: Worker, public_set: Evolution, parameters: Privatised[Vector]
 ) -> Privatised[Vector]:
-    """The parameters after the set's own count of steps by adamw along its mean gradient.
+    """The parameters after the set's own number of passes by adamw, in batches, at its rate.
+
+    The rate falls linearly to nothing. Whoever has the set comes to the same values.
+
+    Raises:
+        ConfigError: numbers overflow.
 
     Privacy:
         Of public records alone; costs nothing.
     """
     settings = public_set.settings
-    optimizer = VectorOptimizer(OptimizerSection(lr=settings.warm_start_lr), parameters)
-    gradient = partial(mean_gradient, worker, public_set.examples)
-    for _ in range(settings.warm_start):
-        optimizer.step(post_process(gradient, optimizer.vector))
-    return optimizer.vector
+    records = [record for record in public_set.examples if record is not None]
+
+    def gone_on(values: Vector) -> Vector:
+        made = list(
+            passes(
+                worker,
+                values,
+                records,
+                settings.warm_start_lr,
+                epochs=settings.warm_start,
+                batch_size=BATCH,
+                falling=True,
+            )
+        )
+        if len(made) < settings.warm_start:
+            raise ConfigError(
+                "overflows",
+                key="synthetic.warm_start_lr",
+                value=settings.warm_start_lr,
+                fix="Lower it.",
+            )
+        return made[-1]
+
+    return post_process(gone_on, parameters) if records else parameters

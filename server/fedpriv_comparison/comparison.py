@@ -141,6 +141,9 @@ def _job(
         raise ConfigError(
             "is missing", file=source, key="synthetic", fix="Describe the set to train on."
         )
+    if variant.method == "warm-start" and not _is_warm(job):
+        fix = "Say how many passes over the set everybody begins with."
+        raise ConfigError("is missing", file=source, key="synthetic.warm_start", fix=fix)
     job = job.model_copy(update={"synthetic": _set_of(job, variant)})
     evaluation = job.evaluation.model_copy(update={"sites": None})  # all is public: nobody pays
     if evaluation.tuning is None and not evaluation.tuning_share:
@@ -178,17 +181,21 @@ def _check_held_out(job: JobConfig, source: Path | None) -> None:
 
 def _set_of(job: JobConfig, variant: Variant) -> SyntheticSection | None:
     """A file's set, for those that have a use for it."""
-    warm = job.synthetic is not None and job.synthetic.warm_start > 0
+    warm = _is_warm(job)
     match variant.method:
         case "base":
             used = False
         case "synthetic":
             used = True
-        case "lora" | "lora-clipped":
+        case "lora" | "lora-clipped" | "warm-start":
             used = warm
         case method:
             used = warm or find_method(method).needs_set
     return job.synthetic if used else None
+
+
+def _is_warm(job: JobConfig) -> bool:
+    return job.synthetic is not None and job.synthetic.warm_start > 0
 
 
 @dataclass(frozen=True)

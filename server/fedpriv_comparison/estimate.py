@@ -18,6 +18,7 @@ from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained
 from fedpriv_comparison.runner import threads_of
+from fedpriv_comparison.variants import UNTRAINED
 from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
@@ -36,12 +37,12 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     try:
         # A pooled or local run takes the steps of all sites, too.
         variant = next(
-            (v for v in reversed(left) if left[v] and (v.method != "base" or v.way)), None
+            (v for v in reversed(left) if left[v] and (v.method not in UNTRAINED or v.way)), None
         )
         seconds = 0.0
         if variant is not None:
             one, home = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
-            trained = sum(n for variant, n in left.items() if variant.method != "base")
+            trained = sum(n for variant, n in left.items() if variant.method not in UNTRAINED)
             further = sum(n for variant, n in left.items() if variant.way)
             seconds = (one * trained + home * further) / parallel
     except FedprivError as error:

@@ -13,7 +13,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
-from fedpriv_comparison.variants import ALONE
+from fedpriv_comparison.variants import ALONE, UNTRAINED
 
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
 
@@ -148,8 +148,9 @@ def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> 
         failed = ["every setting of the grid diverged"]
     config = comparison.config(row.variant, row.settings or row.variant.grid[0], 1)
     rounds = comparison.config(base.variant, base.settings or base.variant.grid[0], 1).steps
-    # Neither the base model nor what is held against it takes rounds to get anywhere.
-    is_other = row is not base and "base" not in (row.variant.method, base.variant.method)
+    # Neither a model that is not trained nor what is held against it takes rounds to get anywhere.
+    trained = {row.variant.method, base.variant.method}.isdisjoint(UNTRAINED)
+    is_other = row is not base and trained
     is_other &= not (row.variant.way or base.variant.way)
     return Figures(
         name=row.variant.name,

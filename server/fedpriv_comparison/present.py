@@ -16,6 +16,7 @@ from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread
+from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC")
@@ -160,10 +161,10 @@ def chart(rows: Sequence[Row]) -> str:
             for at in zip(*curves, strict=False)
         ]
         points = [point for point in points if math.isfinite(point[1])]
-        if row.variant.method == "base" and points:
+        if row.variant.method in UNTRAINED and points:
             points = [points[0], (_last_round(rows), points[0][1])]
         if points:
-            dashed = row.variant.method == "base"
+            dashed = row.variant.method in UNTRAINED
             colour = f"series-{index % PALETTE}"
             lines.append(Line(_beside(row.variant.name), points, colour, dashed=dashed))
     if not lines:

@@ -27,6 +27,7 @@ from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.warm_start import warm_start
 from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv_comparison.variants import UNTRAINED
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_simulation.own_records import read_site, spec_of
@@ -50,8 +51,8 @@ def train(
         ConfigError: the data is not marked as public.
 
     Privacy:
-        None: what is computed from the records is not noised at all. (``synthetic`` looks at no
-        record of a site.)
+        None: what is computed from the records is not noised at all. (``synthetic`` and
+        ``warm-start`` look at no record of a site.)
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
@@ -72,12 +73,15 @@ def train(
         slope: Slope = partial(_of_the_set, config, evolution, optimizer, pool)
     else:
         slope = _of_the_records(config, optimizer, pool, populations, seed, method)
-    steps = 0 if method == "base" else config.steps
+    steps = 0 if method in UNTRAINED else config.steps
     every = config.evaluation.every * config.job.sync
-    look(0)
+    if method != "warm-start":
+        look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
         with pool.borrow(ModelRecipe.of(config)) as worker:
             optimizer.start_at(warm_start(worker, evolution, optimizer.vector))
+    if method == "warm-start":
+        look(0)
     started = time.monotonic()
     for number in range(1, steps + 1):
         rate = learning_rate(config.optimizer, number, config.steps)

@@ -18,7 +18,9 @@ PUBLIC = {  # methods without noise, for public records alone
     "lora": "neither clipping nor noise",
     "lora-clipped": "clipping, no noise",
     "synthetic": "on the synthetic set alone, as it begins: no private record, ε = 0",
+    "warm-start": "the base model after the set's warm start, where the others begin; ε = 0",
 }
+UNTRAINED = ("base", "warm-start")  # in no step of the federation
 ALONE = "lora-alone"  # a site begins with its own records, without noise
 SHORT = {
     "lr": "optimizer.lr",
@@ -188,6 +190,8 @@ def _matters(method: str, way: str, key: str) -> bool:
         return True
     if method == "base" or (method in PUBLIC and key.startswith(OF_RELEASES)):
         return False
+    if method == "warm-start":
+        return key.startswith(("model.", "lora.", OF_SETS))
     if method == "synthetic":
         return not key.startswith(("privacy.", OF_WARMTH))
     if method in PUBLIC and key.startswith(OF_SETS):

@@ -115,9 +115,9 @@ def test_public_records_to_begin_with_are_nobodys_and_leave_all_others_as_they_a
     assert len(set(public)) == 200 and not others & set(public)
     trials = Entry(KINDS["notes"], warm, 1, file, SMALL).trials
     alone, private = trials["alone"], trials["federated"]
-    assert (alone.method, alone.way, private.method) == ("synthetic", "personal", "dp-lora")
+    assert (alone.method, alone.way, private.method) == ("warm-start", "personal", "dp-lora")
     for trial in (alone, private):
-        assert trial.config.synthetic is not None and trial.config.synthetic.warm_start == 50
+        assert trial.config.synthetic is not None and trial.config.synthetic.warm_start == 16
     assert private.config.optimizer.lr < alone.config.optimizer.lr
     with pytest.raises(ConfigError, match="needs 200 records"):
         write_federation(tmp_path / "few", KINDS["notes"], warm, notes(300), SMALL)

@@ -77,13 +77,27 @@ def test_all_begin_where_the_base_model_is(federation: Make, tmp_path: Path) -> 
 def test_a_synthetic_set_has_its_controls(federation: Make, tmp_path: Path) -> None:
     """The set alone, which reads no record of a site; and methods without a use for it."""
     file = federation(rounds=2, extra='[synthetic]\nsize = 6\ngenerator = { kind = "model" }\n')
-    names = ("base", "synthetic", "lora", "dp-lora", "dp-lora:synthetic.warm_start=2", "pe-sgd")
+    warm = ":synthetic.warm_start=2"
+    names = (
+        "base",
+        "synthetic",
+        f"warm-start{warm}",
+        "lora",
+        "dp-lora",
+        f"dp-lora{warm}",
+        "pe-sgd",
+    )
     rows = compare(comparison(file, *names), Runner(tmp_path / "runs"))
     results = {row.variant.name: row.results[0] for row in rows}
     assert {result.error for result in results.values()} == {""}
     losses = {name: result.last("eval_loss") for name, result in results.items()}
     assert len(set(losses.values())) == len(names)
-    assert results["synthetic"].epsilon is None and results["synthetic"].bytes_up == 0
+    for name in ("synthetic", f"warm-start{warm}"):
+        assert results[name].epsilon is None and results[name].bytes_up == 0
+    begun = results[f"warm-start{warm}"].rounds
+    assert len(begun) == 1 and results["base"].rounds[0] != begun[0]
+    with pytest.raises(ConfigError, match=r"synthetic\.warm_start: is missing"):
+        comparison(file, "warm-start")
     assert results["pe-sgd"].bytes_up < results["dp-lora"].bytes_up
     for site in load_job(file).sites:  # other records of the same number
         assert isinstance(site.data, Path)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpriv.config.task import Task
 from fedpriv.data import DataSpec, Example, encode_record
 from fedpriv.data.encode import (
     NO_LOSS,
@@ -38,7 +39,7 @@ MARKED = (
 )
 
 
-def spec(*fields: str, task: Literal["causal-lm", "classification"] = "causal-lm") -> DataSpec:
+def spec(*fields: str, task: Task = "causal-lm") -> DataSpec:
     labels = ("no", "yes") if task == "classification" else ()
     return DataSpec({f: f for f in fields}, task, labels, 16, "record", 4)
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data import Example
 from fedpriv.personal import training
-from fedpriv.personal.training import Epoch, batches, train_alone
+from fedpriv.personal.training import Epoch, train_alone
+from fedpriv.training import passes
+from fedpriv.training.passes import batches
 from fedpriv.training.pool import make_worker
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.scores import score
@@ -110,7 +110,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: Sequence[float]) -> None:
         return type("Scores", (), {"eval_loss": next(found)})
 
     monkeypatch.setattr(training, "score", scores)
-    monkeypatch.setattr(training, "mean_gradient", lambda worker, batch, values: 0 * values)
+    monkeypatch.setattr(passes, "mean_gradient", lambda worker, batch, values: 0 * values)
 
 
 def test_where_no_pass_helps_it_stays_where_it_began(
@@ -158,26 +158,6 @@ def test_a_loss_that_is_no_number_is_no_improvement(
     settings = replace(SETTINGS, patience=2)
     made = train_alone(worker, worker.initial, examples(2, 0), examples(1, 1), settings)
     assert made.best.number == 0
-
-
-@given(st.integers(1, 200), st.integers(1, 12), st.integers(0, 9))
-def test_a_pass_sees_every_record_once(count: int, size: int, seed: int) -> None:
-    records = [Example([i] * (1 + i % 17), 0) for i in range(count)]
-    found = list(batches(records, size, random.Random(seed)))
-    assert sorted(e.input_ids[0] for batch in found for e in batch) == list(range(count))
-    assert all(len(batch) <= size for batch in found)
-    assert len(found) == -(-count // size)
-
-
-def test_records_of_a_batch_are_about_equally_long() -> None:
-    drawn = random.Random(0)
-    records = [Example([0] * drawn.randint(1, 100), 0) for _ in range(400)]
-    spreads = [
-        max(lengths) - min(lengths)
-        for batch in batches(records, 8, drawn)
-        for lengths in [[len(example.input_ids) for example in batch]]
-    ]
-    assert sum(spreads) / len(spreads) < 15  # of random batches, about 78
 
 
 def test_nothing_is_left_where_a_step_would_find_it(worker: Worker) -> None:

@@ -115,7 +115,7 @@ def test_local_steps_of_one_site_are_those_of_a_frozen_basis(
 def test_a_warm_start_is_the_same_for_every_method(
     federation: Make, tmp_path: Path, given: str
 ) -> None:
-    """And what private steps at a rate of nothing leave of it."""
+    """And what private steps at a rate of nothing leave of it: AdamW's passes over the set."""
     found = {}
     for name, method, steps in (("a", "dp-lora", 5), ("b", "pe-sgd", 5), ("c", "pe-sgd", 0)):
         settings = (given, f"job.method={method}", f"synthetic.warm_start={steps}")
@@ -126,7 +126,7 @@ def test_a_warm_start_is_the_same_for_every_method(
         assert checkpoint is not None
         found[name] = checkpoint.tensors.value["vector"]
     assert (found["a"] - found["b"]).abs().max() < 1e-8
-    assert (found["a"] - found["c"]).abs().max() > 0.01
+    assert (found["a"] - found["c"]).abs().max() > 0.005
 
 
 def test_a_job_that_stops_before_its_first_round_goes_on_with_the_same_beginning(

@@ -1,0 +1,5 @@
+"""What a model is trained for."""
+
+from typing import Literal
+
+Task = Literal["causal-lm", "classification"]
