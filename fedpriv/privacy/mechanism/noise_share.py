@@ -206,6 +206,16 @@ def check_added_delta(
         )
 
 
+def most_epsilon_alone(values: int, delta: float) -> float:
+    """The largest ε of the claim that trusts nobody, above which `check_added_delta` refuses.
+
+    Args:
+        values: T·P, of all that a plan releases.
+        delta: of the claim.
+    """
+    return math.log(MOST_ADDED * delta) - math.log(values * SAMPLER_ERROR)
+
+
 def bits_for(units: float, grid: SharedGrid, members: int) -> Literal[16, 32]:
     """16 or 32: in how many bits a sum of shares of any set of at most `members` sites fits.
 

@@ -29,6 +29,7 @@ from fedpriv.privacy.mechanism.noise_share import (
     added_delta,
     bits_for,
     check_added_delta,
+    most_epsilon_alone,
     plan_shares,
     shared_grid,
     total_deviation,
@@ -245,6 +246,15 @@ def test_an_epsilon_that_would_be_noticed_is_refused(epsilon: float) -> None:
     for alone in (False, True):
         with pytest.raises(AccountingError, match="delta=1e-05"):
             check_added_delta(PLAN, SIZE, epsilon, 1e-5, alone=alone)
+
+
+@pytest.mark.parametrize(("steps", "size", "delta"), [(3, SIZE, 1e-5), (400, 25 * 10**6, 1e-9)])
+def test_what_is_refused_alone_is_known_beforehand(steps: int, size: int, delta: float) -> None:
+    plan, most = replace(PLAN, steps=steps), most_epsilon_alone(steps * size, delta)
+    assert 500 < most < 650
+    check_added_delta(plan, size, most - 1e-6, delta, alone=True)
+    with pytest.raises(AccountingError, match="to add at most"):
+        check_added_delta(plan, size, most + 1e-6, delta, alone=True)
 
 
 def test_too_coarse_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
