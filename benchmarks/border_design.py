@@ -181,6 +181,7 @@ MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 WARM = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}", "synthetic.warm_start=16")
+FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results.md, "Beginning with …"
 OF_NOTES = """[model]
 name = "embedded"
 task = "causal-lm"
@@ -319,8 +320,8 @@ KINDS = {
             settings=lambda: OF_NOTES,
             pools=specialties,
             shares=by_specialty,
-            warm=(*WARM, "optimizer.lr=1e-3", "personal.epochs=8"),
-            warm_alone=(*WARM, "personal.epochs=8"),
+            warm=(*WARM, *FROM_NOTES, "optimizer.lr=1e-3"),
+            warm_alone=(*WARM, *FROM_NOTES),
         ),
         Kind(
             name="sentences",
