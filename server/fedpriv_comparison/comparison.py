@@ -261,18 +261,18 @@ def _by_variant(
     """Run trials, those with one seed together: they have one model.
 
     What a site trains on from is made beforehand, once for all that do.
+
+    Returns:
+        The results of each variant, in the order of its trials.
     """
-    pairs = [(variant, trial) for variant, found in trials.items() for trial in found]
-    pairs.sort(key=lambda pair: pair[1].seed)  # stable
-    wanted = [trial for _, trial in pairs]
+    wanted = [trial for found in trials.values() for trial in found]
+    wanted.sort(key=lambda trial: trial.seed)
     alone = [trial.alone for trial in wanted if trial.way in TOGETHER]
     runner.results([trial.before for trial in [*wanted, *alone] if trial.way])
     runner.results(alone)
-    results: dict[Variant, list[Result]] = {variant: [] for variant in trials}
-    found = runner.results(wanted)
-    for (variant, _), result in zip(pairs, found, strict=True):
-        results[variant].append(result)
-    return results
+    results = runner.results(wanted)
+    made = {trial.key: result for trial, result in zip(wanted, results, strict=True)}
+    return {variant: [made[trial.key] for trial in found] for variant, found in trials.items()}
 
 
 def tuning_loss(results: Sequence[Result | None]) -> float | None:

@@ -12,9 +12,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -178,6 +178,25 @@ def test_settings_are_judged_by_several_runs_none_of_which_is_reported(
     assert wide.left(tmp_path / "runs") == {wide.variants[0]: 0}
     narrow = comparison(file, "dp-lora", grids=("lr=1e-3,1e-2",), seeds=2)  # is among it
     assert all(kept(one, tmp_path / "runs") for one in narrow.choices(narrow.variants[0]))
+
+
+def test_a_setting_is_judged_by_its_own_runs(federation: Make) -> None:
+    """Runs are made in the order of their seeds, and belong to their settings all the same."""
+
+    class Known:
+        def results(self, trials: Sequence[Trial]) -> list[Result]:
+            losses = [trial.config.optimizer.lr + trial.seed % 7 / 100 for trial in trials]
+            return [Result([{"round": 1, "tuning_loss": loss}]) for loss in losses]
+
+    rates = ("1", "2", "3")
+    asked = comparison(
+        federation(rounds=1), "dp-lora", "lora", grids=(f"lr={','.join(rates)}",), tuning_seeds=3
+    )
+    for row in compare(asked, cast("Runner", Known())):
+        for (setting,), results in row.tuned:
+            rate = float(setting.partition("=")[2])
+            assert [int(result.tuning_loss or 0) for result in results] == [rate] * 3
+        assert row.settings == ("optimizer.lr=1",)
 
 
 def test_a_setting_that_one_seed_does_not_bear_is_not_chosen() -> None:
