@@ -150,6 +150,7 @@ SENTENCES = (  # of 6,300 whole sentences
     Point(4, 1000),
     Point(16, 250, "local"),
     Point(2, 1000, "local"),
+    Point(16, 64, warm_start=True),
 )
 FEDERATION = """
 [job]
@@ -180,7 +181,8 @@ SOME_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 17\nepochs_alone = 24"
 MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
-WARM = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}", "synthetic.warm_start=16")
+PUBLIC_SET = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}")
+WARM = (*PUBLIC_SET, "synthetic.warm_start=16")
 FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results.md, "Beginning with …"
 OF_NOTES = """[model]
 name = "embedded"
@@ -337,6 +339,9 @@ KINDS = {
             ),
             pools=sentences,
             shares=skewed,
+            # Passes and rate of these two are a guess that no grid has seen.
+            warm=(*PUBLIC_SET, "synthetic.warm_start=4", "optimizer.lr=5e-3"),
+            warm_alone=(*PUBLIC_SET, "synthetic.warm_start=4"),
         ),
     )
 }

@@ -189,8 +189,9 @@ def _remarks(found: Forecast) -> Iterator[str]:
             yield f"* {one.what}: outside what was measured; {'; '.join(one.outside)}."
     if not found.warm_start_measured:
         yield (
-            "What a public warm start would change is not in this table. For one federation, the"
-            " documentation says it under 'What gives most for the same ε'."
+            "What a public warm start would change is not in this table. Of one federation the"
+            " documentation says, under 'Beginning with public notes', that public records of the"
+            " same kind are worth more than joining, and joining next to nothing after them."
         )
 
 

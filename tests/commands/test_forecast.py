@@ -42,8 +42,9 @@ def test_a_forecast_says_what_it_read_and_what_is_expected(
         "Of all 6 sites: 6 is expected to pay.",
         "twice the sites",
         "a secure sum, of which one site may collude",
-        "What a public warm start would change is not in this table. For one federation, the"
-        " documentation says it under 'What gives most for the same ε'.",
+        "What a public warm start would change is not in this table. Of one federation the"
+        " documentation says, under 'Beginning with public notes', that public records of the same"
+        " kind are worth more than joining, and joining next to nothing after them.",
         "gains were in the brackets.",
     ):
         assert sentence in words, sentence
