@@ -29,24 +29,25 @@ def warm_start(
     records = [record for record in public_set.examples if record is not None]
 
     def gone_on(values: Vector) -> Vector:
-        made = list(
-            passes(
-                worker,
-                values,
-                records,
-                settings.warm_start_lr,
-                epochs=settings.warm_start,
-                batch_size=BATCH,
-                falling=True,
-            )
+        count, made = 0, values
+        moves = passes(
+            worker,
+            values,
+            records,
+            settings.warm_start_lr,
+            epochs=settings.warm_start,
+            batch_size=BATCH,
+            falling=True,
         )
-        if len(made) < settings.warm_start:
+        for moved in moves:  # one at a time: each is P long
+            made, count = moved, count + 1
+        if count < settings.warm_start:
             raise ConfigError(
                 "overflows",
                 key="synthetic.warm_start_lr",
                 value=settings.warm_start_lr,
                 fix="Lower it.",
             )
-        return made[-1]
+        return made
 
     return post_process(gone_on, parameters) if records else parameters
