@@ -115,6 +115,19 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any) 
     return make
 
 
+@pytest.fixture(scope="module")
+def worker(model_folder: Make) -> Any:
+    """A worker on a small random Llama with LoRA of rank 2, in float32."""
+    from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+    from fedpriv.training import pool
+    from fedpriv.training.worker import ModelRecipe
+
+    model = ModelSection(name=str(model_folder("llama")), max_length=32)
+    return pool.make_worker(
+        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
+    )
+
+
 @pytest.fixture
 def make_worker(model_folder: Make) -> Make:
     """A factory of workers on small random models, float64 unless told otherwise."""

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.data import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import mean_of_probabilities, own_and_federated, together
-from fedpriv.training.pool import make_worker
 from fedpriv.training.record_loss import next_tokens
 from fedpriv.training.scores import logits_of, score
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.training.worker import Worker
 
-Make = Callable[..., Any]
 OWN = torch.tensor([0.0, math.log(3)])  # probabilities of 1/4 and 3/4
 FEDERATED = torch.tensor([math.log(9), 0.0])  # 9/10 and 1/10
-
-
-@pytest.fixture(scope="module")
-def worker(model_folder: Make) -> Worker:
-    model = ModelSection(name=str(model_folder("llama")), max_length=32)
-    return make_worker(
-        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
-    )
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,27 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data import Example
 from fedpriv.personal import training
 from fedpriv.personal.training import Epoch, train_alone
 from fedpriv.training import passes
 from fedpriv.training.passes import batches
-from fedpriv.training.pool import make_worker
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.scores import score
-from fedpriv.training.worker import ModelRecipe, Worker
-
-Make = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def worker(model_folder: Make) -> Worker:
-    model = ModelSection(name=str(model_folder("llama")), max_length=32)
-    return make_worker(
-        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
-    )
+from fedpriv.training.worker import Worker
 
 
 def examples(count: int, seed: int) -> list[Example]:

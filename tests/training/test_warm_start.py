@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,26 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.data import Example
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.passes import batches
-from fedpriv.training.pool import make_worker
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.warm_start import BATCH, warm_start
-from fedpriv.training.worker import ModelRecipe, Worker
-
-Make = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def worker(model_folder: Make) -> Worker:
-    model = ModelSection(name=str(model_folder("llama")), max_length=32)
-    return make_worker(
-        ModelRecipe(model, LoraSection(r=2, alpha=4), 0, ComputeSection(device="cpu"))
-    )
+from fedpriv.training.worker import Worker
 
 
 def begun(worker: Worker, records: list[Example | None], passes: int, rate: float) -> Vector:
