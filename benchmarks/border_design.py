@@ -113,7 +113,6 @@ QUICK_PASSES = ("personal.epochs=2", "personal.epochs_alone=2")
 QUICK = Size(rounds=2, held_out=32, most=8, everyone=12, overrides=QUICK_PASSES)
 QUICK_POINTS = (Point(4, 16),)
 NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
-    # At 64 sites, ε = 8 leaves a site with ε = 783 alone, for which no noise share is exact enough.
     Point(64, 16, seeds=3),
     Point(16, 16),
     Point(64, 16, "local"),
@@ -121,6 +120,7 @@ NOTES = (  # the most telling first; of 2,300 notes, at most about 2,000 train
     Point(16, 64, seeds=3),
     Point(4, 16),
     Point(64, 16, epsilon=1.0),
+    Point(64, 16, epsilon=8.0),
     Point(32, 32, seeds=3),
     Point(16, 64, "local"),
     Point(64, 28),

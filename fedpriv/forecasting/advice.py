@@ -28,7 +28,6 @@ from fedpriv.forecasting.likeness import (
     kind_for,
     other_pace,
     point_setting,
-    refused,
     typical,
     unlike_measured,
 )
@@ -171,7 +170,7 @@ def forecast(
         best=best,
         near=_near(federation, points, best),
         of_sites=tuple(_of_sites(job, federation, curves[best], unlike)),
-        changes=tuple(_changed(federation, curves[best], points, described.trained)),
+        changes=tuple(_changed(federation, curves[best], points)),
         warm_start_measured=curves[best].warm,
         two_own=_two_own(points),
         left_out={way: leave_groups_out(runs_of(points, way)) for way in curves},
@@ -227,9 +226,7 @@ def _of_sites(
     return found
 
 
-def _changed(
-    federation: Federation, curve: Curve, points: Sequence[Point], trained: int
-) -> list[Changed]:
+def _changed(federation: Federation, curve: Curve, points: Sequence[Point]) -> list[Changed]:
     """Leaves a warm start out where its coefficient is not known."""
     now, found = typical(federation), []
     for what, other in changes(federation):
@@ -242,11 +239,7 @@ def _changed(
             noise=other.noise,
             gain=curve.predict(there),
             more=curve.difference(now, there),
-            outside=(
-                *other_pace(other, points),
-                *refused(other, trained),
-                *curve.outside(there),
-            ),
+            outside=(*other_pace(other, points), *curve.outside(there)),
         )
         found.append(changed)
     return found

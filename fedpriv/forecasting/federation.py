@@ -17,9 +17,8 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.config.trust import usual_max_colluding
 from fedpriv.errors import ConfigError
 from fedpriv.forecasting.noise import noise_to_signal
-from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.privacy.accounting.shares import alone, shares_of
+from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
 
 _noise = lru_cache(maxsize=256)(calibrate_noise)
@@ -73,14 +72,6 @@ class Federation:
         return tuple(
             _noise(epsilon, self.delta, self.sample_rate, self.slots) for epsilon in self.epsilons
         )
-
-    @cached_property
-    def epsilon_alone(self) -> float | None:
-        """Of a site of a secure sum if every other one works with the server; else None."""
-        if self.max_colluding is None:
-            return None
-        event = Event(self.sample_rate, self.noise_multipliers[0], self.slots)
-        return alone(event, self.delta, self.sites, self.max_colluding).epsilon
 
     @cached_property
     def noise(self) -> float:

@@ -10,7 +10,6 @@ from fedpriv.errors import ConfigError
 from fedpriv.forecasting.curve import Setting, measured_range
 from fedpriv.forecasting.federation import Federation
 from fedpriv.forecasting.table import Kind, Point, Table
-from fedpriv.privacy.mechanism.noise_share import most_epsilon_alone
 
 FAR = 2.0  # rounds, rate or window other than measured by more than this factor
 
@@ -79,7 +78,6 @@ def unlike_measured(
             yield f"{key}: {value}, and measured was {measured}"
     yield from _far("model.max_length", job.model.max_length, [kind.tokens])
     yield from other_pace(federation, points)
-    yield from refused(federation, kind.trained)
 
 
 def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]:
@@ -90,21 +88,6 @@ def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]
     yield from _far("job.rounds", federation.rounds, [point.rounds for point in points])
     rates = [point.sample_rate for point in points]
     yield from _far("privacy.sample_rate", federation.sample_rate, rates)
-
-
-def refused(federation: Federation, trained: int) -> Iterator[str]:
-    """Why every site would refuse the terms of a secure sum, if it would, in words.
-
-    Args:
-        trained: values of the model, about.
-    """
-    found = federation.epsilon_alone
-    most = most_epsilon_alone(federation.slots * trained, federation.delta)
-    if found is not None and found > most:
-        yield (
-            f"every site would refuse it, as ε alone is {found:.0f}, and shares of noise are exact"
-            f" enough for {most:.0f}"
-        )
 
 
 def _far(key: str, amount: float, measured: Sequence[float]) -> Iterator[str]:

@@ -140,21 +140,6 @@ def test_who_names_a_kind_answers_for_the_model(tmp_path: Path) -> None:
     assert of(usual(tmp_path), other, "notes").unlike == ()
 
 
-def test_what_every_site_would_refuse_is_told(tmp_path: Path) -> None:
-    """ε alone grows with the sites whose noise a site rests on."""
-    file = usual(tmp_path, privacy='trust = "secure-sum"\nmax_colluding = 1', sizes=(16,) * 64)
-    measured = read(runs())
-    refused = "every site would refuse it, as ε alone is"
-    found = of(file, measured)
-    assert not any(refused in words for words in found.unlike)
-    told = {one.what for one in found.changes if any(refused in words for words in one.outside)}
-    assert "four times the sites" in told and "half the sample rate" not in told
-    assert "each site adds all of its noise" not in told
-    found = of(file, measured, None, "privacy.epsilon=16")
-    assert any(refused in words for words in found.unlike)
-    assert {one.verdict for one in found.ways} == {None}
-
-
 def test_a_change_far_from_the_measured_pace_is_outside(tmp_path: Path) -> None:
     found = of(usual(tmp_path), read(runs()), None, "job.rounds=45")
     marked = {one.what: one.outside for one in found.changes}

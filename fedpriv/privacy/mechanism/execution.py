@@ -63,11 +63,12 @@ class PlanExecution:
 
     Privacy:
         One step is one Poisson-subsampled Gaussian mechanism (Dwork & Roth 2014, §A.1; Mironov et
-        al. 2019) at the (sample_rate, σ) of its reservation, up to `sampler_delta`, of sensitivity
-        C for adding or removing one unit, the rounding to steps included: with an integer sum S and
-        real noise Y, S + round(Y) = round(S + Y) is post-processing of S + Y. That two default sums
-        are at most C apart rests on how gradients are computed; see the numerics mode of a report.
-        A step is paid by its reservation; neither the size of the sample nor an error leaves.
+        al. 2019) at the (sample_rate, σ) of its reservation, up to `log_sampler_delta`, of
+        sensitivity C for adding or removing one unit, the rounding to steps included: with an
+        integer sum S and real noise Y, S + round(Y) = round(S + Y) is post-processing of S + Y.
+        That two default sums are at most C apart rests on how gradients are computed; see the
+        numerics mode of a report. A step is paid by its reservation; neither the size of the sample
+        nor an error leaves.
     """
 
     def __init__(self, plan: Plan, size: int) -> None:

@@ -20,9 +20,11 @@ _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
 MAX_DEVIATION = 2.0**50
-SAMPLER_ERROR = 2.0**-960  # total variation distance of one rounded number from the ideal
-_BITS = 1023  # of a uniform, after which an undecided comparison is left undecided
-_GUARD = 64  # bits of a comparison beyond those of the uniform
+# ln of the total variation distance of one rounded number from the ideal: 2^-65472. δ grows by
+# e^ε times as much, and in a sum of a thousand sites ε is some 27,000 for one that trusts nobody.
+LOG_SAMPLER_ERROR = -65472 * math.log(2)
+_BITS = 65_535  # of a uniform, after which an undecided comparison is left undecided
+_GUARD = 64  # bits of a comparison beyond those of the uniform that are not leading zeros
 _MARGIN = 2.0**-40  # of its last bit: far above what the guard leaves of rounding
 _TAIL = np.uint64(2**63 - 1)
 _MPMATH = threading.Lock()  # its cached constants are not safe to share between threads
@@ -49,13 +51,15 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
         AccountingError: for a negative `n` or a `deviation` outside (0, 2^50].
 
     Formal guarantees:
-        With uniform words, each number is within SAMPLER_ERROR = 2^-960 of round(Y) in total
-        variation. A comparison at b bits of t, in arithmetic of b + 64, errs by less than 2^-50
-        of the last bit, as its argument errs by three roundings and erfc makes less than 2^11
-        times as much of each; it is taken only where 2^-40 of a bit are clear. So none is decided
-        wrongly, and 1023 bits leave one undecided with chance below 2^-965 (fewer than 2^57
-        half-integers, each in two intervals of 2^-1023 at most). This rests on Z_ERROR, some ten
-        times what scipy's `ndtri` and the roundings around it are measured to err, and on mpmath.
+        With uniform words, each number is within 2^-65472 (LOG_SAMPLER_ERROR) of round(Y) in total
+        variation. A comparison at b bits of t, of which the first b − m are 0, is in arithmetic
+        of m + 64 bits at least. A chance below 2^(m+1) of the last bit is off by less than 2^-44
+        of it, as the argument errs by three roundings and erfc makes less than 2^17 times as much
+        of each; a larger one is above t in any case. It is taken only where 2^-40 of a bit are
+        clear. So none is decided wrongly, and 65535 bits leave one undecided with chance below
+        2^-65475 (fewer than 2^59 half-integers, each in two intervals of 2^-65535 at most). This
+        rests on Z_ERROR, some ten times what scipy's `ndtri` and the roundings around it are
+        measured to err, and on mpmath.
 
     Source:
         That the low bits of noise computed in floating point tell what it was added to: Mironov
@@ -63,9 +67,10 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
 
     Privacy:
         Reads no data. S + round(Y) = round(S + Y) for an integer S, so an integer sum with this
-        noise is post-processing of the ideal Gaussian mechanism, to the last bit. `sampler_delta`
-        says what the sampler's error adds to δ. That the words are uniform is the assumption of
-        the keystream, as for any noise. The numbers are secret until a sum hides in them.
+        noise is post-processing of the ideal Gaussian mechanism, to the last bit. What the
+        sampler's error adds to δ, `log_sampler_delta` says. That the words are uniform is the
+        assumption of the keystream, as for any noise. The numbers are secret until a sum hides in
+        them.
     """
     if n != int(n) or n < 0:
         raise AccountingError(f"Expected n={n!r} to be an integer >= 0.")
@@ -80,8 +85,8 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
         z = -ndtri(middles * 2.0**-64)
         y = deviation * z
         # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
-        # as that of t = 2^-1023, which is 37.57 deviations: z is 9.16 there, and 15 / ½ more.
-        error = deviation * (Z_ERROR * (1 + z) + 15 / middles)
+        # as that of t = 2^-65535, which is 301.4 deviations: z is 9.16 there, and 147 / ½ more.
+        error = deviation * (Z_ERROR * (1 + z) + 147 / middles)
         part[:] = np.rint(y)
         for i in np.flatnonzero(0.5 - np.abs(y - part) <= error):
             low, high = max(round(y[i] - error[i]), 0), round(y[i] + error[i])
@@ -90,15 +95,15 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     return out
 
 
-def sampler_delta(values: int, epsilon: float) -> float:
-    """What the error of `rounded_gaussian` adds to δ of a mechanism that is (ε, δ)-DP.
+def log_sampler_delta(values: int, epsilon: float) -> float:
+    """ln of what the error of `rounded_gaussian` adds to δ of a mechanism that is (ε, δ)-DP.
 
-    All of what is released is within values · SAMPLER_ERROR of the ideal mechanism in total
-    variation, on either of two neighbouring populations, so δ grows by (1 + e^ε) times that:
-    10⁸ values in each of 10⁵ steps at ε = 50 add less than 10⁻⁴⁰, which no float64 above 10⁻²⁴
-    can tell from nothing.
+    All of what is released is within values · 2^-65472 of the ideal mechanism in total variation,
+    on either of two neighbouring populations, so δ grows by (1 + e^ε) times that: 10⁸ values in
+    each of 10⁵ steps add less than 10⁻³⁰⁰ at any ε up to 40,000, which no float64 can tell from
+    nothing.
     """
-    return (1 + math.exp(epsilon)) * values * SAMPLER_ERROR
+    return float(np.logaddexp(0.0, epsilon)) + math.log(values) + LOG_SAMPLER_ERROR
 
 
 def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSource) -> int:
@@ -106,23 +111,23 @@ def _resolve(tail: int, low: int, high: int, deviation: float, csprng: RandomSou
     bits = 63
     while low < high:
         k = (low + high) // 2
-        over = _tail_chance(k, deviation, bits) - tail
+        over = _tail_chance(k, deviation, bits, tail.bit_length()) - tail
         if over >= 1 + _MARGIN:  # t < P(|Y| > k + ½)
             low = k + 1
         elif over <= -_MARGIN:
             high = k
-        elif bits < _BITS:
-            tail = tail << 64 | int(csprng.uint64(1)[0])
-            bits += 64
+        elif bits < _BITS:  # as many again, so that few comparisons are at many bits
+            for word in csprng.uint64((bits + 1) // 64):
+                tail, bits = tail << 64 | int(word), bits + 64
         else:
             break
     return low
 
 
-def _tail_chance(k: int, deviation: float, bits: int) -> Any:
-    """2^bits · P(|Y| > k + ½)."""
+def _tail_chance(k: int, deviation: float, bits: int, significant: int) -> Any:
+    """2^bits · P(|Y| > k + ½), to so many significant bits and those that guard them."""
     with _MPMATH:
-        mp = _context(bits + _GUARD)
+        mp = _context(-(-significant // 64) * 64 + _GUARD)
         return mp.ldexp(mp.erfc((k + mp.mpf(0.5)) / (deviation * mp.sqrt(2))), bits)
 
 

@@ -23,7 +23,7 @@ from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.rounded_shares import log_total_variation
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.mechanism.grid import deviation, step_of
-from fedpriv.privacy.mechanism.noise import SAMPLER_ERROR, rounded_gaussian
+from fedpriv.privacy.mechanism.noise import LOG_SAMPLER_ERROR, rounded_gaussian
 from fedpriv.privacy.usual import MAX_MEMBERS, Numerics
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def add_share(total: Whole, grid: SharedGrid, shares: int, csprng: RandomSource)
     z = (S + N + 2^(a−1)) >> a, without the offset where a = 0, with N of `rounded_gaussian`.
 
     Args:
-        total: S, (P,), of at most 2⁶² in size: with noise below 2⁴⁷ and an offset below 2⁴¹
+        total: S, (P,), of at most 2⁶² in size: with noise below 2⁵¹ and an offset below 2⁴¹
             nothing overflows.
         shares: k, for the set that is now fixed.
 
@@ -152,7 +152,7 @@ def add_share(total: Whole, grid: SharedGrid, shares: int, csprng: RandomSource)
 def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = False) -> float:
     """ln of what sharing adds to δ of all that a plan releases.
 
-    (1 + e^ε)·T·P·(distance + k·SAMPLER_ERROR), at the k that makes it largest.
+    (1 + e^ε)·T·P·(distance + k·e^LOG_SAMPLER_ERROR), at the k that makes it largest.
 
     Args:
         epsilon: of the plan's claim.
@@ -180,13 +180,8 @@ def log_added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = Fals
 
 
 def _log_added(values: int, epsilon: float, shares: int, log_distance: float) -> float:
-    each = np.logaddexp(log_distance, math.log(shares * SAMPLER_ERROR))
+    each = np.logaddexp(log_distance, math.log(shares) + LOG_SAMPLER_ERROR)
     return float(np.logaddexp(0.0, epsilon) + math.log(values) + each)
-
-
-def added_delta(plan: Plan, size: int, epsilon: float, *, alone: bool = False) -> float:
-    """What sharing adds to δ of all that a plan releases: e to `log_added_delta`."""
-    return math.exp(min(log_added_delta(plan, size, epsilon, alone=alone), 700.0))
 
 
 def check_added_delta(
@@ -195,7 +190,7 @@ def check_added_delta(
     """Refuse a plan for which sharing would change δ by more than nobody can write down.
 
     Raises:
-        AccountingError: `added_delta` is more than MOST_ADDED of δ.
+        AccountingError: e to `log_added_delta` is more than MOST_ADDED of δ.
     """
     found = log_added_delta(plan, size, epsilon, alone=alone)
     if not found <= math.log(MOST_ADDED * delta):
@@ -204,16 +199,6 @@ def check_added_delta(
             f" epsilon={epsilon:.4g}, not 1e{found / math.log(10):.0f}. Propose a smaller epsilon,"
             " or fewer steps."
         )
-
-
-def most_epsilon_alone(values: int, delta: float) -> float:
-    """The largest ε of the claim that trusts nobody, above which `check_added_delta` refuses.
-
-    Args:
-        values: T·P, of all that a plan releases.
-        delta: of the claim.
-    """
-    return math.log(MOST_ADDED * delta) - math.log(values * SAMPLER_ERROR)
 
 
 def bits_for(units: float, grid: SharedGrid, members: int) -> Literal[16, 32]:
