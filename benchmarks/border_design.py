@@ -182,7 +182,6 @@ MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 PUBLIC_SET = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}")
-WARM = (*PUBLIC_SET, "synthetic.warm_start=16")
 FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results.md, "Beginning with …"
 OF_NOTES = """[model]
 name = "embedded"
@@ -231,8 +230,8 @@ class Kind:
         pools: all records, from the folder of all data.
         shares: for each site, what it draws its records from, and how many of each pool of
             that, as a share.
-        warm: settings of a federation that begins with public records.
-        warm_alone: of a site that does, and goes on by itself.
+        warm: settings of whoever begins with public records, a federation or a site by itself.
+        warm_lr: rate of such a federation.
     """
 
     name: str
@@ -246,8 +245,8 @@ class Kind:
     settings: Callable[[], str]
     pools: Callable[[Path], Pools]
     shares: Callable[[Point, Pools, Size], list[tuple[Pools, dict[str, float]]]]
-    warm: tuple[str, ...] = ()
-    warm_alone: tuple[str, ...] = ()
+    warm: tuple[str, ...]
+    warm_lr: float
 
 
 def specialties(data: Path) -> Pools:
@@ -322,8 +321,8 @@ KINDS = {
             settings=lambda: OF_NOTES,
             pools=specialties,
             shares=by_specialty,
-            warm=(*WARM, *FROM_NOTES, "optimizer.lr=1e-3"),
-            warm_alone=(*WARM, *FROM_NOTES),
+            warm=(*PUBLIC_SET, "synthetic.warm_start=16", *FROM_NOTES),
+            warm_lr=1e-3,
         ),
         Kind(
             name="sentences",
@@ -340,8 +339,8 @@ KINDS = {
             pools=sentences,
             shares=skewed,
             # Passes and rate of these two are a guess that no grid has seen.
-            warm=(*PUBLIC_SET, "synthetic.warm_start=4", "optimizer.lr=5e-3"),
-            warm_alone=(*PUBLIC_SET, "synthetic.warm_start=4"),
+            warm=(*PUBLIC_SET, "synthetic.warm_start=4"),
+            warm_lr=5e-3,
         ),
     )
 }

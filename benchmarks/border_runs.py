@@ -80,11 +80,13 @@ class Entry:
         """Each site by itself: from the base model, or from what public records make of it."""
         if not self.point.warm_start:
             return _trial(self._asked(self.point.common), "base", seed).alone
-        begun = _asked(self.file, self.point.common, self.size, self.kind.warm_alone)
+        begun = _asked(self.file, self.point.common, self.size, self.kind.warm)
         return replace(_trial(begun, "warm-start", seed), way="personal")
 
     def _asked(self, point: Point) -> Comparison:
-        return _asked(self.file, point, self.size, self.kind.warm if point.warm_start else ())
+        kind = self.kind
+        warm = (*kind.warm, f"optimizer.lr={kind.warm_lr}") if point.warm_start else ()
+        return _asked(self.file, point, self.size, warm)
 
 
 @cache

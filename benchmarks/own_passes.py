@@ -3,7 +3,6 @@
     fedpriv simulate --out run
     python benchmarks/own_passes.py run --json own-passes.json
     python benchmarks/own_passes.py run --quick   # does everything run?
-    python benchmarks/own_passes.py --values begun/runs/synthetic-*.npy   # from there
 
 A clinic with 16 notes can't keep some of them apart to stop by: three notes mislead as often as
 they help. So the number of passes is a setting (`personal.validation = 0`), as the learning rate
@@ -11,8 +10,7 @@ is. It is chosen here: at clinics of the embedded federation that no table of re
 their held-out notes scored afterwards, from the base model (*alone*) and from the federation's
 adapter (*personal*). A column for each rate × number of passes; mean loss over the clinics.
 
-RUN is the directory of a finished run of the embedded federation. What `fedpriv compare` kept of a
-method's run of that federation may be where training begins, too (--values). The data is public.
+RUN is the directory of a finished run of the embedded federation, on public data.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 from border_design import Point
 
 from fedpriv.config.job import JobConfig
@@ -51,17 +48,13 @@ Losses = dict[str, dict[str, dict[str, float]]]  # beginning, rate and passes, c
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, nargs="?")
-    parser.add_argument("--values", type=Path, action="extend", nargs="+", default=[])
+    parser.add_argument("run", type=Path)
     parser.add_argument("--clinics", type=int, default=8)
     parser.add_argument("--rates", default="3e-3,5e-3")
     parser.add_argument("--passes", default="12,16,24,32,40")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="two clinics, two passes, one rate")
-    arguments = parser.parse_args()
-    if arguments.run is None and not arguments.values:
-        parser.error("neither RUN nor --values: name one of them")
-    return arguments
+    return parser.parse_args()
 
 
 def records(
@@ -82,24 +75,19 @@ def records(
             )
 
 
-def beginnings(worker: Worker, run: Path | None, values: list[Path]) -> dict[str, Vector]:
+def beginnings(worker: Worker, run: Path) -> dict[str, Vector]:
     """Where training begins, (P,) each, by name."""
-    found = {path.name.partition("-")[0]: np.load(path) for path in values}
-    if run is not None:
-        adapter = run / "adapter"
-        personal = read_values(adapter, worker, read_facts(adapter))
-        found |= {"alone": worker.initial, "personal": personal}
-    return found
+    adapter = run / "adapter"
+    personal = read_values(adapter, worker, read_facts(adapter))
+    return {"alone": worker.initial, "personal": personal}
 
 
-def losses(
-    run: Path | None, values: list[Path], clinics: int, rates: list[float], passes: list[int]
-) -> Losses:
+def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Losses:
     """Loss on held-out notes after so many passes, at a rate that falls to nothing."""
     config = load_job()
     found: Losses = {}
     with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
-        starts = beginnings(worker, run, values)
+        starts = beginnings(worker, run)
         for name, training, held_out in records(config, worker, clinics):
             for title, rate, count in itertools.product(starts, rates, passes):
                 settings = OwnTraining((rate,), config.personal.batch_size, count, patience=1)
@@ -129,7 +117,7 @@ def main() -> int:
     if arguments.quick:
         rates, passes, clinics = rates[:1], [1, 2], 2
     try:
-        found = losses(arguments.run, arguments.values, clinics, rates, passes)
+        found = losses(arguments.run, clinics, rates, passes)
     except (FedprivError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
