@@ -158,7 +158,7 @@ def main() -> None:
     arguments = parser.parse_args()
     set_environment()
     if arguments.quick:
-        arguments.sites, arguments.rounds = [2, 6], 2
+        arguments.sites, arguments.rounds = [3], 2
     rows = []
     for engine in arguments.engines:
         for sites in arguments.sites:

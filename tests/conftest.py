@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 HERE = Path(__file__).parent
+MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
 DEFAULT = "not slow"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (
@@ -46,7 +48,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose slow tests where they are named, and how many examples a property gets."""
+    """Choose slow tests where they are named, how many examples a property gets, and a folder.
+
+    Ledgers wait for the disk at every step. A test's own need not outlive a crash of the machine,
+    so temporary folders are in memory where there is room.
+    """
+    there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    if there and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if _named(config) and config.option.markexpr == DEFAULT:
         config.option.markexpr = ""
     config.option.loadscopereorder = config.option.markexpr == DEFAULT  # else as `LONGEST` has it

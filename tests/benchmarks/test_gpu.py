@@ -43,6 +43,9 @@ def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) 
     )
     for name in ALWAYS:
         assert json.loads((out / f"{name}.json").read_text())
+    rows = json.loads((out / "correctness.json").read_text())["rows"]
+    assert {row["dtype"] for row in rows} == {"float64", "float32", "mixed", "bfloat16"}
+    assert all(row["company"] and row["again"] and row["strict"] for row in rows)
     (out / "denoise.json").unlink()
     again = run("--quick", data, out)
     assert again.returncode == 0

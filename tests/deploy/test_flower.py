@@ -198,37 +198,12 @@ def adapter(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_flwr_run_is_fedpriv_simulate(flower: Flower, tmp_path: Path) -> None:
-    out, overrides = tmp_path / "run", ["job.rounds=2"]
-    said = flower.run("--stream", nodes=4, set=" ".join(overrides), out=str(out), insecure_seed=7)
-    assert "round    2  loss" in said, said
-    there = simulate(
-        load_job(HOSPITALS, overrides), tmp_path / "simulate", source=HOSPITALS, insecure_seed=7
-    )
-    found, expected = adapter(out), adapter(there.run.path)
-    assert found.keys() == expected.keys()
-    for name, values in found.items():
-        np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-6)
-    assert json.loads((out / "run.json").read_text())["status"] == "finished"
-    assert "NOT PRIVATE" in (out / "report.html").read_text()
-    for name, budget in there.budgets.items():
-        report = read(out / "sites" / name / "budget.json")
-        verify(report)
-        assert report.epsilon_spent == budget.epsilon_spent
-        assert [event.count for event in report.events] == [2]  # every slot, once
-        assert report.ledger_rows == budget.ledger_rows
-        left = {path.name for path in (out / "sites" / name).iterdir()}
-        assert left == {"budget.json", "ledger.db"}
-    flower.wait_for(lambda: not flower.runs(f"{OF_A_RUN}|ray::|/ray/"), "still running")
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_is_resumed(
+@pytest.mark.timeout(1200)
+def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     flower: Flower, federation: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """And comes to what a run that was never stopped comes to."""
-    file, out = federation(rounds=60), tmp_path / "run"
-    settings = {"federation": str(file), "out": str(out), "insecure_seed": 7}
+    file, out, overrides = federation(rounds=2), tmp_path / "run", ["job.rounds=60"]
+    settings = {"federation": str(file), "set": overrides[0], "out": str(out), "insecure_seed": 7}
     started = re.search(r"Successfully started run (\d+)", flower.run(nodes=2, **settings))
     assert started is not None
     flower.wait_for((out / "metrics.jsonl").exists, "no round")
@@ -239,12 +214,21 @@ def test_a_run_that_was_stopped_is_resumed(
     assert 0 < done < 60
     flower.wait_for(lambda: not flower.runs(OF_A_RUN), "still running")
     assert json.loads((out / "run.json").read_text())["status"] == "running"
-    flower.run("--stream", nodes=2, resume=True, **settings)
-    there = simulate(load_job(file), tmp_path / "simulate", source=file, insecure_seed=7)
+    said = flower.run("--stream", nodes=2, resume=True, **settings)
+    assert "round   60  loss" in said, said
+    there = simulate(load_job(file, overrides), tmp_path / "simulate", source=file, insecure_seed=7)
+    found, expected = adapter(out), adapter(there.run.path)
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-6)
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert "NOT PRIVATE" in (out / "report.html").read_text()
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 60
     for name, budget in there.budgets.items():
         report = read(out / "sites" / name / "budget.json")
-        assert [event.count for event in report.events] == [60]
+        verify(report)
         assert report.epsilon_spent == budget.epsilon_spent
-    for name, values in adapter(out).items():
-        np.testing.assert_allclose(values, adapter(there.run.path)[name], rtol=0, atol=1e-6)
+        assert [event.count for event in report.events] == [60]  # every slot, once
+        left = {path.name for path in (out / "sites" / name).iterdir()}
+        assert left == {"budget.json", "ledger.db"}
+    flower.wait_for(lambda: not flower.runs(f"{OF_A_RUN}|ray::|/ray/"), "still running")
