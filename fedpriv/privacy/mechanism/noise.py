@@ -24,7 +24,9 @@ MAX_DEVIATION = 2.0**50
 # e^ε times as much, and in a sum of a thousand sites ε is some 27,000 for one that trusts nobody.
 LOG_SAMPLER_ERROR = -65472 * math.log(2)
 _BITS = 65_535  # of a uniform, after which an undecided comparison is left undecided
-_GUARD = 64  # bits of a comparison beyond those of the uniform that are not leading zeros
+# Bits of a comparison beyond those of the uniform that are not leading zeros. Half of them would do
+# if mpmath's erfc did not lose some 60 near 151, where its two series meet at so many bits.
+_GUARD = 128
 _MARGIN = 2.0**-40  # of its last bit: far above what the guard leaves of rounding
 _TAIL = np.uint64(2**63 - 1)
 _MPMATH = threading.Lock()  # its cached constants are not safe to share between threads
@@ -37,7 +39,7 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     of |Y|: |Y| = −deviation·Φ⁻¹(t/2). Float64 gives |Y| with an error bounded by Z_ERROR, plus
     what the bits not yet drawn may change. Where that leaves the nearest integer uncertain, more
     bits are drawn and t is compared with the tail chance of the half-integer between the
-    candidates, with 64 bits to spare, until it is certain.
+    candidates, with bits to spare, until it is certain.
 
     Args:
         n: how many, >= 0.
@@ -53,13 +55,13 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     Formal guarantees:
         With uniform words, each number is within 2^-65472 (LOG_SAMPLER_ERROR) of round(Y) in total
         variation. A comparison at b bits of t, of which the first b − m are 0, is in arithmetic
-        of m + 64 bits at least. A chance below 2^(m+1) of the last bit is off by less than 2^-44
-        of it, as the argument errs by three roundings and erfc makes less than 2^17 times as much
-        of each; a larger one is above t in any case. It is taken only where 2^-40 of a bit are
-        clear. So none is decided wrongly, and 65535 bits leave one undecided with chance below
-        2^-65475 (fewer than 2^59 half-integers, each in two intervals of 2^-65535 at most). This
-        rests on Z_ERROR, some ten times what scipy's `ndtri` and the roundings around it are
-        measured to err, and on mpmath.
+        of m + 128 bits at least. A chance below 2^(m+1) of the last bit is off by less than 2^-44
+        of it, as the argument errs by three roundings, erfc makes less than 2^17 times as much of
+        each, and mpmath's loses 60 bits at most; a larger one is above t in any case. It is taken
+        only where 2^-40 of a bit are clear. So none is decided wrongly, and 65535 bits leave one
+        undecided with chance below 2^-65475 (fewer than 2^59 half-integers, each in two intervals
+        of 2^-65535 at most). This rests on Z_ERROR, some ten times what scipy's `ndtri` and the
+        roundings around it are measured to err, and on mpmath.
 
     Source:
         That the low bits of noise computed in floating point tell what it was added to: Mironov

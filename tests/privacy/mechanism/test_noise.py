@@ -148,6 +148,20 @@ def test_it_is_the_exact_inverse_at_the_edges_too(deviation: float) -> None:
         assert found.tolist() == expected
 
 
+def test_a_comparison_is_right_to_the_last_bit_where_two_series_of_erfc_meet() -> None:
+    """At 16383 bits; against the asymptotic one, which is right to e^(-x²) of its value."""
+    deviation, bits, k = 2.0**30, 16_383, round(75.9 * 2**30.5)
+    with mpmath.workprec(9000):
+        x = (k + mpmath.mpf(0.5)) / (deviation * mpmath.sqrt(2))
+        term, total, n = mpmath.mpf(1), mpmath.mpf(0), 1
+        while n < x**2:
+            total, term, n = total + term, -term * (2 * n - 1) / (2 * x**2), n + 1
+        expected = mpmath.ldexp(mpmath.exp(-(x**2)) / (x * mpmath.sqrt(mpmath.pi)) * total, bits)
+        significant = int(mpmath.floor(expected)).bit_length()
+        found = noise._tail_chance(k, deviation, bits, significant)
+        assert abs(found - expected) < mpmath.mpf(2) ** -44
+
+
 @pytest.mark.parametrize("agreeing", [0, 1, 2, 3])
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_bits_are_drawn_until_it_is_certain(agreeing: int, deviation: float) -> None:
