@@ -153,7 +153,7 @@ class Flower:
         return found
 
     def wait_for(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while not done():
             assert time.monotonic() < deadline, f"{what}: {self.processes()}"
             time.sleep(0.2)
