@@ -238,6 +238,12 @@ def test_a_claim_alone_rests_on_the_sampler_only() -> None:
     assert found == pytest.approx(math.log((1 + math.exp(50.0)) * 3 * SIZE) + LOG_SAMPLER_ERROR)
 
 
+@pytest.mark.parametrize("epsilon", [783.0, 27_500.0, 45_200.0])
+def test_a_claim_alone_of_many_sites_is_taken(epsilon: float) -> None:
+    """27,500 is what a thousand sites leave, one of which may collude (ε = 8, 60 rounds of 0.1)."""
+    check_added_delta(PLAN, SIZE, epsilon, 1e-5, alone=True)
+
+
 @pytest.mark.parametrize("epsilon", [46_000.0, 1e6, math.inf])
 def test_an_epsilon_that_would_be_noticed_is_refused(epsilon: float) -> None:
     for alone in (False, True):
