@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedpriv.config.job import JobConfig
+from fedpriv.config.personal import OwnKind
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.training.pool import make_worker
@@ -23,7 +24,7 @@ from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
 FULL = 64  # records of which most batches are full, though each has records of one length only
-PASSES = 12  # over its own records, after which a site's own training mostly ends
+STOPPED = 12  # passes, after which validation records mostly end a site's own training
 
 
 def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
@@ -41,7 +42,8 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
         )
         seconds = 0.0
         if variant is not None:
-            one, home = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1))
+            kind: OwnKind = "alone" if variant.method in UNTRAINED else "personal"
+            one, home = seconds_of_a_run(comparison.config(variant, variant.grid[0], 1), kind)
             trained = sum(n for variant, n in left.items() if variant.method not in UNTRAINED)
             further = sum(n for variant, n in left.items() if variant.way)
             seconds = (one * trained + home * further) / parallel
@@ -52,8 +54,12 @@ def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
     return f"{count} of {runs} runs to do, about {_duration(seconds)}."
 
 
-def seconds_of_a_run(config: JobConfig) -> tuple[float, float]:
-    """Of one run with these settings on this machine, roughly; and of each site's own training."""
+def seconds_of_a_run(config: JobConfig, kind: OwnKind = "personal") -> tuple[float, float]:
+    """Of one run with these settings on this machine, roughly; and of all sites' own training.
+
+    Args:
+        kind: of own training.
+    """
     started = time.monotonic()
     worker = make_worker(ModelRecipe.of(config))
     populations, reported, tuning = load(config, worker)
@@ -71,20 +77,28 @@ def seconds_of_a_run(config: JobConfig) -> tuple[float, float]:
     looks = -(-config.job.rounds // config.evaluation.every) + 1
     trained, seen = config.steps * batch, looks * len(shown)
     each = _each(step, units)
-    home = PASSES * len(config.personal.rates) * len(units) * each
+    home = _passes(config, kind, max(1, len(units) // len(populations))) * len(units) * each
     return fixed + trained * each + seen * _each(look, shown), home
+
+
+def _passes(config: JobConfig, kind: OwnKind, units: int) -> int:
+    """Of a site's own training over its records, so many, at all rates."""
+    stops = config.personal.share(units) > 0
+    own = config.personal.beginning(kind, config.model.task, examples=units, stops=stops)
+    return len(own.rates) * (min(own.epochs, STOPPED) if stops else own.epochs)
 
 
 def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:
     """Seconds for one item: of a growing part of them, until it took long enough to tell.
 
-    The first of all is not timed: with it, much is done once and for all.
+    A part is timed when it is done again. The first time much is done once and for all, such as to
+    find, for each padded length, the batches that round alike: it took 26 times as long.
     """
     drawn = random.Random(0).sample(items, len(items))
-    work(drawn[:1])
     count, taken = 0, 0.0
     while taken < ENOUGH and count < len(items):
         count = min(max(4 * count, FULL), len(items))
+        work(drawn[:count])
         started = time.monotonic()
         work(drawn[:count])
         taken = time.monotonic() - started
