@@ -72,6 +72,13 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit-minutes", type=float, help="begin no point after so long")
     parser.add_argument("--json", type=Path, help="border.json here, too, the charts beside it")
     parser.add_argument("--quick", action="store_true", help="one small point of each kind")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of all runs, such as model.name=FOLDER; in an OUT of its own",
+    )
     arguments = parser.parse_args()
     for name in ("seeds", "parallel", "limit_minutes"):
         value = getattr(arguments, name)
@@ -205,7 +212,9 @@ def main() -> int:
     command = shlex.join(["python", "benchmarks/border.py", *options])
     try:
         with open_folder(arguments.out / "runs"):
-            wanted = entries(arguments, QUICK if arguments.quick else Size())
+            size = QUICK if arguments.quick else Size()
+            size = replace(size, overrides=(*size.overrides, *arguments.set))
+            wanted = entries(arguments, size)
             found, failed = measure(wanted, arguments, command)
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from here.")

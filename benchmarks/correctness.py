@@ -112,13 +112,22 @@ def by_autograd(folder: Path, records: list[Example], tokens: int) -> Tensor:
 
 
 def checked(
-    folder: Path, device: str, dtype: str, checkpointing: bool, records: list[Example], tokens: int
+    folder: Path,
+    device: str,
+    dtype: str,
+    checkpointing: bool,
+    records: list[Example],
+    tokens: int,
+    expected: Tensor,
 ) -> Found:
-    """All checks of one number format."""
+    """All checks of one number format.
+
+    Args:
+        expected: the gradients of these records, (B, P) in float64.
+    """
     worker = worker_of(folder, device, dtype, tokens, checkpointing)
     rows = rows_of(worker)
     found = rows(records, tokens)
-    expected = by_autograd(folder, records, tokens)
     wrong = (found.double().cpu() - expected).norm(dim=1) / expected.norm(dim=1)
     drawn = np.random.default_rng(3)
     company = True
@@ -169,8 +178,9 @@ def main() -> int:
         save_small_llama(
             folder, width=width, layers=layers, heads=max(4, width // 64), tokens=tokens
         )
+        expected = by_autograd(folder, records, tokens)
         found = [
-            checked(folder, arguments.device, dtype, checkpointing, records, tokens)
+            checked(folder, arguments.device, dtype, checkpointing, records, tokens, expected)
             for dtype in ("float64", "float32", "mixed", "bfloat16")
             for checkpointing in (False, True)
         ]

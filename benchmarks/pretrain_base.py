@@ -1,6 +1,8 @@
-"""Pre-train the embedded base model on public medical text (MedQuAD, CC BY 4.0).
+"""Pre-train the embedded base model on public medical text (MedQuAD, CC BY 4.0), or a larger one.
 
     python benchmarks/pretrain_base.py --medquad medquad.jsonl.gz --steps 2500
+    python benchmarks/pretrain_base.py --medquad medquad.jsonl.gz --text abstracts.jsonl.gz \
+        --hidden 512 --layers 8 --batch 128 --lr 1.5e-3 --device cuda --out larger
 
 Makes an ordinary Hugging Face folder: a byte-level BPE tokenizer and a small GPT-style
 causal language model in 16-bit safetensors. Prints, and writes beside the weights in
@@ -24,7 +26,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-NOTES = Path("fedpriv/assets/four_hospitals/held-out.jsonl.gz")
+from fedpriv.config.load import HOSPITALS
+
+NOTES = HOSPITALS.parent / "held-out.jsonl.gz"
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 
 
@@ -94,6 +98,9 @@ def perplexity(model: LlamaForCausalLM, tokens: torch.Tensor, length: int, limit
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--medquad", type=Path, required=True)
+    parser.add_argument(
+        "--text", type=Path, nargs="*", default=[], help="more to train on: the column text"
+    )
     parser.add_argument("--out", type=Path, default=Path("fedpriv/assets/base"))
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--batch", type=int, default=64)
@@ -111,6 +118,7 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
 
     train, held_out = medquad(arguments.medquad)
+    train += [row["text"] for path in arguments.text for row in read_jsonl(path)]
     tokenizer = train_tokenizer(train, arguments.vocab)
     train_tokens = stream_of_tokens(train, tokenizer)
     held_out_tokens = stream_of_tokens(held_out, tokenizer)
@@ -171,6 +179,7 @@ def main() -> None:
     stored = LlamaForCausalLM.from_pretrained(arguments.out, dtype=torch.float32)
     recipe = {
         "data": "MedQuAD (CC BY 4.0), 98% of the distinct answers with their questions",
+        "more_text": [path.name for path in arguments.text],
         "parameters": parameters,
         "train_tokens": len(train_tokens),
         "tokens_seen": arguments.steps * arguments.batch * arguments.length,

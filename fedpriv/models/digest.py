@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Keys of a configuration that say where it came from, what head it carries, or name code.
 _NOT_THE_MODEL = (
+    "_commit_hash",
     "_name_or_path",
     "architectures",
     "auto_map",
