@@ -29,6 +29,7 @@ Values = np.ndarray[Any, np.dtype[np.float32]]
 SumOver = Callable[[Sequence[int]], ClippedSum]
 
 _MOST = 2.0**62  # steps in a sum, so that int64 has room for noise
+_IN_CACHE = 2**15  # values at a time
 
 
 class PlanExecution:
@@ -210,4 +211,8 @@ class PlanExecution:
 
     def _noised(self, event: Event, total: ClippedSum, csprng: RandomSource) -> Privatised[Values]:
         noise = rounded_gaussian(self.size, self._deviation(event), csprng)
-        return released(((self._whole(total) + noise) * self._step).astype(np.float32))
+        whole, values = self._whole(total), np.empty(self.size, np.float32)
+        for start in range(0, self.size, _IN_CACHE):
+            part = slice(start, start + _IN_CACHE)
+            values[part] = (whole[part] + noise[part]) * self._step
+        return released(values)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import threading
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
     from fedpriv.privacy.mechanism.csprng import RandomSource
 
 _WORDS = 2**15  # integers at a time: the working arrays stay in cache, below 2 MB
+_TOGETHER = 8  # such parts have their words drawn at once; as many threads at most
 
 Z_ERROR = 2.0**-46  # bound on the float64 error of z and of s·z, as a share of 1 + z
 MAX_DEVIATION = 2.0**50
@@ -79,22 +85,70 @@ def rounded_gaussian(n: int, deviation: float, csprng: RandomSource) -> npt.NDAr
     if not 0 < deviation <= MAX_DEVIATION:
         raise AccountingError(f"Expected deviation={deviation!r} in (0, {MAX_DEVIATION:g}].")
     out = np.empty(n, dtype=np.int64)
-    for start in range(0, n, _WORDS):
-        part = out[start : start + _WORDS]
-        words = csprng.uint64(part.size)
-        tails = words & _TAIL  # t is in [tails, tails + 1) · 2^-63
-        middles = tails + 0.5
-        z = -ndtri(middles * 2.0**-64)
-        y = deviation * z
-        # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
-        # as that of t = 2^-65535, which is 301.4 deviations: z is 9.16 there, and 147 / ½ more.
-        error = deviation * (Z_ERROR * (1 + z) + 147 / middles)
-        part[:] = np.rint(y)
-        for i in np.flatnonzero(0.5 - np.abs(y - part) <= error):
-            low, high = max(round(y[i] - error[i]), 0), round(y[i] + error[i])
-            part[i] = _resolve(int(tails[i]), low, high, deviation, csprng)
-        np.negative(part, out=part, where=words > _TAIL)
+    with _on_threads(n) as on_each:
+        for start in range(0, n, _TOGETHER * _WORDS):
+            several = out[start : start + _TOGETHER * _WORDS]
+            words = csprng.uint64(several.size)
+            parts = [slice(at, at + _WORDS) for at in range(0, several.size, _WORDS)]
+            uncertain = on_each(partial(_magnitudes, words, deviation, several), parts)
+            for place, tail, low, high in itertools.chain.from_iterable(uncertain):  # in this order
+                several[place] = _resolve(tail, low, high, deviation, csprng)
+            signs = words.view(np.int64) >> 63  # 0 or −1; two's complement: −x = (x ^ −1) − −1
+            several ^= signs
+            several -= signs
     return out
+
+
+class _Uncertain(NamedTuple):
+    """A number of which the bits that were drawn leave |Y| to be rounded to `low` … `high`."""
+
+    place: int
+    tail: int
+    low: int
+    high: int
+
+
+def _magnitudes(
+    words: npt.NDArray[np.uint64], deviation: float, out: npt.NDArray[np.int64], part: slice
+) -> list[_Uncertain]:
+    """Write |Y|, rounded, of a part of the words, and say where that is not certain."""
+    tails = words[part] & _TAIL  # t is in [tails, tails + 1) · 2^-63
+    middles = tails + 0.5
+    z = -ndtri(middles * 2.0**-64)
+    y = deviation * z
+    nearest = np.rint(y)
+    out[part] = nearest
+    room = 0.5 - np.abs(y - nearest)
+    # The bound falls with t, so that of the least t holds for all and is looked at first.
+    seldom = np.flatnonzero(room <= _bound(deviation, z.max(), middles.min()))
+    error = _bound(deviation, z[seldom], middles[seldom])
+    doubt = room[seldom] <= error
+    return [
+        _Uncertain(part.start + i, int(tails[i]), max(round(y[i] - e), 0), round(y[i] + e))
+        for i, e in zip(seldom[doubt].tolist(), error[doubt].tolist(), strict=True)
+    ]
+
+
+def _bound(deviation: float, z: Any, middles: Any) -> Any:
+    """By how much |Y| may differ from its float64 value."""
+    # Φ⁻¹ moves by at most 1.26 for each unit of ln t. With t below 2^-63, |Y| may be as large
+    # as that of t = 2^-65535, which is 301.4 deviations: z is 9.16 there, and 147 / ½ more.
+    return deviation * (Z_ERROR * (1 + z) + 147 / middles)
+
+
+@contextmanager
+def _on_threads(n: int) -> Iterator[Callable[..., Iterable[list[_Uncertain]]]]:
+    """`map` for the parts of so many numbers: by as many threads as there are cores, if many.
+
+    They are the caller's alone, and end with it, so that none is missing after a fork.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = min(cores or 1, _TOGETHER, n // (2 * _WORDS))
+    if threads < 2:
+        yield map
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool.map
 
 
 def log_sampler_delta(values: int, epsilon: float) -> float:
