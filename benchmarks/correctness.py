@@ -179,11 +179,15 @@ def main() -> int:
             folder, width=width, layers=layers, heads=max(4, width // 64), tokens=tokens
         )
         expected = by_autograd(folder, records, tokens)
-        found = [
-            checked(folder, arguments.device, dtype, checkpointing, records, tokens, expected)
-            for dtype in ("float64", "float32", "mixed", "bfloat16")
-            for checkpointing in (False, True)
-        ]
+        found: list[Found] = []
+        for dtype in ("float64", "float32", "mixed", "bfloat16"):
+            for checkpointing in (False, True):
+                found.append(
+                    checked(
+                        folder, arguments.device, dtype, checkpointing, records, tokens, expected
+                    )
+                )
+                print(found[-1], flush=True)
     show(found)
     if arguments.json is not None:
         command = shlex.join(["python", "benchmarks/correctness.py", *sys.argv[1:]])

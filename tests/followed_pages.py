@@ -90,7 +90,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=600,
         )
         assert done.returncode == self.expected, f"{where}: {said}\n{done.stdout}{done.stderr}"
         self.shown.append(done.stdout)
@@ -109,7 +109,7 @@ class Reader:
     def _see(self, said: str) -> None:
         match said.split():
             case ["until:", who, "ends"]:
-                code = self.running.pop(who).wait(300)
+                code = self.running.pop(who).wait(600)
                 assert code == 0, self.log(who)
             case ["until:", who, "says", *words]:
                 wait_for(lambda: " ".join(words) in self.log(who), 60, lambda: self.log(who))

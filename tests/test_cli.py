@@ -241,6 +241,27 @@ def test_ctrl_c_says_how_to_go_on_and_it_does(federation: Make, tmp_path: Path) 
     assert json.loads(shown.stdout)["rounds"] == 30
 
 
+def test_ctrl_c_before_a_run_is_there_says_that_nothing_was_spent(
+    federation: Make, tmp_path: Path
+) -> None:
+    """The library is loaded first, which takes seconds."""
+    code = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'fedpriv_simulation.simulate': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        f"sys.argv = {['fedpriv', 'simulate', str(federation()), '--out', str(tmp_path / 'run')]}\n"
+        "from fedpriv.cli import main\n"
+        "main()\n"
+    )
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.returncode == 130, child.stderr
+    assert "Stopped before the run began; nothing was spent." in child.stdout
+    assert "Traceback" not in child.stderr and not (tmp_path / "run" / "run.json").exists()
+
+
 PLAN = ("--epsilon", "3", "--delta", "1e-5", "--sample-rate", "0.02", "--steps", "400")
 
 

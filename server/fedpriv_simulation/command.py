@@ -150,10 +150,10 @@ def _run(
     console: Console,
 ) -> Outcome:
     """Run with a progress bar, or with a plain line a round where nobody watches."""
-    with console.status("Loading") if console.is_terminal else nullcontext():
-        from fedpriv_simulation import simulate as simulation
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
     try:
+        with console.status("Loading") if console.is_terminal else nullcontext():
+            from fedpriv_simulation import simulate as simulation
         with watching(config, _opening(config, out, insecure_seed), console) as progress:
             return simulation.simulate(
                 config,
@@ -172,6 +172,8 @@ def _run(
                 highlight=False,
                 soft_wrap=True,
             )
+        else:
+            console.print("\nStopped before the run began; nothing was spent.")
         raise
 
 

@@ -50,6 +50,7 @@ def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) 
     again = run("--quick", data, out)
     assert again.returncode == 0
     assert "step: is there" in again.stdout and "denoise: is there" not in again.stdout
+    assert "step: is there" not in run("--quick", data, out, "denoise").stdout
 
 
 def test_what_is_missing_on_the_command_line_is_said() -> None:

@@ -15,7 +15,7 @@ ROLES = {"", "coordinator", "surgery", "radiology"}
 
 @pytest.fixture
 def consortium(tmp_path: Path) -> Iterator[Reader]:
-    made = Reader(tmp_path, {"8443": str(free_port())})
+    made = Reader(tmp_path, {"8443": str(free_port()), "^rounds = 5": "rounds = 3"})
     yield made
     made.stop()
 
@@ -28,6 +28,7 @@ def test_a_block_is_typed_somewhere() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a few minutes alone, on a fast machine
 def test_a_consortium_from_nothing(consortium: Reader) -> None:
     assert consortium.follow(GUIDE.read_text()) > 40
     logs = consortium.log("coordinator")
