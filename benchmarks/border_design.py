@@ -147,7 +147,7 @@ SENTENCES = (  # of 6,300 whole sentences
     Point(16, 64, epsilon=1.0),
     Point(16, 250, seeds=2),
     Point(16, 64, epsilon=8.0),
-    Point(4, 1000),
+    Point(4, 1000, most_scored=2),
     Point(16, 250, "local"),
     Point(2, 1000, "local"),
     Point(16, 64, warm_start=True),
