@@ -335,8 +335,7 @@ KINDS = {
             personal={
                 16: FEW_SENTENCES,
                 64: SOME_SENTENCES,
-                250: MORE_SENTENCES,
-                1000: "rates = [2e-3]",
+                1000: MORE_SENTENCES,
             },
             points=SENTENCES,
             settings=lambda: OF_SENTENCES.format(
