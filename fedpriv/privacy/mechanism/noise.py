@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -148,7 +148,23 @@ def _on_threads(n: int) -> Iterator[Callable[..., Iterable[list[_Uncertain]]]]:
         yield map
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield pool.map
+        yield partial(_shared_out, pool)
+
+
+def _shared_out(
+    pool: ThreadPoolExecutor,
+    magnitudes: Callable[[slice], list[_Uncertain]],
+    parts: Sequence[slice],
+) -> list[list[_Uncertain]]:
+    """As `map`; where no thread can be started, such as while Python ends, by the caller's own.
+
+    A step was paid for by now. Doing a part again writes the same.
+    """
+    try:
+        return list(pool.map(magnitudes, parts))
+    except RuntimeError:
+        pool.shutdown(cancel_futures=True)  # none of them writes any more
+        return list(map(magnitudes, parts))
 
 
 def log_sampler_delta(values: int, epsilon: float) -> float:
