@@ -182,6 +182,7 @@ MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 MORE_SENTENCES = "validation = 0\nrates = [5e-4]\nepochs = 4\nepochs_alone = 8"
+MANY_SENTENCES = "validation = 0\nrates = [5e-4]\nepochs = 4\nepochs_alone = 4"
 PUBLIC_SET = ("synthetic.data=public.jsonl", f"synthetic.size={PUBLIC}")
 FROM_NOTES = ("personal.rates=[1e-3]", "personal.epochs=8")  # docs/results.md, "Beginning with …"
 OF_NOTES = """[model]
@@ -335,7 +336,8 @@ KINDS = {
             personal={
                 16: FEW_SENTENCES,
                 64: SOME_SENTENCES,
-                1000: MORE_SENTENCES,
+                250: MORE_SENTENCES,
+                1000: MANY_SENTENCES,
             },
             points=SENTENCES,
             settings=lambda: OF_SENTENCES.format(
