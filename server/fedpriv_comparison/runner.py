@@ -15,6 +15,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from fedpriv import cores
 from fedpriv.process import only_process
 from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison.trial import Result, Trial, kept, run, told
@@ -105,9 +106,7 @@ class Runner:
 
 def threads_of(parallel: int) -> int:
     """The share of this process's cores that one of several runs has."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, cores // parallel)
+    return max(1, cores.usable() // parallel)
 
 
 @contextmanager

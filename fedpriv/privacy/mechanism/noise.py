@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from fedpriv import cores
 from fedpriv.errors import AccountingError
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def _on_threads(n: int) -> Iterator[Callable[..., Iterable[list[_Uncertain]]]]:
 
     They are the caller's alone, and end with it, so that none is missing after a fork.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = min(cores or 1, _TOGETHER, n // (2 * _WORDS))
+    threads = min(cores.usable(), _TOGETHER, n // (2 * _WORDS))
     if threads < 2:
         yield map
         return

@@ -55,14 +55,20 @@ class Constant:
         return np.full(n, self.word, dtype=np.uint64)
 
 
-def test_memory_is_bounded() -> None:
+@pytest.mark.parametrize(
+    ("cores", "n", "beside"), [(1, 2_000_000, 8_000_000), (8, 6_000_000, 40_000_000)]
+)
+def test_memory_is_bounded(
+    cores: int, n: int, beside: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import tracemalloc
 
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     tracemalloc.start()
-    rounded_gaussian(6_000_000, 1e9, SystemCsprng())
+    rounded_gaussian(n, 1e9, SystemCsprng())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 48_000_000 + 40_000_000  # what it gives, and eight threads
+    assert peak < 8 * n + beside
 
 
 class Scripted:

@@ -1,0 +1,11 @@
+"""How many cores a process may use."""
+
+from __future__ import annotations
+
+import os
+
+
+def usable() -> int:
+    """Those that this process is bound to, or all of the machine where nothing says."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
