@@ -72,6 +72,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--limit-minutes", type=float, help="begin no point after so long")
     parser.add_argument("--json", type=Path, help="border.json here, too, the charts beside it")
     parser.add_argument("--quick", action="store_true", help="one small point of each kind")
+    parser.add_argument("--rounds", type=int, help="of a federation, by default its kind's own")
+    parser.add_argument(
+        "--held-out", type=int, help="records of all scored sites that are kept apart (400)"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -80,7 +84,7 @@ def parsed() -> argparse.Namespace:
         help="a setting of all runs, such as model.name=FOLDER; in an OUT of its own",
     )
     arguments = parser.parse_args()
-    for name in ("seeds", "parallel", "limit_minutes"):
+    for name in ("seeds", "parallel", "limit_minutes", "rounds", "held_out"):
         value = getattr(arguments, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')}: has to be above 0, not {value}")
@@ -109,6 +113,17 @@ def chosen(arguments: argparse.Namespace) -> list[Kind]:
     """The kinds of data that were asked for, with the points that they can have."""
     kinds = [kind for name, kind in KINDS.items() if name in arguments.kinds]
     return [replace(kind, points=QUICK_POINTS) for kind in kinds] if arguments.quick else kinds
+
+
+def size_of(arguments: argparse.Namespace) -> Size:
+    """How much is measured at each point, as asked for."""
+    size = QUICK if arguments.quick else Size()
+    return replace(
+        size,
+        rounds=arguments.rounds or size.rounds,
+        held_out=arguments.held_out or size.held_out,
+        overrides=(*size.overrides, *arguments.set),
+    )
 
 
 def entries(arguments: argparse.Namespace, size: Size) -> list[Entry]:
@@ -212,9 +227,7 @@ def main() -> int:
     command = shlex.join(["python", "benchmarks/border.py", *options])
     try:
         with open_folder(arguments.out / "runs"):
-            size = QUICK if arguments.quick else Size()
-            size = replace(size, overrides=(*size.overrides, *arguments.set))
-            wanted = entries(arguments, size)
+            wanted = entries(arguments, size_of(arguments))
             found, failed = measure(wanted, arguments, command)
     except KeyboardInterrupt:
         print("\nStopped; the same command goes on from here.")

@@ -262,6 +262,7 @@ def test_the_chart_has_records_across() -> None:
         (["--points", "16x64"], "not 16x64"),
         (["--seeds", "0"], "--seeds: has to be above 0"),
         (["--limit-minutes", "-1"], "--limit-minutes: has to be above 0"),
+        (["--held-out", "0"], "--held-out: has to be above 0"),
     ],
 )
 def test_bad_options_are_refused(
@@ -274,6 +275,16 @@ def test_bad_options_are_refused(
     with pytest.raises(SystemExit) as caught:
         border.parsed()
     assert caught.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_rounds_held_out_records_and_settings_are_those_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = ["--rounds", "20", "--held-out", "160", "--set", "lora.r=2"]
+    monkeypatch.setattr(sys, "argv", ["border.py", "DATA", *options])
+    size = border.size_of(border.parsed())
+    assert size == replace(Size(), rounds=20, held_out=160, overrides=("lora.r=2",))
+    assert size.rounds_of(KINDS["notes"]) == 20 and size.held_out_at(0, Point(64, 16)) == 40
 
 
 def test_data_that_is_not_there_is_named(

@@ -2,7 +2,7 @@
 
     fedpriv simulate --out run
     pip install llama-cpp-python gguf sentencepiece
-    python benchmarks/gguf.py run --llama-cpp LLAMA_CPP --json gguf.json
+    python benchmarks/export_gguf.py run --llama-cpp LLAMA_CPP --json gguf.json
 
 LLAMA_CPP is a folder of llama.cpp's source, with its scripts that convert models. They know
 tokenizers by name, and not that of the embedded model, so they are told that it splits text as
