@@ -32,9 +32,7 @@ def main() -> int:
         return 2
     [folder] = spec.submodule_search_locations
     stored = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
-    told = {
-        key: value for key, value in stored.config.to_dict().items() if key not in OF_THE_FILE
-    }
+    told = {key: value for key, value in stored.config.to_dict().items() if key not in OF_THE_FILE}
     model = LlamaForCausalLM(LlamaConfig(**told))
     model.load_state_dict(stored.state_dict())
     model.half().save_pretrained(out)

@@ -61,8 +61,8 @@ def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> N
     found, inside, outside = audited(case, 250)
     print(f"{case}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
     assert found <= PLAN.epsilon
-    # And the test is one: it tells something. So many jobs come to 6.3 to 6.7 such deviations, with a
-    # deviation of one, so a sound site falls short of this bound once in 25,000 runs or more seldom.
+    # And the test is one: it tells something. So many jobs come to 6.3 to 6.7 such deviations, with
+    # a deviation of one, so a sound site falls short of this bound once in 25,000 runs or less.
     spread = np.hypot(inside.std(), outside.std()) / len(inside) ** 0.5
     assert inside.mean() - outside.mean() > 2.4 * spread
 
