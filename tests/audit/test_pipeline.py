@@ -58,13 +58,13 @@ def audited(place: Path, model_folder: Callable[..., Any]) -> Audited:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> None:
-    found, inside, outside = audited(case, 250)
+    found, inside, outside = audited(case, 500)
     print(f"{case}: ε ≥ {found:.2f}, claimed {PLAN.epsilon}")
     assert found <= PLAN.epsilon
-    # And the test is one: it tells something. So many jobs come to 6.3 to 6.7 such deviations, with
-    # a deviation of one, so a sound site falls short of this bound once in 25,000 runs or less.
+    # And the test is one: it tells something. 500 jobs come to 8.9 such deviations or more, with a
+    # deviation of one; with half as many it was 6.3, and a sound site was red one time in eleven.
     spread = np.hypot(inside.std(), outside.std()) / len(inside) ** 0.5
-    assert inside.mean() - outside.mean() > 2.4 * spread
+    assert inside.mean() - outside.mean() > 5 * spread
 
 
 @pytest.mark.slow
