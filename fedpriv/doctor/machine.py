@@ -56,6 +56,7 @@ def device(compute: ComputeSection) -> str:
 
     Raises:
         ConfigError: there is no such device, or fewer of them than are asked for.
+        DoubtError: it computes in the number format of the file, but slowly.
     """
     import torch
 
@@ -66,7 +67,14 @@ def device(compute: ComputeSection) -> str:
     others = devices_after(first, compute.devices, torch.cuda.device_count())
     if first == "cpu":
         team = f", {1 + len(others)} processes" if others else ""
-        return f"cpu, {torch.get_num_threads()} threads{team}"
+        found = f"cpu, {torch.get_num_threads()} threads{team}"
+        halves = compute.dtype in ("mixed", "bfloat16")
+        if halves and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            raise DoubtError(
+                f"{found}. This processor multiplies bfloat16 slowly: with compute.dtype ="
+                f" {compute.dtype!r} a step takes several times as long as with 'float32'"
+            )
+        return found
     shown = []
     for name in (first, *others):
         free, there = torch.cuda.mem_get_info(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedpriv.config.job import ComputeSection
 from fedpriv.doctor import machine
@@ -45,6 +46,20 @@ def test_a_device_is_there_or_not() -> None:
     assert "3 processes" in machine.device(ComputeSection(device="cpu", devices=3))
     with pytest.raises(ConfigError, match=r"compute\.device"):
         machine.device(ComputeSection(device="cuda:99"))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
+def test_a_processor_that_is_slow_at_the_number_format_is_told(
+    dtype: Any, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: fast)
+    compute = ComputeSection(device="cpu", dtype=dtype)
+    if fast or dtype == "float32":
+        assert machine.device(compute).startswith("cpu, ")
+        return
+    with pytest.raises(DoubtError, match=f"{dtype!r} a step takes several times"):
+        machine.device(compute)
 
 
 @pytest.mark.parametrize(("state", "said"), [(5, "nothing keeps it"), (-1, "does not say")])
