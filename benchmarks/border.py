@@ -49,11 +49,19 @@ from rich.console import Console
 from fedpriv.config.load import load_job
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.forecasting.likeness import setting_of
 from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial
 
 FORMAT = 1
+SETTINGS = (  # that the table says, for a forecast knows what a federation has other than these
+    "lora.r",
+    "lora.target_modules",
+    "privacy.clip_norm",
+    "privacy.unit",
+    "optimizer.lr",
+)
 Measured = list[tuple[Entry, dict[str, Any]]]
 
 
@@ -158,15 +166,18 @@ def batches(all_of_them: Sequence[Entry], count: int) -> Iterator[Sequence[Entry
 
 
 def document(found: Measured, command: str) -> dict[str, Any]:
-    """The file of measurements."""
+    """The file of measurements; settings are those of runs that begin at the base model."""
     kinds = {}
-    for entry, row in found:
-        model = load_job(entry.file).model
+    for entry, row in sorted(found, key=lambda pair: not pair[0].point.warm_start):
+        asked = entry.trials["federated"].config
+        usual = load_job(entry.file).model.name == asked.model.name
         kinds[entry.kind.name] = {
             "says": entry.kind.says,
-            "task": model.task,
+            "task": asked.model.task,
+            "model": entry.kind.model if usual else Path(asked.model.name).name,
             "trained": row["trained"],
-            "tokens": model.max_length,
+            "tokens": asked.model.max_length,
+            "settings": {key: setting_of(asked, key) for key in SETTINGS},
         }
     points = [{key: row[key] for key in row if key != "trained"} for _, row in found]
     return {"format": FORMAT, "command": command, "kinds": kinds, "points": points}

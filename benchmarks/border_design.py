@@ -221,6 +221,7 @@ class Kind:
 
     Attributes:
         says: what it is.
+        model: the base model, by the name that others know it by.
         rounds, sample_rate, clip_norm, lr: of the federation.
         personal: up to how many records of a site → the table of what it trains by itself. For 16
             notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
@@ -238,6 +239,7 @@ class Kind:
 
     name: str
     says: str
+    model: str
     rounds: int
     sample_rate: float
     clip_norm: float
@@ -313,7 +315,8 @@ KINDS = {
     for kind in (
         Kind(
             name="notes",
-            says="clinical notes by specialty (MTSamples), the embedded model",
+            says="clinical notes by specialty (MTSamples)",
+            model="embedded",
             rounds=60,
             sample_rate=0.1,
             clip_norm=0.1,
@@ -328,7 +331,8 @@ KINDS = {
         ),
         Kind(
             name="sentences",
-            says="sentences, their two classes skewed over the sites (SST-2), all-MiniLM-L6-v2",
+            says="sentences, their two classes skewed over the sites (SST-2)",
+            model="all-MiniLM-L6-v2",
             rounds=30,
             sample_rate=0.2,
             clip_norm=10.0,

@@ -59,9 +59,8 @@ class Entry:
             "alone": base,
             "federated": private,
             "federated+personal": replace(private, way="personal"),
+            "again": again,
         }
-        if self.decides:
-            needed["again"] = again
         if self.decides and self.seed == 1:
             lora = _trial(self._asked(self.point.common), "lora", self.seed)
             needed |= {"lora": lora, "lora+personal": replace(lora, way="personal")}
@@ -69,7 +68,7 @@ class Entry:
 
     @property
     def decides(self) -> bool:
-        """Whether a second own model is measured, too, and adapters without noise with one seed.
+        """Whether adapters without noise are measured, too, with one seed.
 
         So it is wherever a point with as many sites and records has several seeds.
         """
@@ -198,11 +197,10 @@ def models(
         "federated+personal": AsItIs(worker, personal),
         "federated+both": together(worker, own_and_federated([alone, personal], federated, FIFTH)),
         "federated+fifth": weighed(worker, alone, federated, FIFTH),
+        "alone+alone": weighed(worker, alone, values["again"][site], 0.5),
     }
     if own.validation:
         found["federated+averaged"] = averaged(worker, alone, federated, own.validation)
-    if "again" in values:
-        found["alone+alone"] = weighed(worker, alone, values["again"][site], 0.5)
     if "lora" in values:
         lora = values["lora"]
         found["lora"] = AsItIs(worker, lora)

@@ -24,7 +24,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from fedpriv.files import write_json
-from fedpriv.forecasting.curve import Setting, plain, runs_of
+from fedpriv.forecasting.curve import Terms, joint, plain, runs_of
+from fedpriv.forecasting.setting import Setting
 from fedpriv.forecasting.table import WAYS, Point, Table, read_table
 from fedpriv.forecasting.validation import leave_groups_out
 from fedpriv.privacy.accounting.calibration import calibrate_noise
@@ -33,11 +34,6 @@ VALUES, RATE, ROUNDS, DELTA = 60, 0.2, 30, 1e-5
 GROUPS, EACH, SEEDS, MOST = 9, 3, 2, 5000  # of a table; records of all sites, at most
 SCORED, HELD_OUT = 8, 60
 PENALTIES, WEIGHTS = (0.3, 1, 3, 10, 30), (0, 0.05, 0.1, 0.2, 0.3, 0.5)
-
-
-def joint(s: Setting) -> list[float]:
-    """With a product."""
-    return [*plain(s), math.log2(s.records) * math.log2(s.noise)]
 
 
 def squared(s: Setting) -> list[float]:
@@ -55,7 +51,11 @@ def by_sites(s: Setting) -> list[float]:
     return [*plain(s), math.log2(s.sites)]
 
 
-CURVES = {one.__name__: one for one in (plain, joint, squared, saturating, by_sites)}
+# By name; `chosen` is what a forecast takes, of the first two.
+CURVES: dict[str, Terms | None] = {
+    one.__name__: one for one in (plain, joint, squared, saturating, by_sites)
+}
+CURVES["chosen"] = None
 
 
 def loss(p: Any, y: Any) -> float:
@@ -153,7 +153,8 @@ def made_up(seed: int) -> Table:
                     "own": own,
                 }
                 points.append(point)
-    kind = {"says": "made-up", "task": "classification", "trained": VALUES, "tokens": 1}
+    kind = {"says": "made-up", "task": "classification", "model": "logistic regression"}
+    kind |= {"trained": VALUES, "tokens": 1}
     return Table.model_validate({"format": 1, "kinds": {"made-up": kind}, "points": points})
 
 

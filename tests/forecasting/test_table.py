@@ -44,6 +44,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> str:
         ("[" * 100_000, "is not JSON"),
         ("[]", "dictionary"),
         (changed(lambda t: t.pop("kinds")), "kinds: is missing"),
+        (changed(lambda t: t["kinds"]["notes"].pop("model")), "kinds.notes.model: is missing"),
         (changed(lambda t: t.update(format=2)), "format"),
         (changed(lambda t: t.update(points=[])), "points: "),
         (changed(lambda t: t["points"][3].update(kind="tales")), "points.3.kind: 'tales' is none"),
@@ -86,3 +87,10 @@ def test_the_table_that_is_shipped_is_the_measured_one() -> None:
     found = forecast(EMBEDDED)
     assert found.kind == "notes" and found.near.sites == 64
     assert found.two_own is not None and found.two_own[0] > 0.05
+    assert found.unlike == () and found.best == "federated+both"
+    adapter = ["lora.r=2", "lora.alpha=4", "privacy.clip_norm=0.1"]
+    larger = ["model.name=HuggingFaceTB/SmolLM2-135M", *adapter]
+    assert "model.name" in forecast(EMBEDDED, larger).unlike[0]
+    begun = ["synthetic.data=public.jsonl", "synthetic.size=200", "synthetic.warm_start=16"]
+    warm = forecast(EMBEDDED, begun)
+    assert warm.best is None and warm.near.warm_start and 0 < warm.near.gain < 0.05
