@@ -24,7 +24,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from fedpriv.files import write_json
-from fedpriv.forecasting.curve import Terms, joint, plain, runs_of
+from fedpriv.forecasting.curve import joint, plain, runs_of
 from fedpriv.forecasting.setting import Setting
 from fedpriv.forecasting.table import WAYS, Point, Table, read_table
 from fedpriv.forecasting.validation import leave_groups_out
@@ -51,11 +51,7 @@ def by_sites(s: Setting) -> list[float]:
     return [*plain(s), math.log2(s.sites)]
 
 
-# By name; `chosen` is what a forecast takes, of the first two.
-CURVES: dict[str, Terms | None] = {
-    one.__name__: one for one in (plain, joint, squared, saturating, by_sites)
-}
-CURVES["chosen"] = None
+CURVES = {one.__name__: one for one in (joint, plain, squared, saturating, by_sites)}
 
 
 def loss(p: Any, y: Any) -> float:

@@ -1,17 +1,15 @@
 """The curve through measured runs, and how far off it may be.
 
 For one kind of records and one way to use a federation's adapter, with m records at a site and
-noise to signal s of the federation, one of
+noise to signal s of the federation:
 
-    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s                              (plain)
-    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s       (joint)
+    gain = β₀ + β₁ · log₂ m + β₂ · log₂ s + β₃ · log₂ m · log₂ s
 
-by least squares over settings, each the mean over its seeds and its scored sites. Gain is the loss
-of the baseline less that of the way. Runs with the same number of sites and of records share
-sites, models and luck, so they are a *group*, and what a curve is worth is told by what it misses a
-group by that is left out of it. The joint one, in which more records of one's own matter otherwise
-where there is less noise, is taken where it misses by less than nine tenths of what the plain one
-misses by. The scatter around the curve is
+by least squares over settings, each the mean over its seeds and its scored sites; without the last
+term where there are too few runs for it. Gain is the loss of the baseline less that of the way.
+Runs with the same number of sites and of records share sites, models and luck, so they are a
+*group*, and the scatter around the curve is taken from what it misses a group by that is left out
+of it:
 
     v = mean of (gain − predicted without the group)² / (1 + its leverage)
 
@@ -23,8 +21,10 @@ between the sites of a run. How far a difference of two gains may be off is take
 coefficients move as each group is left out (the jackknife over groups). Runs with a public warm
 start, where there are enough of them, have one coefficient more.
 
-`benchmarks/forecast.py` compares these curves with others, by what they miss groups by that were
-left out.
+Why the product: `benchmarks/forecast.py` compares curves by what they miss groups by that were left
+out. On measured notes the one with it misses by two thirds or less of what the plain one does for
+the ways that are worth most, and on measured sentences and made-up tables by as much (figures in
+docs/methods.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from fedpriv.forecasting.table import ALONE, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
 LEAST_FREEDOM = 2  # groups more than coefficients
-CLEARLY_LESS = 0.9  # of what the plain curve misses by
 Array = NDArray[np.float64]
 
 
@@ -50,12 +49,12 @@ Terms = Callable[[Setting], list[float]]  # what the coefficients are multiplied
 
 
 def plain(setting: Setting) -> list[float]:
-    """The terms of the plain curve."""
+    """The terms without the product."""
     return [1.0, math.log2(setting.records), math.log2(setting.noise)]
 
 
 def joint(setting: Setting) -> list[float]:
-    """The terms of the one with a product."""
+    """The terms of the curve above."""
     return [*plain(setting), math.log2(setting.records) * math.log2(setting.noise)]
 
 
@@ -211,22 +210,16 @@ def fit_curve(runs: Sequence[Runs], terms: Terms | None = None) -> Curve | None:
     Runs with a warm start are left out if a coefficient for it can't be told.
 
     Args:
-        terms: of the curve; by default the plain one, or the joint one if it clearly misses less.
+        terms: of the curve; by default those above, or fewer where they can't be told.
     """
-    if terms is not None:
-        return _warm_or_cold(runs, terms)
-    curve, other = _warm_or_cold(runs, plain), _warm_or_cold(runs, joint)
-    if curve is None or other is None or curve.warm != other.warm:
-        return curve
-    return other if other.miss < CLEARLY_LESS * curve.miss else curve
-
-
-def _warm_or_cold(runs: Sequence[Runs], terms: Terms) -> Curve | None:
-    if any(one.setting.warm_start for one in runs):
-        fitted = _fit(runs, terms, warm=True)
-        if fitted is not None:
-            return fitted
-    return _fit([one for one in runs if not one.setting.warm_start], terms, warm=False)
+    cold = [one for one in runs if not one.setting.warm_start]
+    for kept, warm in ((runs, True), (cold, False)):
+        if warm and len(cold) == len(runs):
+            continue
+        for tried in (joint, plain) if terms is None else (terms,):
+            if (curve := _fit(kept, tried, warm)) is not None:
+                return curve
+    return None
 
 
 def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:

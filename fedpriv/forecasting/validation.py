@@ -34,7 +34,7 @@ def leave_groups_out(runs: Sequence[Runs], terms: Terms | None = None) -> LeftOu
     """Predict each group from all others; None if there are too few.
 
     Args:
-        terms: as for `fit_curve`, which chooses anew for each group where none are given.
+        terms: as for `fit_curve`.
     """
     known = [one for one in runs if not one.setting.warm_start]
     inside, missed, without = [], [], []
