@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpriv.config import JobConfig, SiteFile
+from fedpriv.config.defaults import TABLE
 from fedpriv.config.job import SiteSection
 from fedpriv.config.site import SiteData
 
@@ -260,3 +261,15 @@ def test_every_figure_of_the_summary_is_from_a_table_below_it() -> None:
     assert len(figures) > 20
     for figure in figures:
         assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", below), figure
+
+
+def test_the_table_of_defaults_is_the_one_that_is_filled_in() -> None:
+    section = (ROOT / "docs/results.md").read_text().rpartition("## Defaults")[2]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line[:3] != "|--"]
+    told = [row for row in rows if row[0].startswith(("up to", "larger"))]
+    for (size, clip, rate, rank, lr, _), row in zip(told, TABLE, strict=True):
+        words = "larger" if row.parameters is None else f"up to {row.parameters / 1e6:g} M"
+        r, alpha = map(float, rank.split(", "))
+        assert size == words
+        found = (row.clip_norm, row.sample_rate, row.r, row.alpha, row.lr)
+        assert found == (float(clip), float(rate), r, alpha, float(lr))
