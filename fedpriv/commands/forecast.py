@@ -14,9 +14,10 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.forecasting.advice import Forecast, Near
+    from fedpriv.forecasting.advice import Forecast
     from fedpriv.forecasting.curve import Interval
     from fedpriv.forecasting.federation import Federation
+    from fedpriv.forecasting.nearest import Near
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 

@@ -17,8 +17,9 @@ from fedpriv.errors import ConfigError
 from fedpriv.forecasting.curve import Curve, Interval, fit_curve, runs_of
 from fedpriv.forecasting.federation import Federation, changes
 from fedpriv.forecasting.likeness import kind_for, other_pace, unlike_measured
+from fedpriv.forecasting.nearest import Near, nearest
 from fedpriv.forecasting.setting import Setting
-from fedpriv.forecasting.table import ALONE, TWO_ALONE, WAYS, Point, Table
+from fedpriv.forecasting.table import TWO_ALONE, WAYS, Point, Table
 from fedpriv.forecasting.validation import LeftOut, leave_groups_out
 
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
@@ -75,32 +76,6 @@ class Changed:
     gain: Interval
     more: Interval
     outside: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Near:
-    """The measured federation that is nearest, and what the best way was worth there.
-
-    Attributes:
-        alone: mean loss of a model of one's own there.
-        gain: mean over the scored sites and seeds.
-        over_two: the same against two own models; None where these were not measured.
-        scored, seeds: how many.
-        gained: share of scored sites and seeds that gained at all.
-    """
-
-    way: str
-    sites: int
-    records: int
-    epsilon: float
-    trust: str
-    warm_start: bool
-    alone: float
-    gain: float
-    over_two: float | None
-    scored: int
-    seeds: int
-    gained: float
 
 
 @dataclass(frozen=True)
@@ -191,7 +166,7 @@ def forecast(
         noise=federation.noise,
         ways=ways,
         best=best,
-        near=_near(federation, points, [best] if best else curves),
+        near=nearest(federation, points, [best] if best else curves),
         of_sites=of_sites,
         changes=changed,
         warm_start_measured=any(curve.warm for curve in curves.values()),
@@ -280,44 +255,6 @@ def _changed(
             more=curve.difference(now, there),
             outside=(*still, *other_pace(other, points), *curve.outside(there)),
         )
-
-
-def _near(federation: Federation, points: Sequence[Point], ways: Iterable[str]) -> Near:
-    """Among those that begin alike, if there are any; of the same figures, all seeds together.
-
-    Args:
-        ways: of which the one that gained most there is told.
-    """
-    here, wanted = federation.setting, tuple(ways)
-    known = [point for point in points if any(point.gains(way) for way in wanted)]
-    alike = [point for point in known if point.warm_start == here.warm_start] or known
-    nearest = min(alike, key=lambda point: here.distance(point.setting))
-    same = [
-        point
-        for point in alike
-        if point.setting == nearest.setting and point.epsilon == nearest.epsilon
-    ]
-    gains = {way: _gains(same, way, ALONE) for way in wanted}
-    way = max((way for way in wanted if gains[way]), key=lambda way: statistics.fmean(gains[way]))
-    over_two = _gains(same, way, TWO_ALONE)
-    return Near(
-        way=way,
-        sites=nearest.sites,
-        records=nearest.records,
-        epsilon=nearest.epsilon,
-        trust=nearest.trust,
-        warm_start=nearest.warm_start,
-        alone=statistics.fmean(loss for point in same for loss in point.own[ALONE]),
-        gain=statistics.fmean(gains[way]),
-        over_two=statistics.fmean(over_two) if over_two else None,
-        scored=nearest.scored,
-        seeds=len(same),
-        gained=statistics.fmean(gain > 0 for gain in gains[way]),
-    )
-
-
-def _gains(points: Sequence[Point], way: str, baseline: str) -> list[float]:
-    return [gain for point in points for gain in point.gains(way, baseline) or ()]
 
 
 def by_verdict(sites: Sequence[OfSite]) -> Counter[str | None]:
