@@ -27,6 +27,7 @@ from rich.console import Console
 from fedpriv.config.load import load_job
 from fedpriv.data.held_out import VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError, RunError
+from fedpriv.forecasting.table import read_table
 from fedpriv_comparison.runner import Runner
 
 Make = Callable[..., Any]
@@ -198,6 +199,22 @@ def test_what_depends_on_no_terms_is_trained_once(entry: Entry, tmp_path: Path) 
     assert measured(entry, tmp_path) == found
     with pytest.raises(RunError, match="not run"):
         measured(replace(entry, seed=5), tmp_path)
+
+
+def test_the_table_says_with_what_it_was_measured(tmp_path: Path, model_folder: Make) -> None:
+    """As the one that is shipped does, so that a forecast knows what has other settings."""
+    file = write_federation(tmp_path, KINDS["notes"], Point(4, 16), notes(200, 200), SMALL)
+    folder: Path = model_folder("llama")
+    usual, other = (
+        Entry(KINDS["notes"], Point(4, 16), 1, file, replace(SMALL, overrides=overrides))
+        for overrides in ((), (f"model.name={folder}", "lora.r=8", "lora.alpha=8"))
+    )
+    told, of_other = (
+        border.document([(one, {"kind": "notes", "trained": 37888})], "")["kinds"]["notes"]
+        for one in (usual, other)
+    )
+    assert json.loads(json.dumps(told)) == read_table().kinds["notes"].model_dump()
+    assert (of_other["model"], of_other["settings"]["lora.r"]) == (folder.name, 8)
 
 
 def test_two_own_models_have_equal_weights(monkeypatch: pytest.MonkeyPatch) -> None:
