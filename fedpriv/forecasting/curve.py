@@ -22,8 +22,8 @@ coefficients move as each group is left out (the jackknife over groups). Runs wi
 start, where there are enough of them, have one coefficient more.
 
 Why the product: `benchmarks/forecast.py` compares curves by what they miss groups by that were left
-out. On measured notes the one with it misses by two thirds or less of what the plain one does for
-the ways that are worth most, and on measured sentences and made-up tables by as much (figures in
+out. On measured notes the one with it misses by two thirds or less of what the other does for the
+ways that are worth most; on measured sentences and made-up tables it misses by no more (figures in
 docs/methods.md).
 """
 
