@@ -109,7 +109,6 @@ class Curve:
         runs: that it goes through.
         inverse: (XᵀX)⁻¹.
         moves: covariance of the coefficients, by the jackknife over groups.
-        miss: root of the mean square of what it misses groups by that are left out.
         scatter: v, of settings around the curve.
         between_seeds, between_sites: variances of gains within a setting, and within a run.
         freedom: degrees of it.
@@ -120,7 +119,6 @@ class Curve:
     coefficients: Array
     inverse: Array
     moves: Array
-    miss: float
     scatter: float
     between_seeds: float
     between_sites: float
@@ -229,7 +227,7 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
     freedom = len(set(groups)) - (x.shape[1] if runs else 0)
     if freedom < LEAST_FREEDOM:
         return None
-    without, missed, leverages = [], [], []
+    without, squares = [], []
     for group in dict.fromkeys(groups):
         kept = np.array([other != group for other in groups])
         solved = _solve(x[kept], y[kept])
@@ -237,19 +235,17 @@ def _fit(runs: Sequence[Runs], terms: Terms, warm: bool) -> Curve | None:
             return None
         coefficients, inverse = solved
         without.append(coefficients)
-        missed.extend(y[~kept] - x[~kept] @ coefficients)
-        leverages.extend(np.sum((x[~kept] @ inverse) * x[~kept], axis=1))
+        missed, lever = y[~kept] - x[~kept] @ coefficients, x[~kept] @ inverse
+        squares.extend(missed**2 / (1 + np.sum(lever * x[~kept], axis=1)))
     solved = _solve(x, y)
     if solved is None:
         return None
-    squares, count = np.square(missed), len(without)
     return Curve(
         runs=tuple(runs),
         coefficients=solved[0],
         inverse=solved[1],
-        moves=(count - 1) * np.cov(np.array(without).T, bias=True),
-        miss=math.sqrt(float(np.mean(squares))),
-        scatter=float(np.mean(squares / (1 + np.array(leverages)))),
+        moves=(len(without) - 1) * np.cov(np.array(without).T, bias=True),
+        scatter=float(np.mean(squares)),
         between_seeds=_hidden(runs),
         between_sites=_pooled([sites for one in runs for sites in one.gains]),
         freedom=freedom,

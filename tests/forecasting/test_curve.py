@@ -66,21 +66,20 @@ def bent(records: float, noise: float) -> float:
     return 0.1 + 0.01 * math.log2(records) * math.log2(noise)
 
 
+def test_another_curve_predicts_what_is_like_it() -> None:
+    """As `benchmarks/forecast.py` compares them."""
+    made = of(runs(lambda records, noise: math.log2(records) * math.log2(noise)))
+    straight, product = leave_groups_out(made, plain_terms), leave_groups_out(made, joint)
+    assert straight is not None and straight.miss > 1
+    assert product is not None and product.miss < 1e-6
+    assert straight.groups == len(GRID)
+
+
 def test_the_product_is_left_out_where_it_cant_be_told() -> None:
-    straight, product = (fit_curve(of(runs(bent)), terms) for terms in (plain_terms, joint))
-    assert straight is not None and product is not None
-    assert straight.miss > 0.01 and product.miss < 1e-6
     taken = fitted(runs(bent))
     assert taken.terms is joint
     assert taken.predict(Setting(16, 100, 0.004)).gain == pytest.approx(bent(100, 0.004))
     assert fitted(runs(groups=GRID[1:6])).terms is plain_terms  # five groups
-
-
-def test_a_curve_misses_groups_by_what_leaving_them_out_says() -> None:
-    made = of(runs(scatter=0.05, seeds=1))
-    curve, left_out = fit_curve(made, plain_terms), leave_groups_out(made, plain_terms)
-    assert curve is not None and left_out is not None
-    assert curve.miss == pytest.approx(left_out.miss) and left_out.groups == len(GRID)
 
 
 def test_a_difference_holds_as_often_as_it_says() -> None:
@@ -160,9 +159,7 @@ def test_what_was_measured_is_inside_and_a_corner_between_is_not() -> None:
     for records, noise in ((256, most), (16, least)):  # each within its range, but not together
         (words,) = CURVE.outside(Setting(16, records, noise))
         assert words.startswith("records and noise together")
-    far = [Setting(16, 16 * 2**power, least * 2**power) for power in range(5)]
-    said = {words for one in far for words in CURVE.outside(one)}
-    assert all("by a factor of" in words or "at the same time" in words for words in said)
+        assert "by a factor of" in words or "at the same time" in words
 
 
 def test_a_warm_start_needs_runs_of_its_own() -> None:
