@@ -94,7 +94,12 @@ class SyntheticSection(ProjectionSection):
         le=100,
         description="One record in so many is kept as a seed; the others become variations.",
     )
-    every: int = Field(1, ge=1, description="Rounds from one change of the set to the next.")
+    every: int = Field(
+        1,
+        ge=1,
+        description="Rounds from one change of the set to the next; without a generator, none is"
+        " made.",
+    )
     selection_temperature: float = Field(
         1.0,
         gt=0,

@@ -39,9 +39,9 @@ def attach_lora(
     """
     import torch
 
-    from fedpriv.models.quantised import without_hub_kernels
+    from fedpriv.models.quantised import plain_bitsandbytes
 
-    with without_hub_kernels():  # peft imports bitsandbytes wherever it is installed
+    with plain_bitsandbytes():  # peft imports bitsandbytes wherever it is installed
         from peft import LoraConfig, TaskType, get_peft_model
 
     layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})

@@ -159,7 +159,7 @@ def bitsandbytes(bits: Bits) -> ModuleType:
         return sys.modules["bitsandbytes.functional"]
     except KeyError:
         pass
-    with without_hub_kernels():
+    with plain_bitsandbytes():
         try:
             import bitsandbytes.functional
         except ImportError:
@@ -173,20 +173,23 @@ def bitsandbytes(bits: Bits) -> ModuleType:
 
 
 @contextmanager
-def without_hub_kernels() -> Iterator[None]:
+def plain_bitsandbytes() -> Iterator[None]:
     """Let bitsandbytes be imported without what it would load from a hub and run.
 
     Where the package kernels is installed, it gets a faster product from there, which nothing here
-    uses; and where it is not, it logs a warning.
+    uses; and where it is not, it logs a warning. Nor is torch's compiler loaded, which takes two
+    seconds: bitsandbytes hands it what it computes where it has no library for a device.
     """
     log = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    level, kernels = log.level, sys.modules.get("kernels")
+    level, kernels, compiler = log.level, sys.modules.get("kernels"), torch.compile
     log.setLevel(logging.ERROR)
     sys.modules["kernels"] = None  # type: ignore[assignment]
+    torch.compile = lambda function, **_: function  # type: ignore[assignment]
     try:
         yield
     finally:
         log.setLevel(level)
+        torch.compile = compiler
         del sys.modules["kernels"]
         if kernels is not None:
             sys.modules["kernels"] = kernels

@@ -37,6 +37,8 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(1200)
 def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) -> None:
     data, out = made_up(tmp_path / "data"), tmp_path / "out"
+    out.mkdir()
+    (out / "border.json").write_text('{"from": "an earlier run"}')  # test_border.py makes one
     done = run("--quick", data, out)
     assert done.returncode == 0, done.stdout + "".join(
         path.read_text()[-2000:] for path in out.glob("*.log")
@@ -46,6 +48,7 @@ def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) 
     rows = json.loads((out / "correctness.json").read_text())["rows"]
     assert {row["dtype"] for row in rows} == {"float64", "float32", "mixed", "bfloat16"}
     assert all(row["company"] and row["again"] and row["strict"] for row in rows)
+    assert "border: is there" in done.stdout and "step: is there" not in done.stdout
     (out / "denoise.json").unlink()
     again = run("--quick", data, out)
     assert again.returncode == 0

@@ -31,6 +31,7 @@ from fedpriv_simulation.simulate import simulate
 
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 BIN = Path(sys.executable).parent
+ROUNDS = 40  # of which some are left when `flwr stop` has been heard
 OF_A_RUN, RAYLET = "flwr-simulation|ClientAppActor", "ray/raylet/raylet"
 DEFAULTS = {"federation": "", "set": "", "out": "", "resume": False, "insecure-seed": ""}
 
@@ -202,7 +203,7 @@ def adapter(run: Path) -> dict[str, Any]:
 def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     flower: Flower, federation: Callable[..., Any], tmp_path: Path
 ) -> None:
-    file, out, overrides = federation(rounds=2), tmp_path / "run", ["job.rounds=60"]
+    file, out, overrides = federation(rounds=2), tmp_path / "run", [f"job.rounds={ROUNDS}"]
     settings = {"federation": str(file), "set": overrides[0], "out": str(out), "insecure_seed": 7}
     started = re.search(r"Successfully started run (\d+)", flower.run(nodes=2, **settings))
     assert started is not None
@@ -211,11 +212,11 @@ def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     assert b"\0RAY_AUTH_MODE=token\0" in Path(f"/proc/{raylet}/environ").read_bytes()
     flower("stop", started[1])
     done = len((out / "metrics.jsonl").read_text().splitlines())
-    assert 0 < done < 60
+    assert 0 < done < ROUNDS
     flower.wait_for(lambda: not flower.runs(OF_A_RUN), "still running")
     assert json.loads((out / "run.json").read_text())["status"] == "running"
     said = flower.run("--stream", nodes=2, resume=True, **settings)
-    assert "round   60  loss" in said, said
+    assert f"round   {ROUNDS}  loss" in said, said
     there = simulate(load_job(file, overrides), tmp_path / "simulate", source=file, insecure_seed=7)
     found, expected = adapter(out), adapter(there.run.path)
     assert found.keys() == expected.keys()
@@ -223,12 +224,12 @@ def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
         np.testing.assert_allclose(values, expected[name], rtol=0, atol=1e-6)
     assert json.loads((out / "run.json").read_text())["status"] == "finished"
     assert "NOT PRIVATE" in (out / "report.html").read_text()
-    assert len((out / "metrics.jsonl").read_text().splitlines()) == 60
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == ROUNDS
     for name, budget in there.budgets.items():
         report = read(out / "sites" / name / "budget.json")
         verify(report)
         assert report.epsilon_spent == budget.epsilon_spent
-        assert [event.count for event in report.events] == [60]  # every slot, once
+        assert [event.count for event in report.events] == [ROUNDS]  # every slot, once
         left = {path.name for path in (out / "sites" / name).iterdir()}
         assert left == {"budget.json", "ledger.db"}
     flower.wait_for(lambda: not flower.runs(f"{OF_A_RUN}|ray::|/ray/"), "still running")

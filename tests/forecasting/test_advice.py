@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import examples
 from federation_files import federation_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -232,7 +233,7 @@ MADE = read(runs(scatter=0.01))
     rounds=st.sampled_from([10, 30, 60]),  # each costs calibrations
     rate=st.sampled_from([0.2, 0.5]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_there_is_a_verdict_only_inside(
     sites: int, size: int, rounds: int, rate: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -18,7 +18,7 @@ from fedpriv.config import load
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.ledger import witness
 
-QUICK, LONG = 6_000, 100_000  # cases in all
+QUICK, LONG = 6_000, 40_000  # cases in all, the same each time
 EACH = pytest.mark.parametrize("name", TARGETS)
 
 
@@ -68,7 +68,7 @@ def test_mutations_are_accepted_or_refused_by_name(name: str, make: Callable[...
 
 @pytest.mark.slow
 @EACH
-def test_a_hundred_thousand_mutations(name: str, make: Callable[..., Runner]) -> None:
+def test_many_more_mutations(name: str, make: Callable[..., Runner]) -> None:
     runner = make(TARGETS[name])
     runner.random_cases(shares(LONG, list(TARGETS))[name], "slow", corpus(name))
     assert not told(runner)

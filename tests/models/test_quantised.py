@@ -253,7 +253,7 @@ def test_without_the_library_the_command_that_installs_it_is_named(
         load_base(ModelSection(quantize="4bit"))
 
 
-def test_nothing_is_loaded_from_a_hub_and_nothing_printed(tmp_path: Path) -> None:
+def test_nothing_is_loaded_from_a_hub_and_no_compiler(tmp_path: Path) -> None:
     """With the package kernels, bitsandbytes would fetch code from a hub and run it."""
     (tmp_path / "kernels.py").write_text(
         "def get_kernel(*_, **__): print('was asked for a kernel')\n"
@@ -268,6 +268,9 @@ def test_nothing_is_loaded_from_a_hub_and_nothing_printed(tmp_path: Path) -> Non
         "base = load_base(ModelSection(quantize=quantize))\n"
         "attach_lora(base, LoraSection(), 'causal-lm', seed=0)\n"
         "assert 'bitsandbytes' in sys.modules, 'the test has lost its object'\n"
+        "assert 'torch._inductor.compile_fx' not in sys.modules, 'the compiler was loaded'\n"
+        "import torch\n"
+        "assert torch.compile.__module__ == 'torch'\n"
     )
     for arguments in ([], ["4bit"]):
         done = subprocess.run(
