@@ -16,6 +16,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -172,6 +173,9 @@ def bitsandbytes(bits: Bits) -> ModuleType:
     return bitsandbytes.functional
 
 
+_ONE_AT_A_TIME = Lock()  # or a thread would put back what another one has put there
+
+
 @contextmanager
 def plain_bitsandbytes() -> Iterator[None]:
     """Let bitsandbytes be imported without what it would load from a hub and run.
@@ -180,16 +184,17 @@ def plain_bitsandbytes() -> Iterator[None]:
     uses; and where it is not, it logs a warning. Nor is torch's compiler loaded, which takes two
     seconds: bitsandbytes hands it what it computes where it has no library for a device.
     """
-    log = logging.getLogger("bitsandbytes.backends.cpu.ops")
-    level, kernels, compiler = log.level, sys.modules.get("kernels"), torch.compile
-    log.setLevel(logging.ERROR)
-    sys.modules["kernels"] = None  # type: ignore[assignment]
-    torch.compile = lambda function, **_: function  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        torch.compile = compiler
-        del sys.modules["kernels"]
-        if kernels is not None:
-            sys.modules["kernels"] = kernels
+    with _ONE_AT_A_TIME:
+        log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+        level, kernels, compiler = log.level, sys.modules.get("kernels"), torch.compile
+        log.setLevel(logging.ERROR)
+        sys.modules["kernels"] = None  # type: ignore[assignment]
+        torch.compile = lambda function, **_: function  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+            torch.compile = compiler
+            del sys.modules["kernels"]
+            if kernels is not None:
+                sys.modules["kernels"] = kernels

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,7 +22,7 @@ from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import digest_of, load_base
 from fedpriv.models.digest import quantised_digest
-from fedpriv.models.quantised import BLOCK, PackedWeight, unpack
+from fedpriv.models.quantised import BLOCK, PackedWeight, plain_bitsandbytes, unpack
 from fedpriv.training.pool import load_model
 from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import ModelRecipe
@@ -281,6 +284,26 @@ def test_nothing_is_loaded_from_a_hub_and_no_compiler(tmp_path: Path) -> None:
             check=False,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_two_threads_leave_the_compiler_as_it_was() -> None:
+    compiler, inside, left = torch.compile, Event(), Event()
+
+    def first() -> None:
+        with plain_bitsandbytes():
+            inside.set()
+            time.sleep(0.2)
+        left.set()
+
+    def second() -> None:
+        inside.wait(10)
+        with plain_bitsandbytes():
+            left.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(first), pool.submit(second)]:
+            done.result()
+    assert torch.compile is compiler
 
 
 def test_losses_of_the_packed_model_are_near(make_worker: Make) -> None:
