@@ -29,10 +29,17 @@ DEFAULT = "not slow"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (
     "simulation/test_cluster.py",
+    "network/test_wires.py",
+    "deploy/test_guide.py",
+    "mutations/test_mutations.py",
     "audit/test_pipeline.py",
     "comparison/test_comparison.py",
-    "mutations/test_mutations.py",
-    "network/test_wires.py",
+    "simulation/test_secure_sum.py",
+    "network/test_absence.py",
+    "deploy/test_slurm.py",
+    "benchmarks/test_gpu.py",
+    "test_docs.py",
+    "simulation/test_hosts.py",
 )
 
 

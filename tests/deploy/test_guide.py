@@ -10,12 +10,17 @@ from followed_pages import PART, Reader
 from network_proxy import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
+LITTLE = {
+    "^rounds = 5": "rounds = 2",
+    "^max_length = 128": "max_length = 32",
+    '^(data = "held-out.*)$': r"\1\nlimit = 8",
+}
 ROLES = {"", "coordinator", "surgery", "radiology"}
 
 
 @pytest.fixture
 def consortium(tmp_path: Path) -> Iterator[Reader]:
-    made = Reader(tmp_path, {"8443": str(free_port()), "^rounds = 5": "rounds = 3"})
+    made = Reader(tmp_path, {"8443": str(free_port()), **LITTLE})
     yield made
     made.stop()
 

@@ -47,7 +47,8 @@ OTHERS = {
     *("pytest", "python3.11", "rm", "ssh", "systemctl", "systemd-sysusers", "tar", "umask", "vllm"),
     *("/opt/fedpriv/bin/pip", "convert_hf_to_gguf.py", "convert_lora_to_gguf.py"),
 }
-LITTLE = {r"^(fedpriv simulate (?!.*rounds).*)$": r"\1 --set job.rounds=1 --set evaluation.limit=8"}
+_SETTINGS = ("job.rounds=1", "evaluation.limit=8", "model.max_length=32")
+LITTLE = {r"^(fedpriv simulate .*)$": " --set ".join([r"\1", *_SETTINGS])}
 
 
 @pytest.mark.slow
