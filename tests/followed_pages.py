@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from forked_commands import command
 from network_processes import wait_for
 
 BIN = str(Path(sys.executable).parent)
@@ -24,6 +25,7 @@ PART = re.compile(
     r"^```(?P<kind>\w+) ?(?P<where>[\w./-]*)\n(?P<text>.*?)^```$|^<!-- (?P<said>.*?) -->$",
     re.M | re.S,
 )
+_PLAIN = re.compile(r"fedpriv(-server|-client)? [\w ./:=,-]+")  # nothing for a shell to do
 _STAYS = re.compile(r"fedpriv-(server|client) --config \S+( --set \S+)?( --out \S+)?$")
 
 
@@ -69,9 +71,17 @@ class Reader:
         return commands
 
     def _type(self, line: str, where: str) -> None:
-        if not _STAYS.fullmatch(line):
+        folder, environment = self.folder / where, self.environment
+        if _STAYS.fullmatch(line):
+            self._start(line, where)
+        elif _PLAIN.fullmatch(line):
+            words = shlex.split(line)
+            done = command(*words, folder=folder, environment=environment, timeout=600)
+            self._look(done, where, line)
+        else:
             self._run(["bash", "-c", line], where, line)
-            return
+
+    def _start(self, line: str, where: str) -> None:
         with (self.folder / f"{where}.log").open("ab") as log:
             self.running[where] = subprocess.Popen(
                 shlex.split(line),
@@ -92,6 +102,9 @@ class Reader:
             text=True,
             timeout=600,
         )
+        self._look(done, where, said)
+
+    def _look(self, done: subprocess.CompletedProcess[str], where: str, said: str) -> None:
         assert done.returncode == self.expected, f"{where}: {said}\n{done.stdout}{done.stderr}"
         self.shown.append(done.stdout)
 

@@ -10,22 +10,30 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from network_processes import forking
 
 
-def command(*words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def command(
+    *words: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 300,
+) -> subprocess.CompletedProcess[str]:
     """What a command prints and its exit code, as `subprocess.run` gives them.
 
     Args:
         words: the program's name and its arguments.
+        folder: in which it works; default: the test's.
+        environment: all of it; default: the test's.
         timeout: seconds.
     """
-    with TemporaryDirectory() as folder:
-        outputs = Path(folder, "out"), Path(folder, "err")
-        place = Path.cwd(), dict(os.environ)
+    with TemporaryDirectory() as temporary:
+        outputs = Path(temporary, "out"), Path(temporary, "err")
+        place = folder or Path.cwd(), dict(os.environ if environment is None else environment)
         process = forking().Process(target=_run, args=(words, *outputs, *place), daemon=True)
         process.start()
         process.join(timeout)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -199,13 +200,11 @@ def test_the_commands_of_the_privacy_document_are_taken(tmp_path: Path) -> None:
     text = (ROOT / "docs/privacy.md").read_text()
     commands = re.findall(r"^(fedpriv (?:plan|ledger) .*?)(?: +#.*)?$", text, re.M)
     assert len(commands) >= 6
-    program = Path(sys.executable).parent / "fedpriv"
-    for command in commands:
-        if re.search("JOB|--report|DATA_SET", command):  # need a job that has run, or a refusal
+    for line in commands:
+        if re.search("JOB|--report|DATA_SET", line):  # need a job that has run, or a refusal
             continue
-        words = [str(program), *command.split()[1:]]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        done = command(*line.split(), folder=tmp_path)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
 @pytest.mark.slow
@@ -213,27 +212,24 @@ def test_the_ledger_of_the_first_steps_pays_for_a_run(tmp_path: Path) -> None:
     """The commands of "A budget for life", one after the other, with one round for all."""
     block = (ROOT / "docs/first-steps.md").read_text().partition("\n## A budget for life")[2]
     commands = re.findall(r"^fedpriv (.*?)(?: +#.*)?$", block.partition("\n## ")[0], re.M)
-    assert [command.split()[0] for command in commands] == ["ledger", "simulate", *3 * ["ledger"]]
-    program = str(Path(sys.executable).parent / "fedpriv")
-    for command in ("init hospitals --recipe hospitals", *commands):
-        words = [program, *shlex.split(command)]
+    assert [line.split()[0] for line in commands] == ["ledger", "simulate", *3 * ["ledger"]]
+    for line in ("init hospitals --recipe hospitals", *commands):
+        words = ["fedpriv", *shlex.split(line)]
         if words[1] == "simulate":
             words += ["--set", "job.rounds=1", "--set", "evaluation.limit=8"]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        done = command(*words, folder=tmp_path)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
 @pytest.mark.slow
 def test_the_python_of_the_documents_runs(tmp_path: Path) -> None:
-    """As it is written in docs/python.md and then in the README, with a step or two and few held-out records."""
-    program = str(Path(sys.executable).parent / "fedpriv")
+    """Of docs/python.md and then the README, with a step or two and few held-out records."""
     script = ""
     for document in ("docs/python.md", "README.md"):
         text = (ROOT / document).read_text()
-        for command in re.findall(r"^```console\n(fedpriv .*?)$", text, re.M):
-            words = [program, *shlex.split(command)[1:]]
-            done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-            assert done.returncode == 0, f"{command}: {done.stderr}"
+        for line in re.findall(r"^```console\n(fedpriv .*?)$", text, re.M):
+            done = command(*shlex.split(line), folder=tmp_path)
+            assert done.returncode == 0, f"{line}: {done.stderr}"
         if document == "README.md":  # whose data sets have the column that is usual
             script += "notes = notes.rename_column('transcription', 'text')\n"
             script += "public = public.rename_column('transcription', 'text')\n"

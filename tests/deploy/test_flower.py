@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ from fedpriv_simulation.simulate import simulate
 
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 BIN = Path(sys.executable).parent
-ROUNDS = 40  # of which some are left when `flwr stop` has been heard
+ROUNDS = 40  # more than there are before somebody who waits for the first looks again
 OF_A_RUN, RAYLET = "flwr-simulation|ClientAppActor", "ray/raylet/raylet"
 DEFAULTS = {"federation": "", "set": "", "out": "", "resume": False, "insecure-seed": ""}
 
@@ -163,6 +163,20 @@ class Flower:
         """Whether one of the processes has such a command line."""
         return any(re.search(pattern, command) for command in self.processes().values())
 
+    @contextmanager
+    def halted(self, pattern: str) -> Iterator[None]:
+        """Processes with such a command line do nothing meanwhile."""
+        halted = [n for n, command in self.processes().items() if re.search(pattern, command)]
+        assert halted
+        for process in halted:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in halted:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
+
     def end(self) -> None:
         """End what is left, politely and then not."""
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -208,10 +222,11 @@ def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     started = re.search(r"Successfully started run (\d+)", flower.run(nodes=2, **settings))
     assert started is not None
     flower.wait_for((out / "metrics.jsonl").exists, "no round")
-    [raylet] = [number for number, command in flower.processes().items() if RAYLET in command]
-    assert b"\0RAY_AUTH_MODE=token\0" in Path(f"/proc/{raylet}/environ").read_bytes()
-    flower("stop", started[1])
-    done = len((out / "metrics.jsonl").read_text().splitlines())
+    with flower.halted("flwr-simulation"):  # or all rounds could be over before it is heard
+        [raylet] = [number for number, command in flower.processes().items() if RAYLET in command]
+        assert b"\0RAY_AUTH_MODE=token\0" in Path(f"/proc/{raylet}/environ").read_bytes()
+        flower("stop", started[1])
+        done = len((out / "metrics.jsonl").read_text().splitlines())
     assert 0 < done < ROUNDS
     flower.wait_for(lambda: not flower.runs(OF_A_RUN), "still running")
     assert json.loads((out / "run.json").read_text())["status"] == "running"

@@ -18,7 +18,7 @@ from fedpriv.config import load
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.ledger import witness
 
-QUICK, LONG = 6_000, 40_000  # cases in all, the same each time
+QUICK, LONG = 6_000, 20_000  # cases in all, the same each time
 EACH = pytest.mark.parametrize("name", TARGETS)
 
 
