@@ -46,7 +46,7 @@ SLOW = (
 )
 AT_ONCE = 2
 LONGEST = 600  # seconds, for a sabotage that never ends
-LONGEST_OF_ALL = 800  # for tests without a sabotage, one of each file
+LONGEST_OF_ALL = 800  # for tests without a sabotage, one of each folder
 
 
 def compile_to(folder: Path) -> None:

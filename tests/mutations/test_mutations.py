@@ -22,7 +22,9 @@ from mutations.table import FILE, Sabotage, read_table
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = read_table(FILE.read_text(encoding="utf-8"))
-ONE_OF_EACH_FILE = list({row.caught_by.partition("::")[0]: row.caught_by for row in TABLE}.values())
+ONE_OF_EACH_FOLDER = list(
+    {row.caught_by.rpartition("/")[0]: row.caught_by for row in TABLE}.values()
+)
 Result = tuple[int, str]  # exit code, and what pytest printed
 
 
@@ -35,7 +37,7 @@ def result_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sabotage | N
         if not isinstance(item, pytest.Function) or "result_of" not in item.fixturenames:
             continue
         row = item.callspec.params["sabotage"] if hasattr(item, "callspec") else None
-        node_ids = [row.caught_by] if row else ONE_OF_EACH_FILE
+        node_ids = [row.caught_by] if row else ONE_OF_EACH_FOLDER
         with suppress(ChangeError):  # the row's own test says it
             files = {} if row is None else row.files(ROOT)
             orders.append(json.dumps({"files": files, "node_ids": node_ids}) + "\n")
@@ -72,8 +74,8 @@ def named(sabotage: Sabotage) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # some ninety tests in one process
-def test_in_a_copy_without_a_sabotage_a_test_of_each_file_is_green(
+@pytest.mark.timeout(900)  # some twenty tests in one process
+def test_in_a_copy_without_a_sabotage_a_test_of_each_folder_is_green(
     result_of: Callable[..., Result],
 ) -> None:
     """So a copy by itself makes none fail; all of them are run where they are, too."""
