@@ -179,6 +179,7 @@ every = {rounds}
 FEW_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 16\nepochs_alone = 32"
 SOME_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 17\nepochs_alone = 24"
 MORE_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 18"
+MANY_NOTES = "validation = 0\nrates = [3e-3]\nepochs = 12\nepochs_alone = 16"
 FEW_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 2\nepochs_alone = 16"
 SOME_SENTENCES = "validation = 0\nrates = [2e-3]\nepochs = 1\nepochs_alone = 8"
 MORE_SENTENCES = "validation = 0\nrates = [5e-4]\nepochs = 4\nepochs_alone = 8"
@@ -321,7 +322,13 @@ KINDS = {
             sample_rate=0.1,
             clip_norm=0.1,
             lr=1e-2,
-            personal={16: FEW_NOTES, 32: SOME_NOTES, 64: MORE_NOTES, 1000: "rates = [3e-3]"},
+            personal={
+                16: FEW_NOTES,
+                32: SOME_NOTES,
+                64: MORE_NOTES,
+                250: MANY_NOTES,
+                1000: "rates = [3e-3]",
+            },
             points=NOTES,
             settings=lambda: OF_NOTES,
             pools=specialties,
