@@ -4,6 +4,9 @@ A fence says where its lines are typed: ``console`` and ``python`` beside the fo
 NAME`` in one of them. A ``toml PATH`` fence is a whole file, or lines that take the place of those
 with the same keys. Comments of a page say what a reader would see: that something ends, is stopped
 or fails. All else is read and not done.
+
+Commands of fedpriv that end are forked (`forked_commands.py`); what stays and what a shell has to
+do something for is started as a reader starts it.
 """
 
 from __future__ import annotations
