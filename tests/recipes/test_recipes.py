@@ -1,4 +1,4 @@
-"""Each recipe is whole and the same whenever it is written; one with a database runs."""
+"""Each recipe runs as it is written."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_it_is_the_same_whenever_it_is_written(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_notes_of_a_database_run(tmp_path: Path) -> None:
-    """The others are run by the pages that name them (`tests/docs/test_pages.py`)."""
-    file = write_recipe("omop", tmp_path / "mine")
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    file = write_recipe(name, tmp_path / "mine")
     outcome = simulate(load_job(file, ONE_ROUND), tmp_path / "run", source=file)
     assert (outcome.run.path / "adapter").is_dir()
     assert len(outcome.budgets) == len(load_job(file).sites)

@@ -124,14 +124,14 @@ class Cluster:
             )
         ]
 
-    def add(self, before: str = "") -> Node:
+    def add(self, before: str = "", **env: str) -> Node:
         """A further node of one CPU.
 
         Args:
             before: commands of a shell that change the file system as this node alone sees it.
         """
         there = [f"--address={self.address}", "--node-ip-address=127.0.0.1"]
-        node = Node(there, self.env, before)
+        node = Node(there, self.env | env, before)
         self.nodes.append(node)
         return node
 

@@ -192,16 +192,27 @@ def test_a_run_that_loses_a_node_and_then_its_driver_goes_on_and_pays_nothing_tw
     assert_nothing_was_missed_or_paid_twice(out, inline)
 
 
+DIFFERENT = {
+    "the run directory is not shared": ("--out", "all machines share", "mount -t tmpfs none {out}"),
+    "another fedpriv": ("job.ray_address", "fedpriv 0.0.1 (here", ""),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("what", list(DIFFERENT))
 def test_a_node_that_is_different_is_named_before_anything_is_spent(
-    cluster: Cluster, federation: Make, told: Path, tmp_path: Path
+    cluster: Cluster, federation: Make, told: Path, tmp_path: Path, what: str
 ) -> None:
-    """Here it has another disk; tests/simulation/test_node_checks.py has all that may differ."""
+    """tests/simulation/test_node_checks.py has all that may be different."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("needs the right to mount")
-    folder = tmp_path / "here"
+    folder, older = tmp_path / "here", tmp_path / "older" / "fedpriv"
+    older.mkdir(parents=True)
+    (older / "__init__.py").write_text('__version__ = "0.0.1"\n')
     folder.mkdir()
-    node = cluster.add(f"mount -t tmpfs none {shlex.quote(str(folder))}")
+    key, words, command = DIFFERENT[what]
+    env = {} if command else {"PYTHONPATH": f"{older.parent}:{told}"}
+    node = cluster.add(command.format(out=shlex.quote(str(folder))), **env)
     try:
         run = start(federation(rounds=1), folder / "run", told, *on(cluster))
         output, _ = run.communicate(timeout=900)
@@ -209,9 +220,9 @@ def test_a_node_that_is_different_is_named_before_anything_is_spent(
         cluster.remove(node)
     said = " ".join(output.split())
     assert run.returncode == 2, output
-    assert "--out" in said
+    assert key in said
     assert "node " in said
-    assert "all machines share" in said
+    assert words in said
     assert not (folder / "run").exists()
 
 

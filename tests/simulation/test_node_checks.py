@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from fedpriv import __version__
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import digest_of
 from fedpriv_simulation import node_checks
 from fedpriv_simulation.cluster import Node
-from fedpriv_simulation.node_checks import Found, check_nodes, check_versions
+from fedpriv_simulation.node_checks import Found, check_nodes
 
 Make = Callable[..., Any]
 Otherwise = Callable[[Any], None]
@@ -135,14 +134,3 @@ def test_what_a_node_answers_is_told(
         check(places, as_it_is)
     assert caught.value.key == key
     assert words in str(caught.value)
-
-
-def test_another_version_on_a_node_is_named_with_both() -> None:
-    def ask_each(function: Callable[..., Any], *given: Any, within: float) -> Iterator[Any]:
-        yield NODE, {**function(*given), "fedpriv": "0.0.1"}
-
-    cluster: Any = SimpleNamespace(ask_each=ask_each)
-    with pytest.raises(ConfigError, match=rf"fedpriv 0\.0\.1 \(here {__version__}\)") as caught:
-        check_versions(cluster)
-    assert caught.value.key == "job.ray_address"
-    assert NODE.name in str(caught.value)
