@@ -227,8 +227,8 @@ class Kind:
         personal: up to how many records of a site → the table of what it trains by itself. For 16
             notes, by `benchmarks/own_passes.py`; with 150, a rate of 3e-3 was the best of 1e-3 to
             2e-2. 5e-4 and 2e-3 were even with 80 sentences: the larger takes half as long. Of up to
-            64 records and of 250 sentences, by the losses in docs/results.md ("Few records");
-            `epochs` for 32 and 64 notes by the rule there.
+            64 records and of 250, by the losses in docs/results.md ("Few records"); `epochs` for
+            32 and 64 notes by the rule there.
         points: to measure, in their order.
         settings: sections of the federation file.
         pools: all records, from the folder of all data.

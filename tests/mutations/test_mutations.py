@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = read_table(FILE.read_text(encoding="utf-8"))
 ONE_OF_EACH_FOLDER = list(
-    {row.caught_by.rpartition("/")[0]: row.caught_by for row in TABLE}.values()
+    {Path(row.caught_by.partition("::")[0]).parent: row.caught_by for row in TABLE}.values()
 )
 Result = tuple[int, str]  # exit code, and what pytest printed
 
