@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from drawing import standalone
 from rich.table import Table
 
-from fedpriv.report.charts import PALETTE, Line, line_chart
+from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 
 Entries = Sequence[dict[str, Any]]  # of one kind and point, by seed; see benchmarks/border.py
 POINT = ("sites", "records", "trust", "epsilon")

@@ -25,14 +25,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from drawing import standalone
 from rich.console import Console
 from rich.table import Table
 from small_llama import save_small_llama
 
 from fedpriv.environment import set_environment
 from fedpriv.files import write_atomic
-from fedpriv.report.charts import Line, line_chart
+from fedpriv.report.charts import Line, line_chart, standalone
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]

@@ -78,6 +78,13 @@ def spread(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     return placed
 
 
+def standalone(svg: str) -> str:
+    """A chart of `line_chart` as a file of its own, which brings its colours."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    opening = f'<svg {names} style="{css_colours()} background: #fff" '
+    return svg.replace("<svg ", opening, 1) + "\n"
+
+
 def line_chart(
     name: str,
     lines: Sequence[Line],

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedpriv import __version__
 from fedpriv.files import finite_json
-from fedpriv.report.charts import PALETTE, Line, css_colours, line_chart
+from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
 from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread
@@ -172,9 +172,7 @@ def chart(rows: Sequence[Row]) -> str:
     svg = line_chart(
         "compare", lines, width=880, height=360, from_zero=False, description="Loss by round"
     )
-    style = f"{css_colours()} background: #fff"
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" style="{style}" '
-    return svg.replace("<svg ", opening, 1) + "\n"
+    return standalone(svg)
 
 
 def _beside(name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import border
 import border_report
@@ -269,6 +270,8 @@ def test_the_chart_has_records_across() -> None:
     svg = chart("notes", [row(16), row(64, **{border_report.BEST: 0.2}), row(250)])
     assert "16 sites, local" in svg and "records a site" in svg
     assert ">16<" in svg and ">64<" in svg and "round<" not in svg
+    assert "<use " in chart("notes", [row(16)])  # a line of one point
+    ElementTree.fromstring(chart("notes", [row(16)]))  # a file that other programs read, too
     assert chart("notes", [{**row(16), "epsilon": 1.0}]) == ""
 
 
