@@ -273,6 +273,8 @@ _UNSEEN = re.compile(
 
 def as_read(text: str) -> str:
     """A text as people read it: of two ids that look alike, both are one person's."""
+    if text.isascii():  # which none of this changes, and most text is
+        return text.strip()
     seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
     return "".join(c for c in seen if unicodedata.category(c) != "Cf").strip()
 

@@ -8,8 +8,7 @@ records are too few for one, copies fill it up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,10 +16,8 @@ from torch import Tensor
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
 from fedpriv.data.store import Units, lengths_of
-from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.random_batch import random_batch
-from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import Worker
 
 Values = Callable[[Batch], Tensor]
@@ -45,13 +42,10 @@ class BatchInvariant:
 
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
         """(B, R) of B examples, at most `private_microbatch` of them at a time."""
-        sizes, found, start = _sizes(self._worker, length), [], 0
-        while start < len(examples):
-            size = _fitting(sizes, len(examples) - start)
-            chunk = list(examples[start : start + size])
-            filled = chunk + chunk[-1:] * (size - len(chunk))
-            found.append(self._values(self._worker.batch(filled, length))[: len(chunk)])
-            start += len(chunk)
+        found = []
+        for places, kept in batches_of(_sizes(self._worker, length), len(examples)):
+            batch = self._worker.batch([examples[place] for place in places], length)
+            found.append(self._values(batch)[:kept])
         return torch.cat(found)
 
 
@@ -75,9 +69,20 @@ def _sizes(worker: Worker, length: int) -> Sequence[int]:
     return known[key]
 
 
-def _fitting(sizes: Sequence[int], records: int) -> int:
-    """The largest size of which no more than a quarter is copies, or the smallest."""
-    return next((size for size in sizes if 4 * records >= 3 * size), sizes[-1])
+def batches_of(sizes: Sequence[int], records: int) -> Iterator[tuple[list[int], int]]:
+    """Divide records into batches of these sizes: which are in each, and how many of it count.
+
+    A size is the number of records that are left, or the largest of which no more than a quarter
+    is copies, or the smallest. Copies of the last record fill it up.
+    """
+    start = 0
+    while start < records:
+        left = records - start
+        fitting = (size for size in sizes if 4 * left >= 3 * size)
+        size = left if left in sizes else next(fitting, sizes[-1])
+        kept = min(size, left)
+        yield [min(start + place, records - 1) for place in range(size)], kept
+        start += kept
 
 
 def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
@@ -137,5 +142,4 @@ class _Trial:
     def _gradients(self, members: Tensor) -> Tensor:
         made = self._records
         batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
-        losses = partial(record_losses, batch=batch)
-        return gradients_of(self._worker.gradients, losses, len(batch))
+        return self._worker.record_gradients(batch)

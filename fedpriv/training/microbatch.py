@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import torch
 
 from fedpriv import memory
-from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.random_batch import random_batch
-from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -101,7 +98,7 @@ def rehearse(worker: Worker, count: int) -> int:
     batch = random_batch(worker, mask, seed=0)
     if worker.device != "cpu":
         torch.cuda.reset_peak_memory_stats(worker.device)
-    gradients_of(worker.gradients, partial(record_losses, batch=batch), count)
+    worker.record_gradients(batch)
     return 0 if worker.device == "cpu" else int(torch.cuda.max_memory_allocated(worker.device))
 
 

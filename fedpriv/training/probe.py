@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
-from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.engine import gradients_of
 from fedpriv.training.random_batch import random_batch
-from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import Worker
 
 LONGEST = 1024
@@ -29,9 +24,7 @@ def probe_independence(worker: Worker) -> None:
         NotPrivateError: they differ.
     """
 
-    def gradients(batch: Batch) -> Tensor:
-        return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))
-
+    gradients = worker.record_gradients
     batch = _three_records(worker)
     parts = [slice(i, i + 1) for i in range(3)]
     original = worker.vector.read()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
-from scipy.stats import rankdata
 
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
@@ -115,5 +114,7 @@ def area_under_curve(scores: torch.Tensor, truth: torch.Tensor) -> float | None:
     n_positive, n = int(positive.sum()), positive.size
     if n_positive in (0, n):
         return None
+    from scipy.stats import rankdata  # its import takes longer than all of `import fedpriv`
+
     ranks = rankdata(scores.double().numpy())[positive].sum()
     return float((ranks - n_positive * (n_positive + 1) / 2) / (n_positive * (n - n_positive)))

@@ -11,15 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from torch import Tensor
 
 from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.data.batch import Batch, collate
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
-from fedpriv.gradients.engine import GradientEngine
+from fedpriv.gradients.engine import GradientEngine, gradients_of
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
+from fedpriv.training.record_loss import record_losses
 
 log = logging.getLogger(__name__)
 # Sizes of batches by the most records, the padded length, and the threads.
@@ -87,6 +91,14 @@ class Worker:
         """
         tokenizer: Any = self.base.tokenizer
         return collate(examples, tokenizer.pad_token_id, length).to(self.device)
+
+    def record_gradients(self, batch: Batch) -> Tensor:
+        """Return the gradient of each record's own loss, (B, P), at the values that were written.
+
+        Privacy:
+            Every row is private. None may leave the site.
+        """
+        return gradients_of(self.gradients, partial(record_losses, batch=batch), len(batch))
 
     def went_on_after(self, error: Exception, what: str) -> None:
         """Count an error. The log is told once: each time would tell when a unit was sampled.

@@ -30,6 +30,7 @@ from fedpriv_simulation.cluster_hosts import ClusterHosts
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
@@ -191,6 +192,9 @@ def _meeting(
     """
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
+    workers = at_once = pool.size
+    if inline and (places := sites_at_once(config, sites.trained, pool.size)) > pool.size:
+        pool, at_once = JointPool(pool, places), places
     most = _most_open(config) if inline else 0
     alone = there is None and cluster is None
     patience = 0.0 if alone else PATIENCE  # its processes end when they like
@@ -202,7 +206,7 @@ def _meeting(
             site = sites.open(section, pool, patience=patience)
             with contextlib.ExitStack() as own:
                 own.callback(site.close)
-                with as_own_threads(pool.size) if inline else contextlib.nullcontext():
+                with as_own_threads(workers) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
                 claimed.append(site.distinct)
                 if len(opened) < most:
@@ -211,7 +215,7 @@ def _meeting(
     hosts: Hosts | ClusterHosts | None = None
     if inline:
         apps = _answers(sites, opened, pool)
-        there = stack.enter_context(InlineGrid(apps, pool.size, own_threads(pool.size)))
+        there = stack.enter_context(InlineGrid(apps, at_once, own_threads(workers)))
     if there is None and cluster is not None:
         with naming(source):
             hosts = stack.enter_context(ClusterHosts(sites, job.proposal, cluster, claimed))

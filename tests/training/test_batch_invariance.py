@@ -150,7 +150,7 @@ def test_padded_and_unpadded_neighbours_are_tried(
         padded.append((batch.attention_mask == 0).any(1).tolist())
         return record_losses(model, batch)
 
-    monkeypatch.setattr(batch_invariance, "record_losses", losses)
+    monkeypatch.setattr("fedpriv.training.worker.record_losses", losses)
     assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
     a, b = False, True
     assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]

@@ -6,19 +6,13 @@ In a job with a controller they are scaled and clipped group by group before (`G
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-
-from torch import Tensor
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.data.batch import Batch
 from fedpriv.errors import ProtocolError
-from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.record_loss import record_losses
 from fedpriv.training.unit_sum import Unit, sum_of_units
 from fedpriv.training.worker import Worker
 
@@ -89,11 +83,6 @@ class DpLora:
             clip_norm,
             numerics,
             size=size,
-            values=partial(gradients, worker),
+            values=worker.record_gradients,
             vectors=vectors,
         )
-
-
-def gradients(worker: Worker, batch: Batch) -> Tensor:
-    """Of each record's own loss, (B, P)."""
-    return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedpriv.methods.dp_lora.site import gradients
 from fedpriv.methods.pe_sgd.projection import shortened
 from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
 from fedpriv.methods.pe_sgd.site import PeSgd
@@ -52,7 +51,7 @@ class Residual(PeSgd):
             clip_norm,
             numerics,
             size=self.public_records + worker.vector.size,
-            values=partial(gradients, worker),
+            values=worker.record_gradients,
             vectors=partial(self._parts, clip_norm),
         )
 
