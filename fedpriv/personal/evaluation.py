@@ -20,7 +20,9 @@ MEANING = {
     "base": "the base model, before any training",
     "federated": "the federation's adapter, which this site helped to make",
     "alone": "trained on this site's own records alone, from the base model",
+    "again": "trained as 'alone', from another initial adapter",
     "personal": "the federation's adapter, trained further on this site's own records",
+    "two alone": "'alone' and 'again' answer together: the best that a site has by itself",
     "alone + federated": "the model 'alone' and the federation's answer together, with a mean of"
     " their probabilities",
     "all three": "the same of 'alone', 'personal' and the federation's",
@@ -130,13 +132,17 @@ def evaluate(
         made = rouge(completions(worker, answered, values), expected) if answered else None
         rows.append(Row(name, found, made))
     said = [*notes, *one_label(examples, spec.labels)]
-    pairs = {"alone + federated": ("alone",), "all three": ("alone", "personal")}
-    for name, own in pairs.items():
-        if {*own, "federated"} <= models.keys():
+    weights = {
+        "two alone": [("alone", 0.5), ("again", 0.5)],
+        "alone + federated": own_and_federated(["alone"], "federated", beside),
+        "all three": own_and_federated(["alone", "personal"], "federated", beside),
+    }
+    for name, parts in weights.items():
+        if {one for one, _ in parts} <= models.keys():
             told(name)
-            parts = own_and_federated([models[one] for one in own], models["federated"], beside)
-            rows.append(Row(name, together(worker, parts)(examples)))
-    if rows[-1].name in pairs:
+            answering = [(models[one], weight) for one, weight in parts]
+            rows.append(Row(name, together(worker, answering)(examples)))
+    if rows[-1].name in weights:
         said.append(_of_together(beside, without_text=bool(answered)))
     return Evaluation(
         site=site,

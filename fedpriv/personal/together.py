@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +18,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.scores import Scores, logits_of, score_answers
 from fedpriv.training.worker import Worker
 
+Named = TypeVar("Named")
 Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one
 
 
@@ -59,12 +61,12 @@ def mean_of_probabilities(
 
 
 def own_and_federated(
-    own: Sequence[Vector], federated: Vector, weight: float
-) -> list[tuple[Vector, float]]:
-    """For `together`: the federation's model with a weight, own ones with equal parts of the rest.
+    own: Sequence[Named], federated: Named, weight: float
+) -> list[tuple[Named, float]]:
+    """Give the federation's model a weight, and own ones equal parts of the rest.
 
     Args:
-        own, federated: trained values, (P,) each.
+        own, federated: trained values, (P,) each, or names of models.
         weight: of the federation's, above 0 and below 1.
     """
     share = (1 - weight) / len(own)

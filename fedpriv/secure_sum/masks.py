@@ -9,7 +9,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedpriv.errors import SetError
+from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.secure_sum.members import Bits, MemberSet
 from fedpriv.secure_sum.ready import Ephemeral
 
@@ -26,7 +27,6 @@ BLOCK = 1 << 16  # values: their stream stays in the cache
 DTYPES: dict[Bits, np.dtype[Any]] = {16: np.dtype("<u2"), 32: np.dtype("<u4")}
 Share = npt.NDArray[np.int64]
 Masked = np.ndarray[tuple[int], np.dtype[Any]]  # of uint16 or uint32, little-endian
-_LABEL = b"fedpriv-mask-1"
 _PAD = 16  # update_into may ask for a cipher block more than it writes
 
 
@@ -82,14 +82,18 @@ def _streams(
     streams = []
     for member in members.members:
         if member.name != name:
-            info = b"".join(_info(*sorted((name, member.name))))
+            info = _LABEL_FRAMED + b"".join(map(_framed, sorted((name, member.name))))
             key = HKDF(SHA256(), 32, salt, info).derive(ephemeral.agree(member.key))
             cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
             streams.append((cipher.encryptor(), name < member.name))
     return streams
 
 
-def _info(*names: str) -> Iterator[bytes]:
-    """The label and the names, each after its length, so that no other names read the same."""
-    for part in (_LABEL, *(name.encode() for name in names)):
-        yield len(part).to_bytes(2, "big") + part
+@lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation names all of them
+def _framed(name: str) -> bytes:
+    """Return a name after its length, so that no other names read the same."""
+    part = name.encode()
+    return len(part).to_bytes(2, "big") + part
+
+
+_LABEL_FRAMED = _framed("fedpriv-mask-1")

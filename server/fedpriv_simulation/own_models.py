@@ -9,10 +9,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.config.personal import OWN_KINDS
+from fedpriv.config.personal import OWN_KINDS, OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import Evaluation, evaluate
@@ -46,6 +47,9 @@ def own_models(
 ) -> dict[str, Evaluation]:
     """Train, at each of these sites, from the run's adapter and from the base model, and compare.
 
+    The best that a site has without the others is two models of its own that answer together, so a
+    second one is trained for the comparison, from another initial adapter. It is not kept.
+
     As many sites at once as in a round of threads.
 
     Args:
@@ -63,6 +67,8 @@ def own_models(
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
     pool, recipe, stopping = WorkerPool(at_once), ModelRecipe.of(config), threading.Event()
+    with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
+        another = other.initial
 
     def go_on(_: object) -> None:
         if stopping.is_set():
@@ -70,7 +76,7 @@ def own_models(
 
     def made_at(site: SiteSection) -> Evaluation:
         with pool.borrow(recipe) as worker:
-            return _of_one(config, run, site, worker, say, go_on)
+            return _of_one(config, run, site, worker, another, say, go_on)
 
     begin = own_threads(at_once)
     try:
@@ -91,6 +97,7 @@ def _of_one(
     run: Path,
     site: SiteSection,
     worker: Worker,
+    another: Vector,
     say: Callable[[str], None],
     go_on: Callable[[object], None],
 ) -> Evaluation:
@@ -108,18 +115,21 @@ def _of_one(
         key = f"sites.{site.name}.held_out"
         examples = to_test_on(own.held_out, spec, tokenizer, key=key)
         records = len(own.held_out)
-    for kind in OWN_KINDS:
+
+    def trained(kind: OwnKind, start: Vector) -> Vector:
         say(f"{site.name}: training by itself, {kind}")
-        start = models["federated" if kind == "personal" else "base"]
         settings = config.personal.beginning(
             kind, spec.task, examples=len(training), stops=bool(validation)
         )
-        made = train_alone(worker, start, training, validation, settings, told=go_on)
-        models[kind] = made.values
+        return train_alone(worker, start, training, validation, settings, told=go_on).values
+
+    models["again"] = trained("alone", another)  # for comparison alone
+    for kind in OWN_KINDS:
+        models[kind] = trained(kind, models["federated" if kind == "personal" else "base"])
         write_own_adapter(
             folder / kind,
             worker,
-            made.values,
+            models[kind],
             facts,
             site=site.name,
             kind=kind,

@@ -69,7 +69,7 @@ def test_every_site_has_its_models_in_its_private_folder(public: tuple[Path, str
 def test_the_screen_shows_public_records_what_they_are_worth(public: tuple[Path, str]) -> None:
     _, shown = public
     assert "own held-out records" in shown
-    for word in ("federated", "alone", "personal", "alone +", "all three", "site-0", "site-1"):
+    for word in ("federated", "alone", "personal", "two alone", "all three", "site-0", "site-1"):
         assert word in shown
 
 
