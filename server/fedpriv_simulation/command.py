@@ -156,9 +156,9 @@ def _run(
     """Run with a progress bar, or with a plain line a round where nobody watches."""
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
     try:
-        with console.status("Loading") if console.is_terminal else nullcontext():
-            from fedpriv_simulation import simulate as simulation
         with watching(config, _opening(config, out, insecure_seed), console) as progress:
+            from fedpriv_simulation import simulate as simulation
+
             return simulation.simulate(
                 config,
                 out,
@@ -293,7 +293,7 @@ def show(outcome: Outcome, console: Console) -> None:
         budget.add_row(said_together(alike), *cells(alike[0]))
     console.print(budget)
     if shared:
-        console.print("ε alone: if all other sites of the secure sum work with the server.")
+        console.print(_trust(figures["sites"]), highlight=False)
     console.print(
         f"{amount(figures['bytes_up'])} up, {amount(figures['bytes_down'])} down"
         f" in {figures['rounds']} rounds, {figures['seconds']:.0f} s\n"
@@ -301,6 +301,16 @@ def show(outcome: Outcome, console: Console) -> None:
         f"All of it may be handed on, but {outcome.run.private_folder}",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _trust(sites: dict[str, dict[str, Any]]) -> str:
+    """Say on whom the two figures of a secure sum rest."""
+    most = max(site.get("max_colluding", 0) for site in sites.values())
+    return (
+        f"ε holds while at most {most} other sites work with the server against one: each site adds"
+        " a share of the noise. ε alone is what is left if all of them do. Whoever can't trust the"
+        ' others so far adds all of the noise by itself: privacy.trust = "local".'
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -27,13 +28,14 @@ def new_run(config: JobConfig) -> Path:
 
 @contextmanager
 def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simulation.Progress]:
-    """What a simulation tells of itself, shown on a console for the time of a `with` block.
+    """Show on a console what a simulation tells of itself, for the time of a `with` block.
 
-    A bar on a terminal and in a notebook; elsewhere a plain line a round.
+    A bar on a terminal and in a notebook; elsewhere a plain line for each evaluation.
 
     Args:
-        opening: what is said once, when everything is ready.
+        opening: what is said at once, before anything is imported or loaded.
     """
+    console.print(opening, highlight=False, soft_wrap=True)
     from fedpriv_simulation import simulate as simulation
 
     bar = Progress(
@@ -47,7 +49,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
         transient=True,
     )
     task = bar.add_task("Loading", total=config.job.rounds, note="")
-    note = ""
+    note, done_before, begun = "", 0, time.monotonic()
 
     def say(text: str) -> None:
         bar.update(task, description=text)
@@ -55,9 +57,11 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
             console.print(text, highlight=False)
 
     def started(job: Any) -> None:
-        nonlocal note
+        nonlocal note, done_before, begun
         note = f"loss {job.baseline.eval_loss:.3f}"
-        console.print(opening, highlight=False, soft_wrap=True)
+        done_before, begun = len(job.rounds), time.monotonic()
+        if not is_watched(console):
+            console.print(f"Rounds begin: {note} before any", highlight=False)
         bar.reset(task, description="Rounds", completed=len(job.rounds), note=note)
 
     def round_done(metrics: dict[str, Any]) -> None:
@@ -66,7 +70,9 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
             note = f"loss {metrics['eval_loss']:.3f}"
             if not is_watched(console):
                 number, of = metrics["round"], config.job.rounds
-                console.print(f"round {number:4}/{of}  {note}", highlight=False)
+                each = (time.monotonic() - begun) / max(1, number - done_before)
+                left = f", about {each * (of - number):.0f} s to go" if number < of else ""
+                console.print(f"round {number:4}/{of}  {note}{left}", highlight=False)
         if metrics["held_out"] is not None:
             text = f"after round {metrics['round']}: {look_line(metrics['held_out'])}"
             console.print(text, highlight=False, soft_wrap=True)
