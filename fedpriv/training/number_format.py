@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -70,10 +69,10 @@ def time_in_halves(model: ModelSection, compute: ComputeSection) -> float:
 def _ratio(
     sizes: Sequence[tuple[tuple[int, int], int]], rows: int, around: torch.dtype, device: str
 ) -> float:
-    spent: Counter[torch.dtype] = Counter()
+    spent = {torch.bfloat16: 0.0, torch.float32: 0.0}
     started = time.monotonic()
     for (inputs, outputs), layers in sizes:
-        for dtype, outside in ((torch.bfloat16, around), (torch.float32, torch.float32)):
+        for dtype, outside in zip(spent, (around, torch.float32), strict=True):
             weight = torch.ones(outputs, inputs, dtype=dtype, device=device)
             x, g = (weight.new_ones(rows, size, dtype=outside) for size in (inputs, outputs))
             spent[dtype] += layers * _seconds(partial(_both_ways, x, g, weight), device)
