@@ -1,10 +1,17 @@
 """The two parts of a step on a CPU that torch's own functions do more slowly.
 
     python benchmarks/products.py --json products.json
+    python benchmarks/products.py --halves --json halves.json
 
 Products of activations with frozen weights, and the loss of a language model with its gradient:
 as `torch.nn.functional` does them and as fedpriv does, in turn, with the median of their ratios.
 The floor of a product is its multiplications at the best rate that was seen.
+
+``--halves`` says where the time of a product in bfloat16 goes (`compute.dtype = "mixed"`), by width
+and number of rows: rounding what enters, the product itself, and widening what leaves. *Packed* is
+the same product with a weight that was laid out for it beforehand, so that the difference is what
+laying it out costs each time. *Inside* keeps float32 on both sides and lets oneDNN round within the
+product. Where the whole is less than float32, `mixed` pays.
 """
 
 from __future__ import annotations
@@ -56,6 +63,51 @@ def loss_cases(shape: tuple[int, int, int]) -> dict[str, Callable[[], Any]]:
     return {"torch": theirs, "fedpriv": ours}
 
 
+def halves_cases(rows: int, width: int) -> dict[str, Callable[[], Any]]:
+    """A product in bfloat16, its parts, and what stands beside it; all in float32 on both sides."""
+    x, weight = torch.randn(rows, width), torch.randn(width, width)
+    x16, weight16 = x.bfloat16(), weight.bfloat16()
+    y16 = F.linear(x16, weight16)
+    cases: dict[str, Callable[[], Any]] = {
+        "float32": lambda: linear(x, weight),
+        "mixed": lambda: linear(x, weight16),
+        "mixed, back": lambda: linear(x, weight16.t()),
+        "round": lambda: x.to(torch.bfloat16),
+        "product": lambda: F.linear(x16, weight16),
+        "widen": lambda: y16.to(torch.float32),
+    }
+    onednn: Any = torch.ops.mkldnn
+    if onednn._is_mkldnn_bf16_supported():
+        packed = onednn._reorder_linear_weight(weight16, rows)
+        cases["packed"] = lambda: onednn._linear_pointwise(x16, packed, None, "none", [], "")
+
+        def inside() -> None:
+            precision: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+            before, precision.fp32_precision = precision.fp32_precision, "bf16"
+            onednn._linear_pointwise(x, weight, None, "none", [], "")
+            precision.fp32_precision = before
+
+        cases["inside"] = inside
+    return cases
+
+
+def halves(repeats: int, quick: bool) -> list[dict[str, Any]]:
+    """Median microseconds of each case, by width and rows; shown as they are found."""
+    found: list[dict[str, Any]] = []
+    for width in (64,) if quick else (256, 384, 576, 1024, 2048):
+        for rows in (16,) if quick else (64, 256, 1024):
+            cases = halves_cases(rows, width)
+            turns = interleaved(cases, repeats)
+            found.append(
+                {"width": width, "rows": rows} | {name: 1e6 * median(turns, name) for name in cases}
+            )
+    table = Table(*found[0], title="µs; rows × width, times width × width")
+    for row in found:
+        table.add_row(*(f"{value:.0f}" for value in row.values()))
+    Console().print(table)
+    return found
+
+
 def measure(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Median seconds of each case, and the median of ours over torch's in the same turn."""
     turns = interleaved(cases, repeats)
@@ -67,12 +119,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--halves", action="store_true", help="the parts of one in bfloat16")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     repeats = 3 if arguments.quick else arguments.repeats
     torch.set_num_threads(arguments.threads)
     rows: list[dict[str, Any]] = []
+    if arguments.halves:
+        rows = halves(repeats, arguments.quick)
+        if arguments.json:
+            arguments.json.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+        return
     for kind, shapes, make in [
         ("product", PRODUCTS, product_cases), ("loss", LOSSES, loss_cases),
     ]:  # fmt: skip

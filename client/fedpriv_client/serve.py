@@ -71,14 +71,17 @@ def serve(file: SiteFile, config: Path) -> None:
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
+    from fedpriv.training.number_format import warn_if_slower
     from fedpriv.training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
+    from fedpriv_client.number_format import model_of
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
 
     settings = site_settings(file, config)
+    warn_if_slower(model_of(file), settings.compute)
     site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
     try:

@@ -53,6 +53,7 @@ from fedpriv.training.worker import Worker
 from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
+from fedpriv_client.number_format import settle
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
@@ -235,8 +236,8 @@ class Site:
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
-        recipe = recipe_of(proposal, settings)
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
+        recipe = settle(settings, proposal, recipe_of(proposal, settings), self._pool, check)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

@@ -25,6 +25,7 @@ from fedpriv.training.pool import Look
 from fedpriv.training.team import start_team, with_team
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_client.limits import Limits
+from fedpriv_client.number_format import compute_of
 from fedpriv_client.site_settings import SiteSettings
 
 
@@ -108,7 +109,8 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     model = proposal.model
     if settings.model is not None:
         model = model.model_copy(update={"name": settings.model})
-    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
+    compute = compute_of(settings, proposal.job_id)
+    return ModelRecipe(model, proposal.lora, proposal.seed, compute)
 
 
 def check_fields(proposal: Proposal, settings: SiteSettings) -> None:

@@ -67,7 +67,7 @@ METRICS = (
 )
 MAX_JOB_STEPS = 100_000
 BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
-    "dtype": ("float32", "mixed"),
+    "dtype": ("auto", "float32", "mixed"),
     "engine": ("fedpriv",),
 }
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
@@ -449,10 +449,12 @@ class ComputeSection(Section):
     """How and on what the work is done. It changes no claim."""
 
     device: str = Field("auto", description="Where the model is: auto, cpu, cuda or cuda:N.")
-    dtype: Literal["float32", "mixed", "bfloat16", "float64"] = Field(
+    dtype: Literal["auto", "float32", "mixed", "bfloat16", "float64"] = Field(
         "float32",
         description="Number format of the model. With mixed, products with frozen weights are in"
-        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it.",
+        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it. With"
+        " auto, a job is computed in mixed where a short trial finds that faster and as exact"
+        " ([models](models.md#auto)), else in float32.",
     )
     microbatch: int | None = Field(
         None,
@@ -500,6 +502,11 @@ class ComputeSection(Section):
         if self.gpus_per_site is not None and self.gpus_per_site > 1 and self.gpus_per_site % 1:
             raise ValueError("gpus_per_site: above 1, only whole GPUs")
         return self
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether what `dtype` gains or costs depends on the machine."""
+        return self.dtype not in ("float32", "float64")
 
     def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
         """The first key, its value and the ones it may have, that can't read quantised weights."""

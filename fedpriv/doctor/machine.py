@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from fedpriv.config.job import ComputeSection
+from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
 
@@ -56,7 +56,6 @@ def device(compute: ComputeSection) -> str:
 
     Raises:
         ConfigError: there is no such device, or fewer of them than are asked for.
-        DoubtError: it computes in the number format of the file, but slowly.
     """
     import torch
 
@@ -67,14 +66,7 @@ def device(compute: ComputeSection) -> str:
     others = devices_after(first, compute.devices, torch.cuda.device_count())
     if first == "cpu":
         team = f", {1 + len(others)} processes" if others else ""
-        found = f"cpu, {torch.get_num_threads()} threads{team}"
-        halves = compute.dtype in ("mixed", "bfloat16")
-        if halves and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            raise DoubtError(
-                f"{found}. This processor multiplies bfloat16 slowly: with compute.dtype ="
-                f" {compute.dtype!r} a step takes several times as long as with 'float32'"
-            )
-        return found
+        return f"cpu, {torch.get_num_threads()} threads{team}"
     shown = []
     for name in (first, *others):
         free, there = torch.cuda.mem_get_info(name)
@@ -83,6 +75,21 @@ def device(compute: ComputeSection) -> str:
             " free"
         )
     return "; ".join(shown)
+
+
+def number_format(model: ModelSection, compute: ComputeSection) -> str:
+    """How fast this machine is at the number format of the file.
+
+    Raises:
+        DoubtError: it is slower than float32.
+        ModelError, ConfigError: as `fedpriv.training.number_format.time_in_halves`.
+    """
+    from fedpriv.training.number_format import ADVICE, HALVES, speed
+
+    ratio, said = speed(model, compute)
+    if ratio > 1 and compute.dtype in HALVES:
+        raise DoubtError(f"{said}. {ADVICE}")
+    return said
 
 
 def clock() -> str:

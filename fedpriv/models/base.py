@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,29 @@ def _refuse_quantised(settings: ModelSection, stored: StoredBase) -> None:
             " activations are rounded, and that may depend on the other records of a batch. Name"
             " the model in full precision, and set model.quantize to keep it in 8 or 4 bits."
         )
+
+
+def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
+    """How many linear layers a model has of each size, (in, out); its weights are not read.
+
+    Raises:
+        ModelError: there is no such model, or it is not for the task.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.pytorch_utils import Conv1D
+
+    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
+    try:
+        source = source_of(settings.name)
+        with torch.device("meta"), _quiet():
+            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+            model = factory.from_config(config)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _not_loaded(settings, error) from None
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
+    sizes = ((m, m.weight.shape) for m in linear)
+    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
 def compute_alone(model: Any, tokenizer: Any) -> None:

@@ -29,6 +29,7 @@ from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
 from fedpriv_server.listen import ServerTls, serving
 from fedpriv_server.metrics import RunFigures
+from fedpriv_server.number_format import settle
 from fedpriv_server.reports import collect_reports
 from fedpriv_server.roster import roster_of
 from fedpriv_server.run_directory import RunDirectory, only_run
@@ -118,11 +119,12 @@ def _run(
     status: Status,
     figures: RunFigures,
 ) -> None:
-    names = door.broker.names
+    names, pool = door.broker.names, WorkerPool(1)
+    config = settle(config, run, pool, here=True)
     job = Job(
         config,
         run,
-        WorkerPool(1),
+        pool,
         site_of=lambda node: door.broker.names.get(node),
         roster=roster_of(config),
     )

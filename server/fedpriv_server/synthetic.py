@@ -88,6 +88,7 @@ def generator_of(
     if not settings:
         return None
     fields, longest = tuple(config.data.columns), config.model.max_length
+    compute = ModelRecipe.of(config).compute
     if "messages" in fields:
         raise ConfigError(
             "makes no conversations",
@@ -96,10 +97,10 @@ def generator_of(
         )
     if settings.kind == "local":
         base = load_base(
-            ModelSection(name=str(settings.model)), dtype=config.compute.dtype, seed=config.job.seed
+            ModelSection(name=str(settings.model)), dtype=compute.dtype, seed=config.job.seed
         )
         model: Any = base.model
-        model.to(device_of(config.compute.device))
+        model.to(device_of(compute.device))
         frozen: Model = (model, base.tokenizer)
 
         def lend() -> AbstractContextManager[Model]:

@@ -110,6 +110,16 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     assert tree(file.parent) == before
 
 
+def test_it_tells_how_fast_a_number_format_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpriv.training.number_format.time_in_halves", lambda *_: 9)
+    text = file.read_text()
+    file.write_text(text.replace("[data]", '[compute]\ndtype = "mixed"\n[data]'))
+    code, found = examined(file, "--offline")
+    assert code == 0, found
+    assert found["number format"]["ok"] is None
+    assert "9 times as long" in found["number format"]["found"]
+
+
 def test_it_says_where_models_are_that_are_not_to_leave(file: Path) -> None:
     state = load_site(file).site.state_dir
     made = [state / "personal" / "job-1", state / "alone" / "job-2"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -10,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from fedpriv.config.job import ComputeSection
+from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.doctor import machine
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import BudgetError, ConfigError, NetworkError
@@ -48,18 +48,19 @@ def test_a_device_is_there_or_not() -> None:
         machine.device(ComputeSection(device="cuda:99"))
 
 
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "mixed", "bfloat16"])
-def test_a_processor_that_is_slow_at_the_number_format_is_told(
-    dtype: Any, fast: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("ratio", "doubt"), [(0.4, False), (12.3, True)])
+@pytest.mark.parametrize("dtype", ["auto", "mixed", "bfloat16"])
+def test_how_slow_a_processor_is_at_the_number_format_is_told(
+    dtype: Any, ratio: float, doubt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: fast)
+    monkeypatch.setattr("fedpriv.training.number_format.time_in_halves", lambda *_: ratio)
     compute = ComputeSection(device="cpu", dtype=dtype)
-    if fast or dtype == "float32":
-        assert machine.device(compute).startswith("cpu, ")
-        return
-    with pytest.raises(DoubtError, match=f"{dtype!r} a step takes several times"):
-        machine.device(compute)
+    said = f"{dtype!r}: .* take {ratio:.2g} times as long"
+    if doubt and dtype != "auto":
+        with pytest.raises(DoubtError, match=said + '.*"float32"'):
+            machine.number_format(ModelSection(), compute)
+    else:
+        assert re.search(said, machine.number_format(ModelSection(), compute))
 
 
 @pytest.mark.parametrize(("state", "said"), [(5, "nothing keeps it"), (-1, "does not say")])

@@ -74,6 +74,18 @@ def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> Non
     assert "records of 32 tokens at once" in found["step"]["found"]
 
 
+def test_it_tells_how_fast_a_number_format_is(
+    federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpriv.training.number_format.time_in_halves", lambda *_: 9)
+    path = federation()
+    change(path, "[data]", '[compute]\ndtype = "auto"\n[data]')
+    code, found = examined(path)
+    assert code == 0, found
+    assert found["number format"]["ok"] is True
+    assert "9 times as long" in found["number format"]["found"]
+
+
 @pytest.mark.parametrize(
     ("what", "code", "old", "new", "said"),
     [

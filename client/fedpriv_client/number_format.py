@@ -1,0 +1,73 @@
+"""The number format that a site's `compute.dtype = "auto"` came to, kept for each job.
+
+Privacy
+    It was found on random tokens. A site answers in the same way whether or not it could be kept.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+from fedpriv.config.job import ComputeSection, ModelSection
+from fedpriv.config.site import SiteFile
+from fedpriv.files import write_json
+from fedpriv.protocol import Proposal
+from fedpriv.training.number_format import SETTLED, settled_dtype
+from fedpriv.training.pool import Look, WorkerPool
+from fedpriv.training.worker import ModelRecipe, computed_in
+from fedpriv_client.site_settings import SiteSettings
+
+log = logging.getLogger(__name__)
+MOST = 100  # jobs; the oldest is forgotten
+FILE = "number-formats.json"
+
+
+def model_of(file: SiteFile) -> ModelSection:
+    """The model that a site allows, as far as its own file says."""
+    name, labels = file.allow.model, file.data.labels
+    if labels:
+        return ModelSection(name=name, task="classification", labels=labels)
+    return ModelSection(name=name)
+
+
+def settle(
+    settings: SiteSettings, proposal: Proposal, recipe: ModelRecipe, pool: WorkerPool, look: Look
+) -> ModelRecipe:
+    """The recipe of a job with the number format that it is computed in, the same for its life.
+
+    In a simulation, where one trial settles it for all sites, ``auto`` is float32 by now.
+
+    Args:
+        look: as of `WorkerPool.borrow`.
+
+    Raises:
+        FedprivError: ``auto`` is tried, and the model can't be loaded or used.
+    """
+    job, known = proposal.job_id, _known(settings)
+    if settings.compute.dtype != "auto" or settings.terms.simulated or job in known:
+        return recipe
+    dtype = settled_dtype(recipe, pool, look, exact=proposal.privacy.numerics == "strict")
+    path = settings.state_dir / FILE
+    try:
+        write_json(path, dict([*known.items(), (job, dtype)][-MOST:]))
+    except OSError as error:
+        log.error("%s: not written: %s.", path, error.strerror)
+    return replace(recipe, compute=computed_in(recipe.compute, dtype))
+
+
+def compute_of(settings: SiteSettings, job: str) -> ComputeSection:
+    """What a site computes a job with, as far as that is settled."""
+    if settings.compute.dtype != "auto":
+        return settings.compute
+    return computed_in(settings.compute, _known(settings).get(job, "float32"))
+
+
+def _known(settings: SiteSettings) -> dict[str, str]:
+    """Number formats by job; none from a file that was never ours."""
+    try:
+        found = json.loads((settings.state_dir / FILE).read_text(encoding="utf-8"))
+        return {str(job): dtype for job, dtype in found.items() if dtype in SETTLED}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return {}
