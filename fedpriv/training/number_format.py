@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
-from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.product import linear
 from fedpriv.models.base import linear_sizes
 from fedpriv.training.microbatch import TRIED
@@ -183,8 +182,6 @@ def _tried(
         count = compute.microbatch or TRIED.get(worker.device, TRIED["other"])
         length = min(recipe.model.max_length, TOKENS)
         batch = random_batch(worker, torch.ones(count, length, dtype=torch.int64), seed=0)
-        losses = partial(record_losses, batch=batch)
-        step = partial(gradients_of, worker.gradients, losses, count)
         with torch.no_grad():
-            found = losses(worker.model).double().cpu()
-        return _seconds(step, worker.device), found
+            found = record_losses(worker.model, batch).double().cpu()
+        return _seconds(partial(worker.record_gradients, batch), worker.device), found

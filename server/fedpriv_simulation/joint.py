@@ -24,6 +24,7 @@ from fedpriv.training.microbatch import private_microbatch, public_microbatch
 from fedpriv.training.pool import Look, WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 
+MOST_RECORDS = 8  # in a batch; more are hardly faster, and to try them takes longer
 MOST_SITES = 24  # at once; more have no more to compute, and disturb each other
 HELD = 2**31  # bytes of sums and noise that these threads may hold together
 EACH = 32  # bytes of a thread for each trained value
@@ -104,13 +105,16 @@ class JointPool(WorkerPool):
         """Take from those that wait what can be computed with the first, for one batch."""
         part: list[_Asked] = []
         first, records = self._waiting[0], 0
-        most = self._first[first.recipe].microbatches["private"]
+        most = self._most(first.recipe)
         for asked in list(self._waiting):
             if first.fits(asked) and (not part or records + len(asked.batch) <= most):
                 self._waiting.remove(asked)
                 part.append(asked)
                 records += len(asked.batch)
         return part
+
+    def _most(self, recipe: ModelRecipe) -> int:
+        return self._first[recipe].microbatches["private"]
 
     def _compute(self, part: list[_Asked]) -> None:
         """Fill in what was found, or the error of each one's own records."""
@@ -147,7 +151,7 @@ class JointPool(WorkerPool):
         with self._trying:
             if key not in self._sizes:
                 alone = private_microbatch(worker)
-                sizes = invariant_sizes(worker, public_microbatch(worker), length)
+                sizes = invariant_sizes(worker, self._most(worker.recipe), length)
                 as_alone = alone in sizes
                 self._sizes[key] = sizes if as_alone else invariant_sizes(worker, alone, length)
             return self._sizes[key]
@@ -179,7 +183,7 @@ class _Place(Worker):
         vars(self).pop("model", None)  # it has other values than a site has written
         self._rows = rows
         self.vector = self._written = _Values(worker.vector, worker.initial)
-        most = public_microbatch(worker)
+        most = min(MOST_RECORDS, public_microbatch(worker))
         self.microbatches = {"private": most, "public": most}
         self.invariant_sizes = _AnySize()
 
