@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.config.load import EMBEDDED
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.figures import amount, give_or_take
+from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
 
 MODELS = ("federated", "personal", "alone", "two alone", "all three")
@@ -54,6 +55,13 @@ def simulate(
             min=1, metavar="N", help="--personal at N of these sites, spread over the list."
         ),
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="The embedded example as the results were measured: more of each note, 60 rounds.",
+        ),
+    ] = False,
     insecure_seed: Annotated[
         int | None, typer.Option(help="Repeatable noise; public data only, NOT PRIVATE.")
     ] = None,
@@ -61,7 +69,9 @@ def simulate(
 ) -> None:
     """Fine-tune a model across the sites of a federation file, all here or on a Ray cluster."""
     overrides = list(set_ or []) + ([] if rounds is None else [f"job.rounds={rounds}"])
-    config = load_job(file, overrides)
+    if full and file is not None:
+        raise typer.BadParameter("--full is for the embedded example, so it goes without a file")
+    config = first_run.load(file, overrides, full=full)
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out with the directory of the run")
     out = out or new_run(config)

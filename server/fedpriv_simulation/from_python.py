@@ -10,11 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import EMBEDDED, load_job
+from fedpriv.config.load import EMBEDDED
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
+from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
 
 
@@ -123,7 +124,7 @@ def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[
             )
         return job, Path(job.job.name)
     file = None if job is None else Path(job)
-    return load_job(file, overrides), file or EMBEDDED
+    return first_run.load(file, overrides), file or EMBEDDED
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -148,6 +148,8 @@ class JointPool(WorkerPool):
     def _sizes_of(self, worker: Worker, length: int) -> Sequence[int]:
         """Return sizes of batches that give the bits that a site computes by itself."""
         key = (worker.recipe, length, torch.get_num_threads())
+        if key in self._sizes:  # nobody waits while another length is tried
+            return self._sizes[key]
         with self._trying:
             if key not in self._sizes:
                 alone = private_microbatch(worker)
