@@ -18,7 +18,7 @@ from fedpriv.models.quantised import PackedWeight
 _ONEDNN: Any = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    and torch.backends.mkldnn.is_available()
+    and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
     else None
 )
