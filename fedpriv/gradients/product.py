@@ -14,11 +14,11 @@ from fedpriv.models.quantised import PackedWeight
 # Torch multiplies float32 matrices on x86 with MKL, which keeps its AVX-512 kernels to Intel's own
 # processors. oneDNN, which torch carries for its compiler, has them for every one: on one AMD EPYC
 # 2.1 to 2.4 times as fast, on another 1.1 times, in float32 as exact (`benchmarks/products.py`).
-# Without AVX-512 MKL is the faster one: on a third EPYC by 1.05 to 1.7 times.
+# Without AVX-512 MKL is the faster one: on a third EPYC by up to 1.7 times.
 _ONEDNN: Any = (
     getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
-    and torch.backends.mkldnn.is_available()
+    and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     and torch.backends.cpu.get_cpu_capability() == "AVX512"
     else None
 )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -123,9 +123,11 @@ def speed(model: ModelSection, compute: ComputeSection) -> tuple[float, str]:
     )
 
 
+@cache
 def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
     """Tell the log where a number format that somebody asks for is slower than float32.
 
+    Once, however many runs a process makes with the same settings.
     What is wrong with the model or the device is told by whoever loads it.
     """
     if compute.dtype not in HALVES:
