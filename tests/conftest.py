@@ -43,6 +43,9 @@ LONGEST = (
 )
 
 
+PERMUTED = os.environ.get("FEDPRIV_TEST_PERMUTED")  # stands in for other processors
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two, and three in the slow run, where much waits for processes, networks and clocks.
 
@@ -64,6 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
     runs = there and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # as in many containers
     if runs and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if PERMUTED:
+        from arithmetic import permuted_products
+
+        permuted = permuted_products(int(PERMUTED))
+        permuted.__enter__()
+        config.add_cleanup(lambda: permuted.__exit__(None, None, None))
     if _named(config) and config.option.markexpr == DEFAULT:
         config.option.markexpr = ""
     config.option.loadscopereorder = config.option.markexpr == DEFAULT  # else as `LONGEST` has it
