@@ -61,14 +61,17 @@ class Rounded:
         self.value = _double(compute())
         squares = torch.zeros_like(self.value)
         for seed in range(DRAWS):
-            with changed_products(_Noise(seed, stored)):
+            with changed_products(noise := _Noise(seed, stored)):
                 squares += (_double(compute()) - self.value).square() / DRAWS
-        self.deviation = squares.clamp_min(squares.mean()).sqrt()
+        assert noise.unit, "no product to measure"
+        last = noise.unit * self.value.abs()  # what comes after the last product is rounded, too
+        self.deviation = squares.clamp_min(squares.mean()).sqrt() + last
 
     def off_by(self, found: Any) -> float:
         """The largest error of an element, as a share of what rounding explains: at most 1."""
-        error = (_double(found) - self.value).abs()
-        assert error.shape == self.value.shape
+        found = _double(found)
+        assert found.shape == self.value.shape
+        error = (found - self.value).abs()
         share = torch.where(error == 0, 0, error / (FACTOR * self.deviation))
         return float(share.nan_to_num(torch.inf).max())
 
@@ -98,11 +101,12 @@ class _Noise:
     """Moves the first operand of a product by the rounding of that product."""
 
     def __init__(self, seed: int, stored: torch.dtype) -> None:
-        self._stored = _unit(stored)
+        self._stored, self.unit = _unit(stored), 0.0
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         added = torch.promote_types(a.dtype, torch.float32)  # what shorter types are added up in
+        self.unit = max(self.unit, _unit(added))
         deviation = max(_unit(a.dtype), self._stored) + math.sqrt(a.shape[-1]) * _unit(added)
         noise = torch.empty(a.shape, dtype=added).normal_(0, deviation, generator=self._generator)
         return (a * (1 + noise)).to(a.dtype), b

@@ -1,0 +1,81 @@
+"""Run the tests that compare floats as other processors would compute them.
+
+    scripts/test --processors [--quick] [further arguments of pytest]
+
+No machine can be another one, but libraries can be told to leave out instructions that this one
+has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, the
+files whose tolerances are derived or that hold laws about bits, on two of the processors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+PROCESSORS = {
+    "this one": {},
+    "no vectors": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Nehalem",
+    },
+    "vectors of 256 bits": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    },
+    "two threads": {"OMP_NUM_THREADS": "2"},
+    # MKL counts no more threads than there are cores, and torch takes its count from there.
+    "eight threads": {"MKL_DYNAMIC": "FALSE", "MKL_NUM_THREADS": "8", "OMP_NUM_THREADS": "8"},
+    "sums in another order": {"FEDPRIV_TEST_PERMUTED": "2"},
+    "and in a third": {"FEDPRIV_TEST_PERMUTED": "3"},
+}
+QUICK = ("no vectors", "sums in another order")
+# Laws about bits: batch invariance and strict numerics.
+BITS = ("training/test_batch_invariance.py", "methods/dp_lora/test_site.py")
+COMPARED = re.compile(r"\bRounded\(|allclose|\bapprox\(|(torch\.|np\.array_)equal|abs\(\)\.max\(\)")
+
+
+def files(quick: bool) -> list[Path]:
+    """The tests that compare floats which torch or numpy computed."""
+    found = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if quick:
+            chosen = "Rounded(" in text or str(path.relative_to(TESTS)) in BITS
+        else:
+            chosen = "torch" in text and bool(COMPARED.search(text))
+        if chosen:
+            found.append(path.relative_to(ROOT))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    quick = arguments[:1] == ["--quick"]
+    chosen = [str(path) for path in files(quick)]
+    failed, spent = 0, 0.0
+    for name in QUICK if quick else PROCESSORS:
+        settings = PROCESSORS[name]
+        print(f"{name}: {' '.join(f'{k}={v}' for k, v in settings.items())}", flush=True)
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=0"]
+        done = subprocess.run(
+            [*command, *arguments[quick:], *chosen], cwd=ROOT, env=os.environ | settings
+        )
+        failed += bool(done.returncode)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, spent = spent, usage.ru_utime + usage.ru_stime
+        print(f"{name}: {'failed' if done.returncode else 'passed'}, {spent - before:.0f} CPU s")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
