@@ -24,6 +24,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 HERE = Path(__file__).parent
+if "FEDPRIV_TEST_PERMUTED" in os.environ:  # to stand in for another processor, in every process
+    import arithmetic  # noqa: F401
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE)])
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
 DEFAULT = "not slow"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
@@ -41,9 +45,6 @@ LONGEST = (
     "test_docs.py",
     "simulation/test_hosts.py",
 )
-
-
-PERMUTED = os.environ.get("FEDPRIV_TEST_PERMUTED")  # stands in for other processors
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -67,12 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
     runs = there and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # as in many containers
     if runs and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-    if PERMUTED:
-        from arithmetic import permuted_products
-
-        permuted = permuted_products(int(PERMUTED))
-        permuted.__enter__()
-        config.add_cleanup(lambda: permuted.__exit__(None, None, None))
     if _named(config) and config.option.markexpr == DEFAULT:
         config.option.markexpr = ""
     config.option.loadscopereorder = config.option.markexpr == DEFAULT  # else as `LONGEST` has it

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -16,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from fedpriv.gradients.product import linear
 
+ROOT = Path(__file__).parents[1]
 G = torch.Generator().manual_seed(0)
 A, B = (torch.randn(3, 20, 400, generator=G) for _ in range(2))
 START = torch.randn(20, 20, generator=G)
@@ -121,3 +124,14 @@ def test_other_faults_are_not_explained_by_rounding() -> None:
         rounded.off_by(wrong[:1])
     with pytest.raises(AssertionError, match="no product to measure"):
         Rounded(lambda: A.sum())
+
+
+def test_what_is_judged_by_rounding_runs_as_on_other_processors() -> None:
+    files = runpy.run_path(str(ROOT / "scripts" / "processors.py"))["files"]
+    every, quick = set(files(quick=False)), set(files(quick=True))
+    named = {
+        "hub/test_export.py",
+        "gradients/test_per_sample.py",
+        "training/test_batch_invariance.py",
+    }
+    assert {Path("tests", name) for name in named} < quick < every
