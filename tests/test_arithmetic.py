@@ -129,9 +129,6 @@ def test_other_faults_are_not_explained_by_rounding() -> None:
 def test_what_is_judged_by_rounding_runs_as_on_other_processors() -> None:
     files = runpy.run_path(str(ROOT / "scripts" / "processors.py"))["files"]
     every, quick = set(files(quick=False)), set(files(quick=True))
-    named = {
-        "hub/test_export.py",
-        "gradients/test_per_sample.py",
-        "training/test_batch_invariance.py",
-    }
-    assert {Path("tests", name) for name in named} < quick < every
+    for name in ("hub/test_export.py", "training/test_batch_invariance.py"):
+        assert Path("tests", name) in quick
+    assert quick < every
