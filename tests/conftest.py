@@ -24,6 +24,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 HERE = Path(__file__).parent
+if "FEDPRIV_TEST_PERMUTED" in os.environ:  # to stand in for another processor, in every process
+    import arithmetic  # noqa: F401
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE)])
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
 DEFAULT = "not slow"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from arithmetic import Rounded
 from own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
@@ -70,19 +71,26 @@ def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> Non
     base = AutoModelForCausalLM.from_pretrained(setting.model)
     model = PeftModel.from_pretrained(base, made.folder, adapter_name="own").eval()
     model.load_adapter(chosen.folder, adapter_name="federated")
-    losses, right = [], []
-    for example in examples:
-        ids = torch.tensor([example.input_ids])
-        mean = torch.zeros(())
-        for name, share in (("own", 0.65), ("federated", 0.35)):
-            model.set_adapter(name)
-            with torch.no_grad():
-                mean = mean + share * model(input_ids=ids).logits[0, :-1].double().softmax(-1)
-        targets = ids[0, 1:]
-        losses += (-mean[range(len(targets)), targets].log()).tolist()
-        right += (mean.argmax(-1) == targets).tolist()
+    right: list[bool] = []
+
+    def by_hand() -> float:
+        losses: list[float] = []
+        right.clear()
+        for example in examples:
+            ids = torch.tensor([example.input_ids])
+            mean = torch.zeros(())
+            for name, share in (("own", 0.65), ("federated", 0.35)):
+                model.set_adapter(name)
+                with torch.no_grad():
+                    mean = mean + share * model(input_ids=ids).logits[0, :-1].double().softmax(-1)
+            targets = ids[0, 1:]
+            losses += (-mean[range(len(targets)), targets].log()).tolist()
+            right.extend((mean.argmax(-1) == targets).tolist())
+        return sum(losses) / len(losses)
+
     assert row.name == PAIRS[0]
-    assert row.scores.eval_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert Rounded(by_hand).off_by(row.scores.eval_loss) <= 1
+    by_hand()
     assert row.scores.eval_accuracy == pytest.approx(sum(right) / len(right))
 
 

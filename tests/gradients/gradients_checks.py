@@ -47,9 +47,11 @@ def loop(worker: Any, batch: Batch) -> torch.Tensor:
 @contextmanager
 def untouched(worker: Any) -> Iterator[None]:
     """The model as it was before an engine was attached to it."""
-    worker.gradients.detach()
+    gradients = worker.gradients
+    gradients.detach()
     yield
-    worker.gradients = Again(worker, type(worker.gradients))
+    if not isinstance(gradients, Again):
+        worker.gradients = Again(worker, type(gradients))
 
 
 class Again:

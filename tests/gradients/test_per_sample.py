@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from arithmetic import Rounded
 from gradients_checks import disturb, per_record, random_batch
 from torch import nn
 from transformers import AutoConfig
@@ -67,9 +68,8 @@ def test_dropping_one_record_moves_no_other_row(
     batch = random_batch(worker, [20, 9, 14, 5, 11])
     keep = [0, 1, 3, 4]
     fewer = Batch(batch.input_ids[keep], batch.attention_mask[keep], batch.labels[keep])
-    before = per_record(worker, batch).clone()[keep]
-    rounding = {"float32": 1e-5, "mixed": 1e-2}.get(kept.get("dtype", ""), 1e-12)
-    assert (before - per_record(worker, fewer)).abs().max() <= rounding
+    found = per_record(worker, fewer).clone()
+    assert Rounded(lambda: per_record(worker, batch)[keep]).off_by(found) <= 1
 
 
 def test_a_batch_mean_loss_would_tie_records_together(make_worker: Callable[..., Any]) -> None:
@@ -101,9 +101,8 @@ def test_padding_on_the_left_gives_the_same_rows(make_worker: Callable[..., Any]
         right.attention_mask.gather(1, order),
         right.labels.gather(1, order),
     )
-    a, b = per_record(worker, right).clone(), per_record(worker, left)
-    assert (a - b).norm() / a.norm() < 1e-4  # rotary positions are relative
-    assert torch.isfinite(b).all()
+    found = per_record(worker, left).clone()  # rotary positions are relative
+    assert Rounded(lambda: per_record(worker, right)).off_by(found) <= 1
 
 
 def test_detach_restores_the_model_bit_for_bit(make_worker: Callable[..., Any]) -> None:

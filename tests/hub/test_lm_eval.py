@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from arithmetic import Rounded
 from hub_runs import MakeRun
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install '.[test]'")
@@ -74,5 +75,5 @@ def test_it_finds_the_likelihoods_of_the_model_that_was_trained(
     (folder / "notes.yaml").write_text(TASK.format(data=data, cache=tmp_path / "cache"))
     base = worker.recipe.model.name
     found = perplexity(folder, pretrained=base, peft=str(run / "adapter"))
-    assert found == pytest.approx(ours(worker), rel=1e-4)
+    assert Rounded(lambda: ours(worker)).off_by(found) <= 1
     assert perplexity(folder, pretrained=base) != pytest.approx(found, rel=1e-2)

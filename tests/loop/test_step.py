@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arithmetic import Rounded
 from loop.conftest import SETTINGS
 from scipy.stats import binom, chi2
 
@@ -89,17 +90,27 @@ def by_hand(model: Any, tokenizer: Any, texts: list[str], clip_norm: float) -> n
     return total
 
 
+@pytest.mark.parametrize("engine", ["fedpriv", "opacus"])
 def test_a_step_is_the_clipped_sum_over_the_declared_batch(
-    private_step: Make, lora: Make, byte_tokenizer: Any, notes: Any, drawn: list[list[int]]
+    private_step: Make,
+    lora: Make,
+    byte_tokenizer: Any,
+    notes: Any,
+    drawn: list[list[int]],
+    engine: str,
 ) -> None:
     """The divisor is what was declared, 0.3 × 51, whoever was drawn of the forty."""
-    step = private_step()
+    pytest.importorskip(engine)
+    step = private_step(engine=engine)
     gradient = step.backward().value
     [sample] = drawn
     assert sample
     texts = [notes[place]["text"] for place in sample]
-    expected = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
-    assert np.abs(gradient - expected).max() < 2e-5 * np.abs(expected).max() + 1e-9
+    model = lora().eval()
+    expected = Rounded(
+        lambda: by_hand(model, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
+    )
+    assert expected.off_by(gradient) <= 1
     grads = [p.grad.reshape(-1) for p in step._worker.model.parameters() if p.requires_grad]
     assert np.array_equal(torch.cat(grads).numpy(), gradient)
 
@@ -110,19 +121,6 @@ def test_clipping_bites_here(lora: Make, byte_tokenizer: Any, notes: Any) -> Non
     clipped = by_hand(lora().eval(), byte_tokenizer, texts, SETTINGS["clip_norm"])
     whole = by_hand(lora().eval(), byte_tokenizer, texts, 1e9)
     assert np.abs(clipped - whole).max() > 0.1 * np.abs(clipped).max()
-
-
-def test_opacus_makes_the_same_step(
-    private_step: Make, drawn: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("opacus")
-    monkeypatch.setattr(PrivateStep, "_csprng", lambda self, slot: InsecureRandomness(1, slot))
-    monkeypatch.setattr(execution, "require_secret", lambda *_: None)
-    ours, theirs = (
-        private_step(engine=engine).backward().value for engine in ("fedpriv", "opacus")
-    )
-    assert drawn[0] == drawn[1] != []
-    assert np.abs(ours - theirs).max() < 2e-5 * np.abs(ours).max()
 
 
 def test_it_releases_what_a_simulation_does_of_the_same_draws(
@@ -272,8 +270,10 @@ def test_dropout_of_the_base_model_is_off_in_a_step_and_back_afterwards(
     gradient = private_step(model=model).backward().value
     assert [module.training for module in model.modules()] == modes
     texts = [notes[place]["text"] for place in drawn[0]]
-    expected = by_hand(oracle, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
-    assert np.abs(gradient - expected).max() < 2e-4 * np.abs(expected).max()
+    expected = Rounded(
+        lambda: by_hand(oracle, byte_tokenizer, texts, SETTINGS["clip_norm"]) / (0.3 * 51)
+    )
+    assert expected.off_by(gradient) <= 1
 
 
 def test_going_backwards_outside_of_a_step_makes_no_gradient(private_step: Make) -> None:

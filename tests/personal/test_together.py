@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from arithmetic import Rounded
 
 from fedpriv.data import Example
 from fedpriv.models.vector import Vector
@@ -90,10 +91,10 @@ def test_a_model_that_answers_with_itself_is_that_model(
     worker: Worker, records: list[Example]
 ) -> None:
     one, _ = adapters(worker)
-    expected = score(worker, records, one)
+    expected = Rounded(lambda: score(worker, records, one).eval_loss)
     found = together(worker, [(one, 0.7), (one, 0.3)])(records)
-    assert found.eval_loss == pytest.approx(expected.eval_loss, rel=1e-6)
-    assert found.eval_accuracy == expected.eval_accuracy
+    assert expected.off_by(found.eval_loss) <= 1
+    assert found.eval_accuracy == score(worker, records, one).eval_accuracy
 
 
 def test_two_models_answer_with_the_mean_of_their_probabilities(
@@ -101,22 +102,26 @@ def test_two_models_answer_with_the_mean_of_their_probabilities(
 ) -> None:
     """Token by token, against probabilities that are added up by hand."""
     one, other = adapters(worker)
-    losses = []
-    for example in records:
-        batch = worker.batch([example], worker.recipe.model.max_length)
-        mean = torch.zeros(())
-        for values, share in ((one, 0.7), (other, 0.3)):
-            worker.vector.write(values)
-            with torch.no_grad():
-                mean = mean + share * logits_of(worker, batch).softmax(-1)
-        targets = next_tokens(batch.labels)
-        losses += [
-            -math.log(mean[0, place, target])
-            for place, target in enumerate(targets[0].tolist())
-            if target >= 0
-        ]
+
+    def by_hand() -> float:
+        losses = []
+        for example in records:
+            batch = worker.batch([example], worker.recipe.model.max_length)
+            mean = torch.zeros(())
+            for values, share in ((one, 0.7), (other, 0.3)):
+                worker.vector.write(values)
+                with torch.no_grad():
+                    mean = mean + share * logits_of(worker, batch).softmax(-1)
+            targets = next_tokens(batch.labels)
+            losses += [
+                -math.log(mean[0, place, target])
+                for place, target in enumerate(targets[0].tolist())
+                if target >= 0
+            ]
+        return sum(losses) / len(losses)
+
     found = together(worker, [(one, 0.7), (other, 0.3)])(records).eval_loss
-    assert found == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert Rounded(by_hand).off_by(found) <= 1
     apart = [score(worker, records, values).eval_loss for values in (one, other)]
     assert found != pytest.approx(apart[0], abs=1e-3)
     assert found < 0.7 * apart[0] + 0.3 * apart[1]  # Jensen's inequality

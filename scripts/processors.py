@@ -1,0 +1,93 @@
+"""Run the tests that compare floats as other processors would compute them.
+
+    scripts/test --processors [--quick] [further arguments of pytest]
+
+No machine can be another one, but libraries can be told to leave out instructions that this one
+has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, the
+files whose tolerances are derived or that hold laws about bits, on two of the processors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+LONG = "vectors of 256 bits, where there are longer ones"
+PROCESSORS: dict[str, dict[str, str]] = {
+    "this one": {},
+    "no vectors": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Nehalem",
+    },
+    LONG: {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_CBWR": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    },
+    "two threads": {"OMP_NUM_THREADS": "2"},
+    # MKL counts no more threads than there are cores, and torch takes its count from there.
+    "eight threads": {
+        "MKL_DYNAMIC": "FALSE",
+        "MKL_NUM_THREADS": "8",
+        "OMP_NUM_THREADS": "8",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    },
+    "sums in another order": {"FEDPRIV_TEST_PERMUTED": "2"},
+    "and in a third": {"FEDPRIV_TEST_PERMUTED": "3"},
+}
+QUICK = ("no vectors", "sums in another order")
+# Laws about bits: batch invariance and strict numerics.
+BITS = ("training/test_batch_invariance.py", "methods/dp_lora/test_site.py")
+COMPARED = re.compile(r"\bRounded\(|allclose|\bapprox\(|(torch\.|np\.array_)equal|abs\(\)\.max\(\)")
+
+
+def files(quick: bool) -> list[Path]:
+    """The tests that compare floats which torch or numpy computed."""
+    found = []
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if quick:
+            chosen = "Rounded(" in text or str(path.relative_to(TESTS)) in BITS
+        else:
+            chosen = "torch" in text and bool(COMPARED.search(text))
+        if chosen:
+            found.append(path.relative_to(ROOT))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    quick = arguments[:1] == ["--quick"]
+    chosen = [str(path) for path in files(quick)]
+    names = [name for name in PROCESSORS if name in QUICK or not quick]
+    if "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        names = [name for name in names if name != LONG]  # they are what is there
+    command = [sys.executable, "-m", "pytest", "-q", *arguments[quick:], *chosen]
+    said, failed = [], False
+    for name in names:
+        print(f"{name}: {PROCESSORS[name]}", flush=True)
+        before = _processor_time()
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | PROCESSORS[name])
+        outcome = "failed" if done.returncode else "passed"
+        said.append(f"{outcome}, {_processor_time() - before:4.0f} CPU s: {name}")
+        failed |= bool(done.returncode)
+    print(*said, sep="\n")
+    return int(failed)
+
+
+def _processor_time() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
