@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for
 Make = Callable[..., Any]
 HERE = Path(__file__).parent
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
-DEFAULT = "not slow"  # the expression of pyproject.toml
+DEFAULT = "not slow and not nightly"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (
     "simulation/test_cluster.py",
@@ -44,7 +44,7 @@ LONGEST = (
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two, and three in the slow run, where much waits for processes, networks and clocks.
+    """Two, and three in the slow runs, where much waits for processes, networks and clocks.
 
     None for tests that are named and for one file, which one worker would have anyway.
     """
@@ -71,13 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
     every = hypothesis.settings(hypothesis.settings.default, deadline=None)
     hypothesis.settings.register_profile("every example", every)
     hypothesis.settings.register_profile("a fifth", every, max_examples=every.max_examples // 5)
-    hypothesis.settings.load_profile(
-        "a fifth" if config.option.markexpr == DEFAULT else "every example"
-    )
+    few = "not nightly" in config.option.markexpr
+    hypothesis.settings.load_profile("a fifth" if few else "every example")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the slow run, the files of `LONGEST` first, the others in their own order."""
+    """In the slow runs, the files of `LONGEST` first, the others in their own order."""
     if config.option.markexpr != DEFAULT:
         place = {HERE / file: number for number, file in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(item.path, len(place)))  # stable

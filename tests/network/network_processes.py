@@ -19,13 +19,21 @@ from typing import Any
 _HEAVY = [
     "torch",
     "transformers.models.auto.modeling_auto",
+    "transformers.models.llama.modeling_llama",
     "peft",
-    "datasets",
-    "fedpriv_client.serve",
-    "fedpriv_client.app",
-    "fedpriv_client.settings",
-    "fedpriv_server.serve",
+    "datasets.packaged_modules.generator.generator",
+    "scipy.io",
     "sqlalchemy.dialects.sqlite",
+    "fedpriv.cli",
+    "fedpriv.methods.dp_lora",
+    "fedpriv.models.pooled",
+    "fedpriv.report.curves",
+    "fedpriv_client.app",
+    "fedpriv_client.cli",
+    "fedpriv_client.serve",
+    "fedpriv_client.settings",
+    "fedpriv_server.cli",
+    "fedpriv_server.serve",
 ]
 KILLED = -signal.SIGKILL  # exit code
 _SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
