@@ -43,7 +43,10 @@ class Runner:
         self.failed: list[str] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        for module in {change["module"] for order in self.orders for change in order["changes"]}:
+        from network_processes import HEAVY
+
+        changed = {change["module"] for order in self.orders for change in order["changes"]}
+        for module in (*HEAVY, *changed):
             importlib.import_module(module)
         self.functions = functions()
         gc.collect()
@@ -163,6 +166,7 @@ def main() -> None:
     settings.load_profile("of a sabotage")
     sys.dont_write_bytecode = True
     options = ["-n0", "-m", "", "-s", "-q", "-p", "no:cacheprovider", "--assert=plain"]
+    options.append("--tb=native")  # else the files are parsed for each line of a trace
     files = sorted({n.partition("::")[0] for order in orders for n in order["node_ids"]})
     sys.stdout = sys.stderr  # what pytest says is not what was asked for
     pytest.main([*options, *files], plugins=[Runner(orders)])

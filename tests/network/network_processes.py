@@ -16,12 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_HEAVY = [
+HEAVY = [  # what commands import
     "torch",
     "transformers.models.auto.modeling_auto",
+    "transformers.models.bert.modeling_bert",
     "transformers.models.llama.modeling_llama",
     "peft",
     "datasets.packaged_modules.generator.generator",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
     "scipy.io",
     "sqlalchemy.dialects.sqlite",
     "fedpriv.cli",
@@ -46,7 +49,7 @@ def forking() -> Any:
 
     set_environment()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_HEAVY)
+    context.set_forkserver_preload(HEAVY)
     return context
 
 
