@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections import defaultdict
@@ -59,10 +60,12 @@ class Runner:
                     running[self.fork(order, session, Path(name, str(number)))] = number
                 child, _ = os.wait()
                 number = running.pop(child)
-                text = Path(name, str(number), "output").read_text(errors="replace")
-                failed, ended = Path(name, str(number), "failed"), "it ended early"
-                told = json.loads(failed.read_text()) if failed.exists() else [ended]
+                folder = Path(name, str(number))
+                text = (folder / "output").read_text(errors="replace")
+                failed = folder / "failed"
+                told = json.loads(failed.read_text()) if failed.exists() else ["it ended early"]
                 print(json.dumps([number, told, text]), file=sys.__stdout__, flush=True)
+                shutil.rmtree(folder, ignore_errors=True)  # or all would be in memory at once
         return True
 
     def fork(self, order: Order, session: pytest.Session, folder: Path) -> int:
@@ -90,8 +93,9 @@ class Runner:
             os._exit(0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed.append(report.nodeid)
+        if report.failed and not self.failed:
+            before = "" if report.when == "call" else f"{report.when} of "
+            self.failed.append(f"{before}{report.nodeid}")
             print(report.longreprtext)
 
 
