@@ -80,6 +80,10 @@ class Runner:
             os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
             for change in order["changes"]:
                 apply(change, self.functions)
+            # Some tests look at the sources.
+            texts = {ROOT / change["path"]: change["text"] for change in order["changes"]}
+            read = Path.read_text
+            Path.read_text = lambda path, *args, **how: texts.get(path) or read(path, *args, **how)
             items = [i for node_id in order["node_ids"] for i in named(session, node_id)]
             for item, following in zip(items, [*items[1:], None], strict=True):
                 if not self.failed:
