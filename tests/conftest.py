@@ -29,7 +29,7 @@ if "FEDPRIV_TEST_PERMUTED" in os.environ:  # to stand in for another processor, 
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE)])
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
-DEFAULT = "not slow"  # the expression of pyproject.toml
+DEFAULT = "not slow and not nightly"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (
     "simulation/test_cluster.py",
@@ -48,7 +48,7 @@ LONGEST = (
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two, and three in the slow run, where much waits for processes, networks and clocks.
+    """Two, and three in the slow runs, where much waits for processes, networks and clocks.
 
     None for tests that are named and for one file, which one worker would have anyway.
     """
@@ -75,13 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
     every = hypothesis.settings(hypothesis.settings.default, deadline=None)
     hypothesis.settings.register_profile("every example", every)
     hypothesis.settings.register_profile("a fifth", every, max_examples=every.max_examples // 5)
-    hypothesis.settings.load_profile(
-        "a fifth" if config.option.markexpr == DEFAULT else "every example"
-    )
+    few = "not nightly" in config.option.markexpr
+    hypothesis.settings.load_profile("a fifth" if few else "every example")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the slow run, the files of `LONGEST` first, the others in their own order."""
+    """In the slow runs, the files of `LONGEST` first, the others in their own order."""
     if config.option.markexpr != DEFAULT:
         place = {HERE / file: number for number, file in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(item.path, len(place)))  # stable

@@ -1,4 +1,4 @@
-"""What the default suite keeps, and what the slow run adds to it."""
+"""What the default suite keeps, and what the slow runs add to it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_a_broken_law_turns_the_default_suite_red() -> None:
         assert tests & quick, law
 
 
-def test_a_property_gets_fewer_examples_by_default_and_all_in_the_slow_run(
+def test_a_property_gets_all_its_examples_at_night_and_where_it_is_named(
     pytestconfig: pytest.Config,
 ) -> None:
-    full = pytestconfig.option.markexpr != "not slow"
+    full = "not nightly" not in pytestconfig.option.markexpr
     assert hypothesis.settings.default.max_examples == (100 if full else 20)
     assert [examples(n) for n in (60, 10, 3)] == ([60, 10, 3] if full else [12, 3, 3])

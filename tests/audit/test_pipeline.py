@@ -59,7 +59,7 @@ def audited(place: Path, model_folder: Callable[..., Any]) -> Audited:
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> None:
@@ -72,7 +72,7 @@ def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> N
     assert inside.mean() - outside.mean() > 5 * spread
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", FEWER)
 def test_it_catches_a_site_that_does_less(

@@ -347,7 +347,7 @@ def test_a_point_is_asked_for_of_every_kind_or_of_one_or_with_one_seed(
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quick_run_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

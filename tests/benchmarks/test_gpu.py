@@ -33,7 +33,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, *map(str, arguments)], capture_output=True, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) -> None:
     data, out = made_up(tmp_path / "data"), tmp_path / "out"
@@ -61,7 +61,7 @@ def test_what_is_missing_on_the_command_line_is_said() -> None:
     assert done.returncode != 0 and "usage: benchmarks/gpu.sh" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_that_fails_is_told_and_the_others_are_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -22,7 +22,7 @@ def test_parameters_are_counted_without_a_model() -> None:
     assert facts["trained"] == sum(p.numel() for p in trained(model))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quick_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tmp_path / "growth.json"
     monkeypatch.setattr(sys, "argv", ["growth.py", "--quick", "--json", str(found)])

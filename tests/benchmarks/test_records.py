@@ -10,7 +10,7 @@ import pytest
 import records
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quick_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tmp_path / "records.json"
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ import pytest
 import sites
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quick_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tmp_path / "sites.json"
     monkeypatch.setattr(

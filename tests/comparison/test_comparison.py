@@ -158,7 +158,7 @@ def test_settings_are_chosen_on_other_records_and_another_seed(
     assert len(row.results) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_settings_are_judged_by_several_runs_none_of_which_is_reported(
     federation: Make, tmp_path: Path
 ) -> None:
@@ -283,7 +283,7 @@ def test_a_comparison_is_of_the_file_as_it_was(federation: Make) -> None:
     assert asked.config(asked.variants[0], (), 1).job.rounds == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_at_once_come_to_the_same(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "dp-lora", "lora", grids=("dp-lora:lr=1e-3,1e-2",))
     done: list[str] = []
@@ -325,7 +325,13 @@ def test_a_process_that_dies_is_shown_and_tried_again(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks /proc for children")
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        signal.SIGKILL,
+        *(pytest.param(s, marks=pytest.mark.nightly) for s in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
 def test_no_run_outlives_its_command(
     federation: Make, tmp_path: Path, sign: signal.Signals
 ) -> None:
@@ -430,7 +436,7 @@ def test_a_site_that_does_not_answer_fails_the_run(
     assert re.search(r"Round 2: [\w-]+: did not answer", row.results[0].error)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_asked_for_twice_is_run_once(federation: Make, tmp_path: Path) -> None:
     asked = comparison(federation(rounds=1), "lora:lr=1e-2", "lora:lr=0.01")
     done: list[str] = []

@@ -49,7 +49,7 @@ def world(controller: Controller, rounds: int, *, with_loss: bool) -> np.ndarray
     return np.array(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("with_loss", [True, False])
 def test_it_finds_the_group_that_has_all_the_signal(with_loss: bool) -> None:
     setting = setting_of((50, 50), rounds=140, clip_norm=1.0)

@@ -191,7 +191,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             command.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_prepared_is_where_it_belongs(demo: Demo) -> None:
     user, _, group = demo.services["server"]["user"].partition(":")
     assert 0 not in (int(user), int(group))
@@ -209,7 +209,7 @@ def test_what_is_prepared_is_where_it_belongs(demo: Demo) -> None:
     assert b"is there already" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_runs_its_job(demo: Demo) -> None:
     """Two rounds of it; then the sites are stopped as an engine stops them."""
     from fedpriv.config.load import load_site

@@ -212,7 +212,7 @@ def adapter(run: Path) -> dict[str, Any]:
     return load_file(run / "adapter" / "adapter_model.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     flower: Flower, federation: Callable[..., Any], tmp_path: Path

@@ -32,7 +32,7 @@ def test_a_block_is_typed_somewhere() -> None:
     assert {part["kind"] for part in parts} == {"console", "toml", None}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)  # a few minutes alone, on a fast machine
 def test_a_consortium_from_nothing(consortium: Reader) -> None:
     assert consortium.follow(GUIDE.read_text()) > 40

@@ -30,7 +30,7 @@ def submit(file: Path, out: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_that_runs_out_of_time_goes_on_when_submitted_again(
     federation: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -61,7 +61,7 @@ exec "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_of_its_own_is_started_used_and_ended(
     federation: Callable[..., Any], tmp_path: Path
 ) -> None:

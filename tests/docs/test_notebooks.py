@@ -40,7 +40,7 @@ def test_they_are_kept_without_results() -> None:
             assert cell.cell_type != "code" or (not cell.outputs and cell.execution_count is None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ten_lines_make_an_adapter_that_answers() -> None:
     shown = "\n".join(executed("ten-lines.ipynb"))
     scores = re.search(r"before: ([\d.]+), after: ([\d.]+)", shown)
@@ -49,7 +49,7 @@ def test_ten_lines_make_an_adapter_that_answers() -> None:
     assert "'north': 7.9" in shown and "privacy.epsilon: input should be greater than 0" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_it_costs_is_paid_from_a_ledger() -> None:
     shown = executed("what-it-costs.ipynb")
     assert "'expected_batch': 50.0" in shown[1]

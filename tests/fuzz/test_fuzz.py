@@ -9,6 +9,7 @@ from random import Random
 
 import fuzz_run
 import pytest
+from example_counts import new_seeds
 from fuzz_all import CORPUS, TARGETS, corpus, shares
 from fuzz_mutate import mutate_bytes
 from fuzz_run import Runner, workplace
@@ -19,6 +20,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.ledger import witness
 
 QUICK, LONG = 6_000, 20_000  # cases in all, the same each time
+MILLISECONDS = 15_000  # in all, with cases that are new each time
 EACH = pytest.mark.parametrize("name", TARGETS)
 
 
@@ -67,6 +69,15 @@ def test_mutations_are_accepted_or_refused_by_name(name: str, make: Callable[...
 
 
 @pytest.mark.slow
+@EACH
+def test_mutations_of_a_new_seed(name: str, make: Callable[..., Runner]) -> None:
+    runner = make(TARGETS[name])
+    for seed in new_seeds(shares(MILLISECONDS, list(TARGETS))[name] / 1000):
+        runner.random_cases(20, seed, corpus(name))
+        assert not told(runner)
+
+
+@pytest.mark.nightly
 @EACH
 def test_many_more_mutations(name: str, make: Callable[..., Runner]) -> None:
     runner = make(TARGETS[name])

@@ -237,8 +237,8 @@ def test_it_says_whose_word_it_rests_on_and_changes_nothing_in_place() -> None:
     [
         (1, 200),
         (4, 256),
-        pytest.param((16, 384), marks=pytest.mark.slow),
-        pytest.param((40, 60), marks=pytest.mark.slow),
+        pytest.param((16, 384), marks=pytest.mark.nightly),
+        pytest.param((40, 60), marks=pytest.mark.nightly),
     ],
 )
 def test_noise_is_above_the_margin_of_its_shape_once_in_a_hundred(shape: tuple[int, int]) -> None:

@@ -13,7 +13,7 @@ from arithmetic import Rounded
 from hub_runs import MakeRun
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install '.[test]'")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 PAIRS = [("the patient has", " fever"), ("chest", " pain and cough"), ("lungs", " clear")]
 TOKENS = 259  # of the tokenizer; beside an adapter, the harness cuts off what a model has beyond

@@ -1,132 +1,183 @@
-"""Runs pytest in copies of the project, two at a time, each in a process of its own.
+"""Runs tests on changed code, two at a time, each in a fork of one process.
 
-Reads a line of JSON for each copy, {"files": {path: new text}, "node_ids": […]}, and prints one
-when it is done: [number of the line, exit code, what pytest printed]. The processes are forks of
-this one, which has imported what is slow to import and nothing of the project. What is not changed
-comes compiled, and assertions are not rewritten to explain themselves: a row asks only whether its
-test fails.
+That process has imported the project and collected the tests. A fork gives the functions that it
+changes new code, in place: whoever holds such a function, by whatever name or below whatever
+decorator, then calls the new code. So nothing is imported again, and nothing has to be undone.
+
+Reads a line of JSON for each fork, {"changes": […], "node_ids": […]}, and prints one when it is
+done: [number of the line, the tests that failed, what was printed]. A change is {"names": the
+qualified ones of functions or constants, "module", "path", "text": the whole file after the
+change}. Assertions are not rewritten to explain themselves: a row asks only whether its test fails.
 """
 
 from __future__ import annotations
 
-import compileall
 import gc
 import importlib
 import json
 import os
 import shutil
-import signal
 import sys
 import traceback
+from collections import defaultdict
 from contextlib import suppress
-from importlib.metadata import entry_points
-from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("fedpriv", "client", "server", "strategies", "tests")
-ASSETS = Path("fedpriv", "assets")
-OURS = (
-    *("fedpriv", "fedpriv_audit", "fedpriv_client", "fedpriv_comparison"),
-    *("fedpriv_server", "fedpriv_simulation"),
-    "fedpriv_strategies",
-)
-SLOW = (
-    *("cryptography.x509", "datasets", "dp_accounting.pld.privacy_loss_distribution", "flwr.app"),
-    *("flwr.clientapp", "flwr.serverapp", "http.server", "jinja2", "packaging.requirements"),
-    *("peft", "prv_accountant", "pydantic.functional_serializers", "pydantic.main"),
-    *("pydantic.types", "scipy.io", "scipy.optimize", "scipy.stats", "sqlite3", "torch"),
-    *("transformers", "typer"),
-    *("transformers.models.bert.modeling_bert", "transformers.models.llama.modeling_llama"),
-)
 AT_ONCE = 2
-LONGEST = 600  # seconds, for a sabotage that never ends
-LONGEST_OF_ALL = 800  # for tests without a sabotage, one of each folder
+Order = dict[str, Any]
+Change = dict[str, Any]
+Functions = dict[tuple[str, str], list[tuple[int, FunctionType]]]
 
 
-def compile_to(folder: Path) -> None:
-    """The project and its byte code, which a copy keeps as it keeps the times of the files."""
-    unwanted = shutil.ignore_patterns("__pycache__", ASSETS.name, Path(__file__).parent.name)
-    for part in PARTS:
-        shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
-    (folder / ASSETS).symlink_to(ROOT / ASSETS)
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    compileall.compile_dir(folder, quiet=2)
+class Runner:
+    """A plugin of pytest that carries orders out in place of the loop over all tests."""
+
+    def __init__(self, orders: list[Order]) -> None:
+        self.orders = orders
+        self.failed: list[str] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        from network_processes import HEAVY
+
+        changed = {change["module"] for order in self.orders for change in order["changes"]}
+        for module in (*HEAVY, *changed):
+            importlib.import_module(module)
+        self.functions = functions()
+        gc.collect()
+        gc.freeze()  # else each fork would look for garbage among all of that
+        waiting, running = list(enumerate(self.orders)), dict[int, int]()
+        with TemporaryDirectory() as name:
+            while waiting or running:
+                while waiting and len(running) < AT_ONCE:
+                    number, order = waiting.pop(0)
+                    running[self.fork(order, session, Path(name, str(number)))] = number
+                child, _ = os.wait()
+                number = running.pop(child)
+                folder = Path(name, str(number))
+                text = (folder / "output").read_text(errors="replace")
+                failed = folder / "failed"
+                told = json.loads(failed.read_text()) if failed.exists() else ["it ended early"]
+                print(json.dumps([number, told, text]), file=sys.__stdout__, flush=True)
+                shutil.rmtree(folder, ignore_errors=True)  # or all would be in memory at once
+        return True
+
+    def fork(self, order: Order, session: pytest.Session, folder: Path) -> int:
+        """The process that runs an order's tests, up to the first that fails."""
+        folder.mkdir()
+        child = os.fork()
+        if child:
+            return child
+        try:
+            for number, path in enumerate(("/dev/null", folder / "output", folder / "output")):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+            for change in order["changes"]:
+                apply(change, self.functions)
+            # Some tests look at the sources.
+            texts = {ROOT / change["path"]: change["text"] for change in order["changes"]}
+            read = Path.read_text
+            Path.read_text = lambda path, *args, **how: texts.get(path) or read(path, *args, **how)
+            items = [i for node_id in order["node_ids"] for i in named(session, node_id)]
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                if not self.failed:
+                    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            (folder / "failed").write_text(json.dumps(self.failed))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            before = "" if report.when == "call" else f"{report.when} of "
+            self.failed.append(f"{before}{report.nodeid}")
+            print(report.longreprtext)
 
 
-def copy_to(folder: Path, compiled: Path, files: dict[str, str]) -> None:
-    """The project with other texts in some of its files; the others are the same by a hard link."""
-    shutil.copytree(compiled, folder, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
-    for path, text in files.items():
-        (folder / path).unlink()
-        (folder / path).write_text(text, encoding="utf-8")
-        Path(cache_from_source(folder / path)).unlink(missing_ok=True)
+def named(session: pytest.Session, node_id: str) -> list[pytest.Item]:
+    """The test of that node id, or without an id of its parameters those of all of them."""
+    found = [i for i in session.items if node_id in (i.nodeid, i.nodeid.partition("[")[0])]
+    assert found, f"there is no test {node_id}"
+    return found
 
 
-def run(compiled: Path, files: dict[str, str], node_ids: list[str]) -> int:
-    """The exit code of pytest, in a copy, up to the first test that fails."""
-    signal.alarm(LONGEST if files else LONGEST_OF_ALL)
-    with TemporaryDirectory() as name:
-        folder = Path(name).resolve()
-        copy_to(folder, compiled, files)
-        os.chdir(folder)
-        sys.path[:0] = paths = [str(folder / p) for p in ("", "client", "server", "strategies")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # for what tests start
-        for package in OURS:
-            spec = find_spec(package)
-            assert package not in sys.modules
-            assert spec is not None and spec.origin is not None
-            assert Path(spec.origin).is_relative_to(folder), f"{spec.origin} is not of the copy"
-        options = "-x -q --tb=short --color=no -p no:cacheprovider --assert=plain --basetemp=tmp"
-        return int(pytest.main([*options.split(), *node_ids]))
+def functions() -> Functions:
+    """Every function there is of our files, by file and name, with the line where it began."""
+    found: Functions = defaultdict(list)
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(f"{ROOT}/"):
+            code = thing.__code__
+            found[code.co_filename, name_of(code)].append((code.co_firstlineno, thing))
+    return found
 
 
-def fork(compiled: Path, order: dict[str, Any], output: Path) -> int:
-    """The process that carries an order out, and writes what it prints into a file."""
-    child = os.fork()
-    if child:
-        return child
-    code = 70  # none of pytest's
-    try:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        code = run(compiled, **order)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def apply(change: Change, known: Functions) -> None:
+    """Let a change be what this process executes."""
+    path = str(ROOT / change["path"])
+    before = codes(compile(Path(path).read_text(encoding="utf-8"), path, "exec"))
+    after = codes(compile(change["text"], path, "exec"))
+    for name in change["names"]:
+        if name not in before:
+            bind(name, change)
+            continue
+        there = False
+        for key, old in before.items():  # a function is also part of what it stands in
+            if f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}."):
+                lines = [code.co_firstlineno for code in old]
+                for line, function in known[path, key]:
+                    function.__code__ = after[key][lines.index(line)]
+                    there = True
+        assert there, f"nothing has the code of {name}"
+
+
+def bind(name: str, change: Change) -> None:
+    """Let a constant have its new value, wherever it is known by its name."""
+    module = sys.modules[change["module"]]
+    old, scope = vars(module)[name], dict(vars(module))
+    exec(change["text"], scope)
+    for other in list(sys.modules.values()):
+        if vars(other).get(name) is old:
+            setattr(other, name, scope[name])
+
+
+def codes(code: CodeType) -> dict[str, list[CodeType]]:
+    """All that is compiled to code of its own, by its name."""
+    found: dict[str, list[CodeType]] = defaultdict(list)
+    todo = [code]
+    while todo:
+        inner = [part for part in todo.pop(0).co_consts if isinstance(part, CodeType)]
+        for part in inner:
+            found[name_of(part)].append(part)
+        todo += inner
+    return found
+
+
+def name_of(code: CodeType) -> str:
+    """The qualified name, as `definitions.py` has it."""
+    return code.co_qualname.replace(".<locals>", "")
 
 
 def main() -> None:
-    for module in SLOW:
-        importlib.import_module(module)
-    for plugin in entry_points(group="pytest11"):
-        plugin.load()
+    orders = list(map(json.loads, sys.stdin))
+    settings.register_profile(
+        "of a sabotage", phases=[Phase.explicit, Phase.generate], database=None
+    )
+    settings.load_profile("of a sabotage")
     sys.dont_write_bytecode = True
-    gc.freeze()  # else each fork would look for garbage among all of that
-    settings.register_profile("no shrinking", phases=[Phase.explicit, Phase.generate])
-    settings.load_profile("no shrinking")
-    orders = list(enumerate(map(json.loads, sys.stdin)))
-    running: dict[int, int] = {}
-    with TemporaryDirectory() as name, TemporaryDirectory() as output:
-        compiled = Path(name).resolve()
-        compile_to(compiled)
-        while orders or running:
-            while orders and len(running) < AT_ONCE:
-                number, order = orders.pop(0)
-                running[fork(compiled, order, Path(output, str(number)))] = number
-            child, status = os.wait()
-            number = running.pop(child)
-            text = Path(output, str(number)).read_text(encoding="utf-8", errors="replace")
-            print(json.dumps([number, os.waitstatus_to_exitcode(status), text]), flush=True)
+    options = ["-n0", "-m", "", "-s", "-q", "-p", "no:cacheprovider", "--assert=plain"]
+    options.append("--tb=native")  # else the files are parsed for each line of a trace
+    files = sorted({n.partition("::")[0] for order in orders for n in order["node_ids"]})
+    sys.stdout = sys.stderr  # what pytest says is not what was asked for
+    pytest.main([*options, *files], plugins=[Runner(orders)])
 
 
 if __name__ == "__main__":

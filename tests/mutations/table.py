@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mutations.change import Change
-from mutations.definitions import ChangeError, find, mentions
+from mutations.definitions import ChangeError, Definition, find, mentions
 
 FILE = Path(__file__).with_name("sabotages.toml")
 
@@ -38,8 +38,8 @@ class Sabotage:
     ) -> Sabotage:
         return cls(law, what, caught_by, function, module, Change(**kind))
 
-    def files(self, root: Path) -> dict[str, str]:
-        """What the sabotage makes of the project under `root`: a path in it, and the new text.
+    def applied(self, root: Path) -> tuple[Definition, str]:
+        """What the sabotage changes in the project under `root`, and the new text of its file.
 
         Raises:
             ChangeError: the row does not apply. Names it, the function, what is there, and where
@@ -47,13 +47,12 @@ class Sabotage:
         """
         try:
             definition = find(root, self.function, self.module)
-            text = self.change.apply(definition)
+            return definition, self.change.apply(definition)
         except ChangeError as error:
             raise ChangeError(
                 f"{FILE.name}, the row {self.what!r}, function {self.function}: {error}"
                 + self._hint(root)
             ) from None
-        return {definition.path.relative_to(root).as_posix(): text}
 
     def _hint(self, root: Path) -> str:
         with suppress(ChangeError):

@@ -175,15 +175,15 @@ def row(**changes: Any) -> Sabotage:
 
 def test_a_row_changes_one_file_wherever_it_is(two_files: Path) -> None:
     sabotage = row(function="other", replace="[x]", by="x")
-    assert sabotage.files(two_files) == {
-        "fedpriv/rounds.py": "def other(x):\n    step = 1\n    return x\n"
-    }
+    definition, text = sabotage.applied(two_files)
+    assert definition.path == two_files / "fedpriv/rounds.py"
+    assert text == "def other(x):\n    step = 1\n    return x\n"
 
 
 @pytest.mark.parametrize("function", ["other", "gone"])
 def test_a_row_that_does_not_apply_says_where_its_code_is(two_files: Path, function: str) -> None:
     with pytest.raises(ChangeError) as caught:
-        row(function=function, replace="x+1", by="x").files(two_files)
+        row(function=function, replace="x+1", by="x").applied(two_files)
     text = str(caught.value)
     assert "'a slip'" in text and f"function {function}" in text
     assert text.endswith("Where `x + 1` is: step (fedpriv.steps), step (us.rounds).")

@@ -166,25 +166,6 @@ def _slow(marker: Path) -> None:
     _around(Ledger, "reserve_all", sleep, None)
 
 
-def _update(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """A site whose vector of one slot is changed by `change`, or its arrays are."""
-
-    def arm(marker: Path) -> None:
-        import fedpriv_client.app as app
-
-        real = app._step
-
-        def step(site: Any, permit: Any, message: Any) -> Any:
-            body, arrays = real(site, permit, message)
-            if body.slot == ROUND:
-                arrays = change(arrays)
-            return body, arrays
-
-        app._step = step
-
-    return arm
-
-
 def _numpy(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def changed(arrays: Any) -> Any:
         from flwr.app import Array, ArrayRecord
@@ -193,6 +174,10 @@ def _numpy(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return ArrayRecord({**arrays, name: Array(change(arrays[name].numpy().copy()))})
 
     return changed
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _with_nan(values: Any) -> Any:
@@ -210,16 +195,27 @@ def _truncated_bytes(arrays: Any) -> Any:
     )
 
 
-def _stale(marker: Path) -> None:
-    """A site that answers for another slot than it was asked for."""
+UNUSABLE: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [  # of a reply: body, arrays
+    (_same, _numpy(_with_nan)),
+    (_same, _numpy(lambda values: values[:-1])),
+    (_same, _numpy(lambda values: values.astype("float64"))),
+    (_same, _numpy(lambda values: values.repeat(3))),
+    (_same, _truncated_bytes),
+    (lambda body: body.model_copy(update={"slot": body.slot - 1}), _same),
+]
+
+
+def _unusable(marker: Path) -> None:
+    """From the second slot on, the site's replies can't be used, each for another reason."""
     import fedpriv_client.app as app
 
     real = app._step
 
     def step(site: Any, permit: Any, message: Any) -> Any:
         body, arrays = real(site, permit, message)
-        if body.slot == ROUND:
-            body = body.model_copy(update={"slot": ROUND - 1})
+        if ROUND <= body.slot < ROUND + len(UNUSABLE):
+            of_body, of_arrays = UNUSABLE[body.slot - ROUND]
+            body, arrays = of_body(body), of_arrays(arrays)
         return body, arrays
 
     app._step = step
@@ -313,12 +309,7 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "reordered": _reordered,
     "replayed": _replayed,
     "slow": _slow,
-    "nan": _update(_numpy(_with_nan)),
-    "wrong-shape": _update(_numpy(lambda values: values[:-1])),
-    "wrong-dtype": _update(_numpy(lambda values: values.astype("float64"))),
-    "oversized": _update(_numpy(lambda values: values.repeat(3))),
-    "truncated": _update(_truncated_bytes),
-    "stale": _stale,
+    "unusable": _unusable,
     "full-disk": _full_disk(
         "fedpriv.privacy.ledger.ledger.Ledger", "reserve_all", lambda *asked: ROUND in asked[2]
     ),

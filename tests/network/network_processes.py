@@ -16,16 +16,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_HEAVY = [
+HEAVY = [  # what commands import
     "torch",
     "transformers.models.auto.modeling_auto",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.llama.modeling_llama",
     "peft",
-    "datasets",
-    "fedpriv_client.serve",
-    "fedpriv_client.app",
-    "fedpriv_client.settings",
-    "fedpriv_server.serve",
+    "datasets.packaged_modules.generator.generator",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.figure",
+    "scipy.io",
     "sqlalchemy.dialects.sqlite",
+    "fedpriv.cli",
+    "fedpriv.methods.dp_lora",
+    "fedpriv.models.pooled",
+    "fedpriv.report.curves",
+    "fedpriv_client.app",
+    "fedpriv_client.cli",
+    "fedpriv_client.serve",
+    "fedpriv_client.settings",
+    "fedpriv_server.cli",
+    "fedpriv_server.serve",
 ]
 KILLED = -signal.SIGKILL  # exit code
 _SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
@@ -38,7 +49,7 @@ def forking() -> Any:
 
     set_environment()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_HEAVY)
+    context.set_forkserver_preload(HEAVY)
     return context
 
 

@@ -31,6 +31,7 @@ def test_a_site_is_gone_for_good(federation: Federation, expected: Totals) -> No
     assert slots == 2  # the second was reserved before the end, and never released
 
 
+@pytest.mark.nightly
 def test_a_site_is_behind_a_dead_wire(federation: Federation, expected: Totals) -> None:
     federation.only(2, needed=1)
     proxy = federation.proxy(0)
@@ -90,6 +91,7 @@ def test_too_few_sites_are_waited_for_by_name(federation: Federation, expected: 
     assert federation.server_status()["state"] == "finished"
 
 
+@pytest.mark.nightly
 def test_a_site_joins_a_job_that_runs(federation: Federation, expected: Totals) -> None:
     """It pays for the slots it was asked for, out of a plan for all."""
     federation.only(2, needed=1)
@@ -109,6 +111,7 @@ def test_a_site_joins_a_job_that_runs(federation: Federation, expected: Totals) 
     assert slots == 1
 
 
+@pytest.mark.nightly
 def test_an_administrator_pauses_a_site_and_lets_it_go_on(
     federation: Federation, expected: Totals
 ) -> None:
@@ -126,6 +129,7 @@ def test_an_administrator_pauses_a_site_and_lets_it_go_on(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
+@pytest.mark.nightly
 def test_an_administrator_refuses_a_job(federation: Federation, expected: Totals) -> None:
     federation.only(2, needed=1)
     server = federation.server()
@@ -144,6 +148,7 @@ def test_an_administrator_refuses_a_job(federation: Federation, expected: Totals
     assert slots == 2  # the third was refused before it was paid
 
 
+@pytest.mark.nightly
 def test_a_site_is_paused_before_the_job_and_joins_when_it_is_resumed(
     federation: Federation, expected: Totals
 ) -> None:
@@ -159,6 +164,7 @@ def test_a_site_is_paused_before_the_job_and_joins_when_it_is_resumed(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
+@pytest.mark.nightly
 def test_a_job_waits_until_somebody_at_a_site_has_approved_it(
     federation: Federation, expected: Totals
 ) -> None:

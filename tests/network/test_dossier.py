@@ -18,7 +18,7 @@ from fedpriv.report.ledger_export import export_ledger
 from fedpriv_client.settings import ledgers
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sites_check_what_the_coordinator_says_of_them(
     federation: Federation, tmp_path: Path
 ) -> None:

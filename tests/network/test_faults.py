@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 Totals = tuple[float, float, float, int]
 
 
+@pytest.mark.nightly
 def test_a_job_runs(federation: Federation, expected: Totals) -> None:
     federation.only(2, needed=2)
     server = federation.server()
@@ -40,6 +41,7 @@ def kill_and_restart_a_client(federation: Federation, fault: str) -> None:
     federation.finish(server)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["after-reserve", "after-release"])
 def test_a_round_of_several_steps_is_paid_once_whole(federation: Federation, fault: str) -> None:
     """Killed with all slots of a round reserved, or released and not sent."""
@@ -54,7 +56,9 @@ def test_a_round_of_several_steps_is_paid_once_whole(federation: Federation, fau
     assert federation.totals(0)[3] == 2 * ROUNDS
 
 
-@pytest.mark.parametrize("fault", ["before-reserve", "after-release"])
+@pytest.mark.parametrize(
+    "fault", ["before-reserve", pytest.param("after-release", marks=pytest.mark.nightly)]
+)
 def test_a_client_that_lost_the_synthetic_set_is_sent_it_and_pays_once(
     federation: Federation, fault: str
 ) -> None:

@@ -11,7 +11,7 @@ from fedpriv.config.load import load_site
 from fedpriv.training.adapter import WEIGHTS, read_facts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
     federation: Federation,
 ) -> None:
@@ -59,7 +59,7 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
     federation.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
     federation: Federation,
 ) -> None:

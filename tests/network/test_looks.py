@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from network_federation import ROUNDS, Federation
 
-slow = pytest.mark.slow
+nightly = pytest.mark.nightly
 
 
 def with_looks(federation: Federation, *allowing: int) -> None:
@@ -21,7 +21,7 @@ def with_looks(federation: Federation, *allowing: int) -> None:
         federation.change(file, "\nsize = 24\n", "\nsize = 24\nheld_out = 0.4\n")
 
 
-@slow
+@nightly
 def test_a_site_looks_only_where_its_own_file_allows_it(federation: Federation) -> None:
     federation.only(2, needed=1)
     with_looks(federation, 0)
@@ -39,7 +39,7 @@ def test_a_site_looks_only_where_its_own_file_allows_it(federation: Federation) 
     assert federation.totals(0)[-1] == 3 * ROUNDS
 
 
-@slow
+@nightly
 def test_a_client_and_a_server_are_killed_between_looks(federation: Federation) -> None:
     federation.only(2, needed=2)
     with_looks(federation, 0, 1)

@@ -71,7 +71,7 @@ def disk(federation: Federation) -> Iterator[Path]:
     subprocess.run(["umount", str(federation.out)], check=True)
 
 
-@slow
+@pytest.mark.nightly
 def test_the_servers_disk_fills_up_and_stays_full(
     federation: Federation, expected: Totals, disk: Path
 ) -> None:
@@ -94,7 +94,9 @@ def test_the_servers_disk_fills_up_and_stays_full(
 
 
 @slow
-@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "ends", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_processes_end_when_asked_and_go_on_when_started(
     federation: Federation, expected: Totals, ends: signal.Signals
 ) -> None:
@@ -152,7 +154,7 @@ def probes(federation: Federation) -> tuple[int, int]:
     return answers[0].exit_code, answers[1].exit_code
 
 
-@slow
+@pytest.mark.nightly
 def test_processes_say_how_they_are(federation: Federation, expected: Totals) -> None:
     """To probes, to people and to programs; and no word of a record is in it."""
     federation.only(2, needed=2)
@@ -209,7 +211,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     assert "eval" not in client.text
 
 
-@slow
+@pytest.mark.nightly
 def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -> None:
     federation.server().until("Listening")
 

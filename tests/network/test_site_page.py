@@ -14,7 +14,7 @@ from network_processes import Command, wait_for
 from network_proxy import free_port
 
 Totals = tuple[float, float, float, int]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def figures(port: int) -> Callable[[], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from network_federation import ROUNDS, Federation
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_every_round_is_in_the_tool_once(federation: Federation) -> None:

@@ -61,7 +61,7 @@ def test_connections_break_in_the_middle_of_uploads(
 
 
 @slow
-@pytest.mark.parametrize("seconds", [3.0, 14.0])
+@pytest.mark.parametrize("seconds", [pytest.param(3.0, marks=pytest.mark.nightly), 14.0])
 def test_a_wire_goes_dead_and_heals(
     federation: Federation, expected: Totals, seconds: float
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_wire_goes_dead_and_heals(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
-@slow
+@pytest.mark.nightly
 def test_a_dead_wire_is_cut_while_it_is_dead(federation: Federation, expected: Totals) -> None:
     federation.only(2, needed=2)
     proxy = federation.proxy(0)
@@ -112,7 +112,7 @@ def cable(federation: Federation) -> Iterator[Cable]:
 
 
 @slow
-@pytest.mark.parametrize("seconds", [4.0, 20.0])
+@pytest.mark.parametrize("seconds", [pytest.param(4.0, marks=pytest.mark.nightly), 20.0])
 def test_a_cable_is_pulled_and_plugged_in(
     federation: Federation, expected: Totals, cable: Cable, seconds: float
 ) -> None:
@@ -129,7 +129,7 @@ def test_a_cable_is_pulled_and_plugged_in(
     assert federation.totals(0) == federation.totals(1) == expected
 
 
-@slow
+@pytest.mark.nightly
 def test_a_cable_is_pulled_for_good(federation: Federation, expected: Totals, cable: Cable) -> None:
     federation.only(2, needed=1)
     server = federation.server()
@@ -143,7 +143,7 @@ def test_a_cable_is_pulled_for_good(federation: Federation, expected: Totals, ca
     assert federation.totals(1) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_server_and_client_are_both_killed_and_restarted(
     federation: Federation, expected: Totals
 ) -> None:

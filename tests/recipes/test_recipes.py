@@ -54,7 +54,7 @@ def test_it_is_the_same_whenever_it_is_written(name: str, tmp_path: Path) -> Non
         assert path.read_bytes() == (other / path.name).read_bytes(), path.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_runs(name: str, tmp_path: Path) -> None:
     file = write_recipe(name, tmp_path / "mine")

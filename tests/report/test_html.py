@@ -456,7 +456,7 @@ def test_many_sites_with_the_same_figures_share_a_row(make_run: MakeRun) -> None
     assert "each of 11" in spent and f"{other.site} 2.900 " in spent
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fifty_sites_and_many_rounds_stay_small_and_the_same(make_run: MakeRun) -> None:
     path = write_report(make_run(sites=50, rounds=300))
     first = path.read_bytes()

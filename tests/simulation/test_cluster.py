@@ -121,7 +121,7 @@ def wait_for_rounds(out: Path, count: int, process: subprocess.Popen[str]) -> No
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_nodes_make_what_threads_make(
     cluster: Cluster, file: Path, inline: Path, told: Path, tmp_path: Path
 ) -> None:
@@ -198,7 +198,7 @@ DIFFERENT = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", list(DIFFERENT))
 def test_a_node_that_is_different_is_named_before_anything_is_spent(
     cluster: Cluster, federation: Make, told: Path, tmp_path: Path, what: str
@@ -226,7 +226,7 @@ def test_a_node_that_is_different_is_named_before_anything_is_spent(
     assert not (folder / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_address_at_which_nobody_or_somebody_else_answers(
     federation: Make, tmp_path: Path, told: Path
 ) -> None:
@@ -246,7 +246,7 @@ def test_an_address_at_which_nobody_or_somebody_else_answers(
             reach(address, within=5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_token_that_the_cluster_does_not_take(
     cluster: Cluster, federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

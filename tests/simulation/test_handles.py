@@ -90,7 +90,7 @@ print({s["status"] for row in out.rounds for s in row["sites"].values()}, len(ou
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_files_of_a_run_do_not_grow_with_its_sites(federation: Make, tmp_path: Path) -> None:
     """Of a process that may have 260, and would need more for these sites."""
     file = federation(rounds=2, sites=60)

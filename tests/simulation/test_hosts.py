@@ -32,7 +32,7 @@ def adapter_bytes(outcome: Outcome) -> bytes:
     return (outcome.run.path / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_make_what_threads_make(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +69,7 @@ print({name: budget.events[0].count for name, budget in out.budgets.items()})
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_dies_comes_back(federation: Make, tmp_path: Path) -> None:
     file = federation(rounds=4)
     command = [sys.executable, "-c", KILLING, str(file), str(tmp_path / "run")]
@@ -81,7 +81,7 @@ def test_a_process_that_dies_comes_back(federation: Make, tmp_path: Path) -> Non
     assert set(rounds[0].values()) == set(rounds[-1].values()) == {"ok"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_leaves_a_run_to_resume_and_no_process(federation: Make, tmp_path: Path) -> None:
     file, out = federation(rounds=200), tmp_path / "run"
     command = [Path(sys.executable).parent / "fedpriv", "simulate", str(file), "--out", str(out)]

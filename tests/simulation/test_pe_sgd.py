@@ -82,7 +82,7 @@ def test_a_set_of_public_records_stays_as_it_is(
         assert [event.count for event in report.events] == [3]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sites_that_are_closed_between_rounds_have_the_set(
     federation: Make, tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

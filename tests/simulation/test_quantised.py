@@ -19,7 +19,7 @@ from fedpriv_simulation.simulate import simulate
 Make = Callable[..., Any]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 def test_it_says_so_all_the_way_and_learns(federation: Make, tmp_path: Path, numerics: str) -> None:
     overrides = [

@@ -267,7 +267,7 @@ def test_a_runtime_that_closes_sites_between_messages_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("method", "workers"), [("dp-lora", 2), ("pe-sgd", 1)])
 def test_processes_make_what_threads_make(
     federation: Make, tmp_path: Path, public_records: str, method: str, workers: int
@@ -306,7 +306,7 @@ print([{n: s["status"] for n, s in row["sites"].items()} for row in found.rounds
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_dies_between_set_and_share_costs_a_spare_slot(
     federation: Make, tmp_path: Path
 ) -> None:

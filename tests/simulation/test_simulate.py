@@ -296,7 +296,7 @@ simulate(load_job(file), out, source=file, resume=sys.argv[3] == "resume")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.05, 0.4])
+@pytest.mark.parametrize("delay", [0.05, pytest.param(0.4, marks=pytest.mark.nightly)])
 def test_a_killed_run_resumes_to_the_same_ledger_total(
     federation: Make, tmp_path: Path, delay: float
 ) -> None:

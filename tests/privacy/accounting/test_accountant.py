@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
-from example_counts import examples
+from example_counts import examples, new_seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
@@ -107,9 +107,19 @@ def some_plan(rng: np.random.Generator) -> tuple[list[Event], float]:
             return events, delta
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(80))
 def test_lies_between_the_bounds_at_random(seed: int) -> None:
+    check_a_random_plan(seed)
+
+
+@pytest.mark.slow
+def test_lies_between_the_bounds_for_new_seeds() -> None:
+    for seed in new_seeds(10):
+        check_a_random_plan(seed)
+
+
+def check_a_random_plan(seed: int) -> None:
     events, delta = some_plan(np.random.default_rng(seed))
     ours, steps = epsilon_upper(events, delta), sum(event.count for event in events)
     width = max(min(ours / math.sqrt(steps) / 20, 1e-2), ours / 3e5)

@@ -95,7 +95,7 @@ def some_places(members: int) -> list[Places]:
     ]
 
 
-slow = pytest.mark.slow
+nightly = pytest.mark.nightly
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ slow = pytest.mark.slow
     [
         *((2, s) for s in (0.5, 0.8, 1.2)),
         (3, 0.5),
-        *(pytest.param(3, s, marks=slow) for s in (0.8, 1.2)),
-        *(pytest.param(2, s, marks=slow) for s in (2.0, 3.0, 4.0)),
-        *(pytest.param(n, s, marks=slow) for n in (4, 6, 10) for s in (0.5, 0.8, 1.2)),
+        *(pytest.param(3, s, marks=nightly) for s in (0.8, 1.2)),
+        *(pytest.param(2, s, marks=nightly) for s in (2.0, 3.0, 4.0)),
+        *(pytest.param(n, s, marks=nightly) for n in (4, 6, 10) for s in (0.5, 0.8, 1.2)),
     ],
 )
 def test_a_sum_of_shares_is_as_near_to_the_rounded_sum_as_the_bound_says(

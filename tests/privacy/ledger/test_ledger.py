@@ -547,7 +547,7 @@ def test_killed_anywhere_it_never_under_counts(fast_folder: Path) -> None:
     check_kills(fast_folder, 60)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_at_a_thousand_points_it_never_under_counts(fast_folder: Path) -> None:
     check_kills(fast_folder, 1000)
 

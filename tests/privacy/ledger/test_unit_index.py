@@ -380,6 +380,6 @@ def test_killed_anywhere_a_claim_is_whole_or_absent(tmp_path: Path) -> None:
     check_kills(tmp_path, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_at_many_points_a_claim_is_whole_or_absent(tmp_path: Path) -> None:
     check_kills(tmp_path, 150)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 CURVE = [0, 1, 2, 3]
 NAMED = ("job.name", "privacy.epsilon", "sites.site-0.size", "run.model.digest")
