@@ -67,7 +67,7 @@ METRICS = (
 )
 MAX_JOB_STEPS = 100_000
 BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
-    "dtype": ("auto", "float32", "mixed"),
+    "dtype": ("float32", "mixed", "auto"),
     "engine": ("fedpriv",),
 }
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
