@@ -4,11 +4,12 @@
 
 No machine can be another one, but libraries can be told to leave out instructions that this one
 has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, the
-files whose tolerances are derived or that hold laws about bits, on two of the processors.
+tests whose tolerances are measured or that hold laws about bits, on two of the processors.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import resource
@@ -47,38 +48,49 @@ PROCESSORS: dict[str, dict[str, str]] = {
 }
 QUICK = ("no vectors", "sums in another order")
 # Laws about bits: batch invariance and strict numerics.
-BITS = ("training/test_batch_invariance.py", "methods/dp_lora/test_site.py")
+BITS = (
+    "test_a_row_has_the_same_bits_in_any_company",
+    "test_replacing_one_record_leaves_every_other_row_bit_equal",
+    "test_in_strict_numerics_a_unit_adds_the_same_integers_whatever_else_is_sampled",
+    "test_a_unit_adds_the_same_integers_whatever_else_is_sampled",
+)
 COMPARED = re.compile(r"\bRounded\(|allclose|\bapprox\(|(torch\.|np\.array_)equal|abs\(\)\.max\(\)")
 
 
-def files(quick: bool) -> list[Path]:
-    """The tests that compare floats which torch or numpy computed."""
-    found = []
+def chosen(quick: bool) -> dict[Path, list[str]]:
+    """The tests that compare floats which torch or numpy computed, by their files."""
+    found = {}
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
-        if quick:
-            chosen = "Rounded(" in text or str(path.relative_to(TESTS)) in BITS
-        else:
-            chosen = "torch" in text and bool(COMPARED.search(text))
-        if chosen:
-            found.append(path.relative_to(ROOT))
+        tests = {
+            node.name: ast.get_source_segment(text, node) or ""
+            for node in ast.parse(text).body
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        }
+        names = [name for name, body in tests.items() if name in BITS or "Rounded(" in body]
+        if not quick and "torch" in text and COMPARED.search(text):
+            names = [*tests]
+        if names:
+            found[path.relative_to(ROOT)] = names
     return found
 
 
 def main(arguments: list[str]) -> int:
     quick = arguments[:1] == ["--quick"]
-    chosen = [str(path) for path in files(quick)]
-    names = [name for name in PROCESSORS if name in QUICK or not quick]
+    tests = chosen(quick)
+    kinds = [kind for kind in PROCESSORS if kind in QUICK or not quick]
     if "avx512f" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
-        names = [name for name in names if name != LONG]  # they are what is there
-    command = [sys.executable, "-m", "pytest", "-q", *arguments[quick:], *chosen]
+        kinds = [kind for kind in kinds if kind != LONG]  # they are what is there
+    command = [sys.executable, "-m", "pytest", "-q", *arguments[quick:], *map(str, tests)]
+    if quick:
+        command += ["-k", " or ".join(name for names in tests.values() for name in names)]
     said, failed = [], False
-    for name in names:
-        print(f"{name}: {PROCESSORS[name]}", flush=True)
+    for kind in kinds:
+        print(f"{kind}: {PROCESSORS[kind]}", flush=True)
         before = _processor_time()
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | PROCESSORS[name])
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | PROCESSORS[kind])
         outcome = "failed" if done.returncode else "passed"
-        said.append(f"{outcome}, {_processor_time() - before:4.0f} CPU s: {name}")
+        said.append(f"{outcome}, {_processor_time() - before:4.0f} CPU s: {kind}")
         failed |= bool(done.returncode)
     print(*said, sep="\n")
     return int(failed)

@@ -34,7 +34,7 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.mechanism import execution
-from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.mechanism.clip import MARGIN, ClippedSum
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.training.pool import load_model
 from fedpriv.training.released import unpack
@@ -86,7 +86,7 @@ def by_hand(model: Any, tokenizer: Any, texts: list[str], clip_norm: float) -> n
         labels = torch.tensor([example.labels])
         loss = model(input_ids=ids, labels=labels).loss
         row = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, trained)]).double()
-        total += (row * min(1.0, clip_norm / float(row.norm()))).numpy()
+        total += (row * min(1.0, clip_norm * (1 - MARGIN) / float(row.norm()))).numpy()
     return total
 
 
