@@ -18,7 +18,7 @@ from fedpriv.errors import RunningError
 from fedpriv.files import try_lock
 
 _FILE, LOCK = "status.json", "process.lock"
-_GLANCE = 0.2  # seconds; `is_running` holds the lock for less
+_GLANCE = 10.0  # seconds; `is_running` holds the lock for an instant
 
 
 @contextmanager
@@ -37,9 +37,10 @@ def only_process(folder: Path) -> Iterator[None]:
                 finally:
                     path.unlink(missing_ok=True)  # while nobody else can have locked it
                 return
-        if time.monotonic() > deadline:
-            raise RunningError(f"{folder}: another process works in it already.")
-        time.sleep(_GLANCE / 10)
+            works = not try_lock(stream, fcntl.LOCK_SH) and _is_at(stream, path)
+            if works or time.monotonic() > deadline:
+                raise RunningError(f"{folder}: another process works in it already.")
+        time.sleep(0.02)  # somebody only looks
 
 
 def is_running(folder: Path) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forked_commands import command
-from network_processes import wait_for
+from waiting import wait_until
 
 BIN = str(Path(sys.executable).parent)
 PART = re.compile(
@@ -79,7 +79,7 @@ class Reader:
             self._start(line, where)
         elif _PLAIN.fullmatch(line):
             words = shlex.split(line)
-            done = command(*words, folder=folder, environment=environment, timeout=600)
+            done = command(*words, folder=folder, environment=environment)
             self._look(done, where, line)
         else:
             self._run(["bash", "-c", line], where, line)
@@ -103,7 +103,6 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
         )
         self._look(done, where, said)
 
@@ -125,15 +124,15 @@ class Reader:
     def _see(self, said: str) -> None:
         match said.split():
             case ["until:", who, "ends"]:
-                code = self.running.pop(who).wait(600)
+                code = self.running.pop(who).wait()
                 assert code == 0, self.log(who)
             case ["until:", who, "says", *words]:
-                wait_for(lambda: " ".join(words) in self.log(who), 60, lambda: self.log(who))
+                wait_until(lambda: " ".join(words) in self.log(who), lambda: self.log(who))
             case ["stop:", who]:
                 process = self.running.pop(who, None)
                 if process is not None:
                     process.send_signal(signal.SIGINT)
-                    assert process.wait(60) == 130, self.log(who)
+                    assert process.wait() == 130, self.log(who)
             case ["fails:", code]:
                 self.expected = int(code)
             case _:

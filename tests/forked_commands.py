@@ -15,13 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from network_processes import forking
+from waiting import CEILING
 
 
 def command(
     *words: str,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """What a command prints and its exit code, as `subprocess.run` gives them.
 
@@ -29,17 +29,16 @@ def command(
         words: the program's name and its arguments.
         folder: in which it works; default: the test's.
         environment: all of it; default: the test's.
-        timeout: seconds.
     """
     with TemporaryDirectory() as temporary:
         outputs = Path(temporary, "out"), Path(temporary, "err")
         place = folder or Path.cwd(), dict(os.environ if environment is None else environment)
         process = forking().Process(target=_run, args=(words, *outputs, *place), daemon=True)
         process.start()
-        process.join(timeout)
+        process.join(CEILING)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(list(words), timeout)
+            raise subprocess.TimeoutExpired(list(words), CEILING)
         texts = [path.read_text(encoding="utf-8") for path in outputs]
     return subprocess.CompletedProcess(list(words), process.exitcode, *texts)
 

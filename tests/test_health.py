@@ -8,23 +8,21 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
+from waiting import CEILING, free_port
 
 from fedpriv.errors import ConfigError
 from fedpriv.health import health_service
 
 
-def _free() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"127.0.0.1:{listening.getsockname()[1]}"
-
-
 def test_a_process_serves_when_it_says_so() -> None:
-    address = _free()
+    address = f"127.0.0.1:{free_port()}"
     with health_service(address, "site.health") as say, grpc.insecure_channel(address) as channel:
         stub = HealthStub(channel)
 
         def ask() -> int:
-            return int(stub.Check(HealthCheckRequest(), timeout=10, wait_for_ready=True).status)
+            return int(
+                stub.Check(HealthCheckRequest(), timeout=CEILING, wait_for_ready=True).status
+            )
 
         assert ask() == HealthCheckResponse.NOT_SERVING
         say(True)

@@ -8,6 +8,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import free_port
 
 from fedpriv.errors import ConfigError
 from fedpriv.metrics import HOST, Figure, metrics_service, registry_of
@@ -40,9 +41,7 @@ def test_the_figures_that_are_given_are_served_and_nothing_of_the_machine() -> N
 
 
 def test_they_are_served_while_the_context_lasts_and_only_to_this_machine() -> None:
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with metrics_service(port, "site.metrics_port", lambda: GIVEN):
         with urlopen(f"http://{HOST}:{port}/metrics") as answer:
             assert samples(answer.read().decode()) == SAMPLES

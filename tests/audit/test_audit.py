@@ -42,7 +42,6 @@ def federation(tmp_path: Path, model_folder: Callable[..., Any]) -> Path:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)  # half a minute alone, on a fast machine
 def test_what_the_embedded_example_comes_to_in_small(tmp_path: Path) -> None:
     """Every part and every twin that has to be caught, as `fedpriv audit --quick` runs them."""
     found = Auditor(Subject(load_job(HOSPITALS)), QUICK, tmp_path).run(

@@ -60,7 +60,6 @@ def audited(place: Path, model_folder: Callable[..., Any]) -> Audited:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", CASES)
 def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> None:
     found, inside, outside = audited(*CASES[case], 500)
@@ -73,7 +72,6 @@ def test_nobody_can_tell_more_than_was_claimed(case: str, audited: Audited) -> N
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("what", FEWER)
 def test_it_catches_a_site_that_does_less(
     what: str, audited: Audited, monkeypatch: pytest.MonkeyPatch

@@ -34,7 +34,6 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
 def test_a_quick_run_writes_every_figure_and_does_nothing_twice(tmp_path: Path) -> None:
     data, out = made_up(tmp_path / "data"), tmp_path / "out"
     out.mkdir()

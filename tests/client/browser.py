@@ -9,12 +9,12 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from waiting import CEILING, wait_until
 from websockets.sync.client import connect
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -27,7 +27,6 @@ FLAGS = (
     "--no-first-run",
     "--remote-debugging-port=0",
 )
-SECONDS = 60.0
 
 
 def needed() -> str:
@@ -70,11 +69,13 @@ class Browser:
             raise
 
     def _address(self, profile: Path) -> str:
-        until, ready = time.monotonic() + SECONDS, profile / "DevToolsActivePort"
-        while not (ready.exists() and "\n" in ready.read_text()):
-            assert time.monotonic() < until, "the browser does not start"
-            assert self._process.poll() is None, "the browser ended"
-            time.sleep(0.05)
+        ready = profile / "DevToolsActivePort"
+        wait_until(
+            lambda: (
+                self._process.poll() is not None or (ready.exists() and "\n" in ready.read_text())
+            )
+        )
+        assert self._process.poll() is None, "the browser ended"
         port = ready.read_text().splitlines()[0]
         with urlopen(f"http://127.0.0.1:{port}/json/list") as answer:
             pages = json.load(answer)
@@ -84,7 +85,7 @@ class Browser:
         number = next(self._numbers)
         self._socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            said = json.loads(self._socket.recv(timeout=SECONDS))
+            said = json.loads(self._socket.recv(timeout=CEILING))
             if said.get("id") == number:
                 assert "error" not in said, said
                 found: dict[str, Any] = said["result"]
@@ -104,7 +105,7 @@ class Browser:
 
     def _wait(self) -> None:
         while not self._loaded:
-            self._hear(json.loads(self._socket.recv(timeout=SECONDS)))
+            self._hear(json.loads(self._socket.recv(timeout=CEILING)))
 
     def open(self, url: str) -> None:
         """Load a page, and wait until it is there."""
@@ -167,4 +168,4 @@ class Browser:
     def close(self) -> None:
         self._open.close()
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait()

@@ -46,7 +46,7 @@ def address(place: Place) -> Iterator[str]:
         yield where.replace("http://", f"http://anybody:{token}@")
     finally:
         process.terminate()
-        assert process.wait(20) == 130
+        assert process.wait() == 130
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from waiting import CEILING, wait_until
 
 import fedpriv_client.service as service_module
 from fedpriv.errors import AdmissionError, CertificateError, ClockError
@@ -24,13 +24,6 @@ from fedpriv_client.mailbox import MOST, Mailbox
 from fedpriv_client.service import Service
 
 from .conftest import asked
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Running:
@@ -74,7 +67,7 @@ class Running:
             self.failure = error
 
     def _answer(self, message: Message) -> Message:
-        self.gate.wait(20)
+        self.gate.wait(CEILING)
         self.answered.append(str(message.content["fedpriv"]["body"]))  # type: ignore[index]
         return Message(RecordDict(), reply_to=message)
 
@@ -82,7 +75,7 @@ class Running:
         self.gate.set()
         self.service.stop()
         if self.thread.is_alive():
-            self.thread.join(10)
+            self.thread.join(CEILING)
         self.service.close()
 
 
@@ -90,7 +83,7 @@ class Running:
 def site(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(service_module, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(service_module, "LONGEST_PAUSE", 0.05)
-    monkeypatch.setattr(service_module, "REVOKED", 0.3)
+    monkeypatch.setattr(service_module, "REVOKED", CEILING)
     made = Running(server, tmp_path)
     yield made
     made.close()
@@ -114,7 +107,7 @@ def test_no_message_ends_the_process(server: Any, site: Running, bad: dict[str, 
     server.say(asked("bad", **bad))
     server.say(asked("good"))
     site.start()
-    until(lambda: "good" in site.answered)
+    wait_until(lambda: "good" in site.answered)
     assert site.failure is None
 
 
@@ -122,20 +115,16 @@ def test_no_message_ends_the_process(server: Any, site: Running, bad: dict[str, 
 def test_no_answer_ends_the_process(server: Any, site: Running, path: str) -> None:
     """Bad gzip, no protobuf and a refusal of every kind, for a while; then all is well again."""
     site.start()
-    until(lambda: "pull-messages" in server.asked)
-    answers = iter(
-        [(200, b"not gzip", {"Content-Encoding": "gzip"}), (200, b"\xff", {})]
-        + [(status, b"{}", {}) for status in (302, 401, 400, 404, 409, 503)]
-    )
-    server.script[path] = lambda *_: next(answers, None)
+    wait_until(lambda: "pull-messages" in server.asked)
+    answers = [(status, b"{}", {}) for status in (503, 409, 404, 400, 401, 302)]
+    answers += [(200, b"\xff", {}), (200, b"not gzip", {"Content-Encoding": "gzip"})]
+    server.script[path] = lambda *_: answers.pop() if answers else None
     if path == "activate-node":
         server.script["pull-messages"] = lambda *_: (503, b"", {}) if next(once, 0) else None
     once = iter([1])
-    for number in range(12):
-        server.say(asked(f"{number}"))
-    until(lambda: next(answers, None) is None or not site.thread.is_alive())
+    wait_until(lambda: server.say(asked("one more")) and not (answers and site.thread.is_alive()))
     server.say(asked("good"))
-    until(lambda: "good" in site.answered)
+    wait_until(lambda: "good" in site.answered)
     assert site.failure is None
 
 
@@ -158,13 +147,13 @@ def test_what_may_heal_is_tried_again_once_a_connection_was_made(
         patch.setattr(site.connection, "receive", broken)
         if error is not ZeroDivisionError:
             patch.setattr(site.connection, "connect", broken)
-        until(lambda: len(calls) > 8)
+        wait_until(lambda: len(calls) > 8)
         assert "broken" in read_status(site.folder)["problem"] or error is ZeroDivisionError
     server.say(asked("good"))
-    until(lambda: "good" in site.answered)
+    wait_until(lambda: "good" in site.answered)
     if error is not ZeroDivisionError:
         assert sum("broken Trying" in record.message for record in caplog.records) <= 2
-    until(lambda: read_status(site.folder)["problem"] == "")
+    wait_until(lambda: read_status(site.folder)["problem"] == "")
 
 
 @pytest.mark.parametrize("error", [ClockError, CertificateError, AdmissionError])
@@ -179,25 +168,28 @@ def test_what_waiting_does_not_heal_ends_the_first_connection(
         site.start()
 
 
-def test_a_key_that_stays_refused_ends_the_process(server: Any, site: Running) -> None:
+def test_a_key_that_stays_refused_ends_the_process(
+    server: Any, site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "REVOKED", 0.3)
     site.start()
-    until(lambda: "pull-messages" in server.asked)
+    wait_until(lambda: "pull-messages" in server.asked)
     refused = (401, b"{}", {})
     server.script = {"activate-node": lambda *_: refused, "pull-messages": lambda *_: refused}
-    until(lambda: site.failure is not None)
+    wait_until(lambda: site.failure is not None)
     assert isinstance(site.failure, AdmissionError)
     assert site.failure.exit_code == 3
 
 
 def test_a_key_that_is_refused_for_a_moment_does_not(server: Any, site: Running) -> None:
     site.start()
-    refusals = iter([(401, b"{}", {})] * 4)
-    server.script["activate-node"] = lambda *_: next(refusals, None)
+    refusals = [(401, b"{}", {})] * 4
+    server.script["activate-node"] = lambda *_: refusals.pop() if refusals else None
     once = iter([(401, b"{}", {})])
     server.script["pull-messages"] = lambda *_: next(once, None)
-    until(lambda: next(refusals, None) is None)
+    wait_until(lambda: not refusals)
     server.say(asked("good"))
-    until(lambda: "good" in site.answered)
+    wait_until(lambda: "good" in site.answered)
 
 
 def test_an_asking_thread_that_can_not_go_on_ends_the_process(
@@ -208,7 +200,7 @@ def test_an_asking_thread_that_can_not_go_on_ends_the_process(
 
     monkeypatch.setattr(site.service, "_ask_once", broken)
     site.start()
-    until(lambda: not site.thread.is_alive())
+    wait_until(lambda: not site.thread.is_alive())
     assert isinstance(site.failure, GeneratorExit)
 
 
@@ -216,7 +208,7 @@ def test_a_reply_that_was_not_stored_is_asked_for_again(server: Any, site: Runni
     server.stores = False
     server.say(asked("first"))
     site.start()
-    until(lambda: server.asked.count("activate-node") == 2)
+    wait_until(lambda: server.asked.count("activate-node") == 2)
     assert "Not answered" not in json.dumps(read_status(site.folder))
 
 
@@ -227,15 +219,15 @@ def test_a_busy_site_holds_no_more_than_it_can_use(server: Any, site: Running) -
     large = ArrayRecord({"a": Array(np.zeros(100_000, np.float32))})
     server.say(asked("at work"))
     site.start()
-    until(lambda: "confirm-message-received" in server.asked)
+    wait_until(lambda: "confirm-message-received" in server.asked)
     for number in range(20):
         server.say(asked(f"question {number}"))
         server.say(asked(f"step {number}", kind="train", group=str(number), arrays=large))
     server.say(asked("old step", kind="train", group="3", arrays=large))
-    until(lambda: len(server.confirmed) == 42)
+    wait_until(lambda: len(server.confirmed) == 42)
     site.gate.set()
     server.say(asked("the end", kind="train", group="100"))
-    until(lambda: "the end" in site.answered)
+    wait_until(lambda: "the end" in site.answered)
     questions = [body for body in site.answered if body.startswith("question")]
     assert 1 <= len(questions) <= MOST + 1
     assert set(site.answered) - set(questions) <= {"at work", "step 19", "the end"}
@@ -245,11 +237,11 @@ def test_what_is_not_wanted_is_not_fetched(server: Any, site: Running) -> None:
     site.gate.clear()
     server.say(asked("at work"))
     site.start()
-    until(lambda: len(server.confirmed) == 1)
+    wait_until(lambda: len(server.confirmed) == 1)
     server.say(asked("newest", kind="train", group="50"))
     for number in range(20):
         server.say(asked(f"old {number}", kind="train", group="3"))
-    until(lambda: len(server.confirmed) == 22)
+    wait_until(lambda: len(server.confirmed) == 22)
     assert server.asked.count("pull-object") == 3 * 2
 
 

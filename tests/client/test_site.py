@@ -9,10 +9,10 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from client_setting import TERMS, Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from typer.testing import CliRunner
+from waiting import CEILING
 
 from fedpriv.commands.ledger import app as ledger_command
 from fedpriv.config.job import (
@@ -554,12 +555,15 @@ def test_two_requests_for_one_slot_are_computed_once(
 
     site = setting.site()
     site.consider(setting.proposal)
-    plain, computed = module.private_step, []
-    monkeypatch.setattr(
-        module, "private_step", lambda *a: time.sleep(0.2) or computed.append(1) or plain(*a)
-    )
+    plain, computed, together = module.private_step, [], Barrier(3)
+    monkeypatch.setattr(module, "private_step", lambda *a: computed.append(1) or plain(*a))
+
+    def answer(_: int) -> Any:
+        together.wait(CEILING)
+        return site.step(request(), setting.vector)
+
     with ThreadPoolExecutor(3) as threads:
-        answers = list(threads.map(lambda _: site.step(request(), setting.vector), range(3)))
+        answers = list(threads.map(answer, range(3)))
     assert len(computed) == 1
     assert all(np.array_equal(made.values, answers[0][1].values) for _, made in answers)
     site.close()

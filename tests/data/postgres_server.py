@@ -6,12 +6,13 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from waiting import CEILING, free_port
 
 PASSWORD = "correct horse"
 OWNERS = ("postgres", "nobody")  # whom the server runs as, where the test is root's
@@ -51,19 +52,17 @@ def running() -> Iterator[Server]:
         if owner is not None:
             for path in (folder, secret):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
-        port = _free_port()
+        port = free_port()
 
         def call(program: str, *arguments: str | Path) -> None:
             command = [str(programs / program), "-D", str(data), *map(str, arguments)]
             as_whom = {} if owner is None else {"user": owner.pw_uid, "group": owner.pw_gid}
-            subprocess.run(
-                command, check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=120, **as_whom
-            )
+            subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, **as_whom)
 
         server = Server(port)
         call("initdb", "-U", server.user, "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8")
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
-        call("pg_ctl", "-w", "-l", log, "-o", options, "start")
+        call("pg_ctl", "-w", "-t", f"{CEILING:.0f}", "-l", log, "-o", options, "start")
         try:
             yield server
         finally:
@@ -86,10 +85,3 @@ def _owner() -> pwd.struct_passwd | None:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 import yaml
 from dockerfile import FILE, ROOT, entry_point, stages
-from network_processes import Command, forking, wait_for
-from network_proxy import free_port
+from network_processes import Command, forking
+from waiting import free_port, wait_until
 
 SOURCE = ROOT / "deploy" / "compose"
 SITES = ("general-medicine", "radiology", "surgery")
@@ -221,16 +221,16 @@ def test_the_demo_runs_its_job(demo: Demo) -> None:
     server = demo.start("server", "--set", "job.rounds=2", "--set", "evaluation.limit=8")
     for name in SITES:
         demo.start(name)
-    wait_for(lambda: demo.is_healthy("surgery"), 60, lambda: demo.running["surgery"].text)
-    assert server.wait(120) == 0, server.text
+    wait_until(lambda: demo.is_healthy("surgery"), lambda: demo.running["surgery"].text)
+    assert server.wait() == 0, server.text
     assert demo.is_healthy("server")
     run = demo.place("server") / "run"
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
-    wait_for(lambda: not demo.is_healthy("surgery"), 30)  # nobody is there any more
+    wait_until(lambda: not demo.is_healthy("surgery"))  # nobody is there any more
     for name in SITES:
         demo.running[name].signal(signal.SIGTERM)
     for name in SITES:
-        assert demo.running[name].wait(30) == 130, demo.running[name].text
+        assert demo.running[name].wait() == 130, demo.running[name].text
     assert {name: demo.files(name) for name in demo.services} == before
 
     job = json.loads((run / "run.json").read_text())["job_id"]

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from waiting import free_port, wait_until
 
 from fedpriv import __version__
 from fedpriv.config import load_job
@@ -127,7 +127,6 @@ class Flower:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=500,
         )
         assert done.returncode == 0, done.stdout
         return done.stdout
@@ -153,12 +152,6 @@ class Flower:
                     found[int(process.name)] = command
         return found
 
-    def wait_for(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 600
-        while not done():
-            assert time.monotonic() < deadline, f"{what}: {self.processes()}"
-            time.sleep(0.2)
-
     def runs(self, pattern: str) -> bool:
         """Whether one of the processes has such a command line."""
         return any(re.search(pattern, command) for command in self.processes().values())
@@ -180,19 +173,13 @@ class Flower:
     def end(self) -> None:
         """End what is left, politely and then not."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while (left := self.processes()) and time.monotonic() < deadline:
                 for process in left:
                     with suppress(ProcessLookupError):
                         os.kill(process, number)
                 time.sleep(0.5)
         assert not self.processes()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
@@ -213,7 +200,6 @@ def adapter(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
 def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     flower: Flower, federation: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -221,14 +207,14 @@ def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
     settings = {"federation": str(file), "set": overrides[0], "out": str(out), "insecure_seed": 7}
     started = re.search(r"Successfully started run (\d+)", flower.run(nodes=2, **settings))
     assert started is not None
-    flower.wait_for((out / "metrics.jsonl").exists, "no round")
+    wait_until((out / "metrics.jsonl").exists, flower.processes)
     with flower.halted("flwr-simulation"):  # or all rounds could be over before it is heard
         [raylet] = [number for number, command in flower.processes().items() if RAYLET in command]
         assert b"\0RAY_AUTH_MODE=token\0" in Path(f"/proc/{raylet}/environ").read_bytes()
         flower("stop", started[1])
         done = len((out / "metrics.jsonl").read_text().splitlines())
     assert 0 < done < ROUNDS
-    flower.wait_for(lambda: not flower.runs(OF_A_RUN), "still running")
+    wait_until(lambda: not flower.runs(OF_A_RUN), flower.processes)
     assert json.loads((out / "run.json").read_text())["status"] == "running"
     said = flower.run("--stream", nodes=2, resume=True, **settings)
     assert f"round   {ROUNDS}  loss" in said, said
@@ -247,4 +233,4 @@ def test_flwr_run_that_is_stopped_and_resumed_is_fedpriv_simulate(
         assert [event.count for event in report.events] == [ROUNDS]  # every slot, once
         left = {path.name for path in (out / "sites" / name).iterdir()}
         assert left == {"budget.json", "ledger.db"}
-    flower.wait_for(lambda: not flower.runs(f"{OF_A_RUN}|ray::|/ray/"), "still running")
+    wait_until(lambda: not flower.runs(f"{OF_A_RUN}|ray::|/ray/"), flower.processes)

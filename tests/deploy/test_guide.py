@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from followed_pages import PART, Reader
-from network_proxy import free_port
+from waiting import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
 LITTLE = {
@@ -33,7 +33,6 @@ def test_a_block_is_typed_somewhere() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)  # a few minutes alone, on a fast machine
 def test_a_consortium_from_nothing(consortium: Reader) -> None:
     assert consortium.follow(GUIDE.read_text()) > 40
     logs = consortium.log("coordinator")

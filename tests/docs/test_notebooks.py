@@ -21,7 +21,7 @@ def executed(name: str) -> list[str]:
         CellExecutionError: a cell failed.
     """
     notebook = nbformat.read(FOLDER / name, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(FOLDER)}}).execute()
     return [
         "".join(map(_shown, cell.outputs)) for cell in notebook.cells if cell.cell_type == "code"
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from gradients_checks import disturb, loop, per_record, random_batch
 from small_models import ENCODERS, TARGETS
 from torch import nn
 from transformers.pytorch_utils import Conv1D
+from waiting import CEILING, wait_until
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, NotPrivateError
@@ -286,22 +286,18 @@ def test_nothing_is_loaded_from_a_hub_and_no_compiler(tmp_path: Path) -> None:
 
 
 def test_two_threads_leave_the_compiler_as_it_was() -> None:
-    compiler, inside, left = torch.compile, Event(), Event()
-
-    def first() -> None:
-        with plain_bitsandbytes():
-            inside.set()
-            time.sleep(0.2)
-        left.set()
+    compiler, left = torch.compile, Event()
 
     def second() -> None:
-        inside.wait(10)
         with plain_bitsandbytes():
-            left.wait(10)
+            left.wait(CEILING)
 
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(first), pool.submit(second)]:
-            done.result()
+    with ThreadPoolExecutor(1) as pool:
+        with plain_bitsandbytes():
+            done = pool.submit(second)
+            wait_until(done.running)
+        left.set()
+        done.result()
     assert torch.compile is compiler
 
 

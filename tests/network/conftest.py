@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from network_federation import ROUNDS, UNITS, WORDS, Federation
 from network_processes import forking
-from network_proxy import free_port
+from waiting import free_port
 
 Make = Callable[..., Any]
 
@@ -48,7 +48,7 @@ name = "test"
 rounds = {ROUNDS}
 engine = "network"
 min_sites = 1
-round_timeout = "30s"
+round_timeout = "1h"
 [model]
 name = "{model}"
 max_length = 32
@@ -69,7 +69,7 @@ data = "held-out.jsonl"
 every = 100
 [server]
 address = "localhost:{free_port()}"
-wait = "20s"
+wait = "1h"
 {tables}"""
     )
     if "provision" not in {command.name for command in app.registered_commands}:
@@ -121,7 +121,7 @@ def expected(
     shutil.copytree(origin, folder)
     reference = Federation(folder, context)
     reference.init(0)
-    reference.change(reference.file, 'wait = "20s"', 'wait = "1s"')
+    reference.only(1, needed=1)
     server = reference.server()
     reference.client(0)
     reference.finish(server)

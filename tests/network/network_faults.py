@@ -5,7 +5,6 @@ Each strikes once: it leaves a marker first, and a process that finds the marker
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from network_deaths import around as _around
 from network_deaths import die as _die
 from network_deaths import strikes as _strikes
 from network_lies import SECURE_SUM
+from waiting import CEILING, wait_until
 
 
 def plant(name: str, marker: Path) -> None:
@@ -142,7 +142,7 @@ def _replayed(marker: Path) -> None:
 
         def send(request: Any, body: bytes) -> None:
             with suppress(httpx.HTTPError), httpx.Client(verify=tls) as other:
-                other.post(request.url, headers=request.headers, content=body, timeout=30)
+                other.post(request.url, headers=request.headers, content=body, timeout=CEILING)
                 marker.touch()
 
         def again(response: Any) -> None:
@@ -155,15 +155,15 @@ def _replayed(marker: Path) -> None:
     ServerConnection.__init__ = made
 
 
-def _slow(marker: Path) -> None:
-    """The site takes longer for one slot than the round lasts."""
+def _held(marker: Path) -> None:
+    """The site stands still before it pays for one slot, until the test lets it go."""
     from fedpriv.privacy.ledger.ledger import Ledger
 
-    def sleep(_: object, job: str, slots: range, *others: object) -> None:
+    def stand_still(_: object, job: str, slots: range, *others: object) -> None:
         if ROUND in slots and _strikes(marker):
-            time.sleep(8)
+            wait_until(marker.with_suffix(".go").exists)
 
-    _around(Ledger, "reserve_all", sleep, None)
+    _around(Ledger, "reserve_all", stand_still, None)
 
 
 def _numpy(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -277,6 +277,13 @@ def _server_waiting(marker: Path) -> None:
     _around(NetworkGrid, "_taken", die, None)
 
 
+def _patient(marker: Path) -> None:
+    """No fault: the server waits for the terms of a site that comes late, however slow it is."""
+    from fedpriv_strategies import rounds
+
+    rounds.LATE = CEILING
+
+
 def _server_aggregating(marker: Path) -> None:
     from fedpriv_strategies.aggregate import WeightedMean
 
@@ -308,13 +315,14 @@ _FAULTS: dict[str, Callable[[Path], None]] = {
     "twice": _twice,
     "reordered": _reordered,
     "replayed": _replayed,
-    "slow": _slow,
+    "held": _held,
     "unusable": _unusable,
     "full-disk": _full_disk(
         "fedpriv.privacy.ledger.ledger.Ledger", "reserve_all", lambda *asked: ROUND in asked[2]
     ),
     "clock-ahead": _clock(60.0),
     "clock-behind": _clock(-3600.0),
+    "patient": _patient,
     "server-waiting": _server_waiting,
     "server-aggregating": _server_aggregating,
     "server-checkpointing": _server_checkpointing,

@@ -8,6 +8,10 @@ from typing import Any
 
 from network_processes import Command
 from network_proxy import Proxy
+from waiting import wait_until
+
+from fedpriv.process import read_status
+from fedpriv.report.budget import read
 
 ROUNDS, UNITS = 3, 24
 WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")
@@ -139,6 +143,10 @@ class Federation:
         """What became of a site, round by round."""
         return [row["sites"][f"site-{index}"]["status"] for row in self.metrics()]
 
+    def rounds(self) -> int:
+        """How many are done."""
+        return len(self.metrics()) if (self.out / "metrics.jsonl").exists() else 0
+
     def metrics(self) -> list[dict[str, Any]]:
         path = self.out / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
@@ -160,9 +168,44 @@ class Federation:
                 len(slots),
             )
 
-    def finish(self, server: Command, seconds: float = 90, rounds: int = ROUNDS) -> None:
+    def let_go(self, index: int) -> None:
+        """Let a site go on that the fault `held` holds."""
+        (self.folder / f"site-{index}.held.go").touch()
+
+    def until(self, index: int | None = None, **said: str) -> None:
+        """Wait until the server, or a site, says of itself what has these texts in it."""
+        folder = self.out if index is None else self.site_file(index).parent / "state"
+
+        def says() -> bool:
+            found = read_status(folder)
+            return all(text in str(found.get(key)) for key, text in said.items())
+
+        wait_until(says, lambda: read_status(folder))
+
+    def paid(self, index: int) -> int:
+        """How many slots a site's report counts, of those that it has answered."""
+        path = self.site_file(index).parent / "state" / "budget.json"
+        return sum(event.count for event in read(path).events) if path.exists() else 0
+
+    def until_paid(self, index: int, slots: int) -> None:
+        """Wait until a site has answered for so many slots."""
+        wait_until(lambda: self.paid(index) >= slots, lambda: self.commands[-1].text)
+
+    def until_asks(self, index: int) -> str:
+        """Wait until a job waits for somebody's yes at a site; gives its id."""
+        found: list[dict[str, Any]] = []
+
+        def waits() -> bool:
+            answer = self.ask(index, "jobs", "--json")
+            found[:] = json.loads(answer.stdout) if answer.exit_code == 0 else []
+            return [job["state"] for job in found] == ["waits for approval"]
+
+        wait_until(waits, lambda: found)
+        return str(found[0]["job"])
+
+    def finish(self, server: Command, rounds: int = ROUNDS) -> None:
         """Wait for the job to be finished, and let the sites go."""
-        assert server.wait(seconds) == 0, server.text
+        assert server.wait() == 0, server.text
         assert json.loads((self.out / "run.json").read_text())["status"] == "finished"
         assert [row["round"] for row in self.metrics()] == list(range(1, rounds + 1))
         self.stop()

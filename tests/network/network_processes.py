@@ -11,10 +11,11 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from waiting import CEILING
 
 HEAVY = [  # what commands import
     "torch",
@@ -100,21 +101,17 @@ class Command:
     def text(self) -> str:
         return self.log.read_text(encoding="utf-8") if self.log.exists() else ""
 
-    def wait(self, seconds: float = 180) -> int:
+    def wait(self) -> int:
         """Wait for its end; gives its code."""
-        self._process.join(seconds)
+        self._process.join(CEILING)
         code = self.code
-        assert code is not None, f"still running after {seconds} s:\n{self.text}"
+        assert code is not None, f"still running after {CEILING} s:\n{self.text}"
         return code
-
-    def until(self, text: str, seconds: float = 180) -> None:
-        """Wait until it has written `text`."""
-        wait_for(lambda: text in self.text, seconds, lambda: f"no {text!r} in:\n{self.text}")
 
     def kill(self) -> None:
         """kill -9."""
         self._process.kill()
-        self._process.join(20)
+        self._process.join()
 
     def signal(self, number: signal.Signals) -> None:
         """Ask it to end, by SIGTERM or SIGINT."""
@@ -125,16 +122,6 @@ class Command:
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
-
-
-def wait_for(
-    condition: Callable[[], bool], seconds: float = 120, told: Callable[[], str] = lambda: ""
-) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {told()}"
-        time.sleep(0.05)
 
 
 def _run(

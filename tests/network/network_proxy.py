@@ -9,13 +9,10 @@ import subprocess
 import threading
 from pathlib import Path
 
+from waiting import CEILING
+
 CHUNK = 1024  # bytes; small, so that a transfer has a middle
 REQUEST = 4000  # bytes; only the upload of an array is longer
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 class Proxy:
@@ -65,7 +62,7 @@ class Proxy:
             while True:
                 site, _ = self._listening.accept()
                 try:
-                    server = socket.create_connection(self._server, timeout=10)
+                    server = socket.create_connection(self._server, timeout=CEILING)
                 except OSError:
                     site.close()
                     continue

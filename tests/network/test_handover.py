@@ -6,6 +6,7 @@ import json
 
 import pytest
 from network_federation import Federation
+from waiting import wait_until
 
 from fedpriv.config.load import load_site
 from fedpriv.training.adapter import WEIGHTS, read_facts
@@ -21,12 +22,12 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
     federation.change(file, 'path = "notes.jsonl"', 'path = "notes.jsonl"\nheld_out = 0.3')
     server = federation.server()
     clients = [federation.client(index) for index in range(2)]
-    assert server.wait(90) == 0, server.text
+    assert server.wait() == 0, server.text
     job = json.loads((federation.out / "run.json").read_text())["job_id"]
     states = [load_site(federation.site_file(index)).site.state_dir for index in range(2)]
     theirs = read_facts(federation.out / "adapter")
     for client, state in zip(clients, states, strict=True):
-        client.until(f"its adapter is in {state / 'adapters' / job}")
+        wait_until((state / "adapters" / job).exists, lambda client=client: client.text)
         ours = read_facts(state / "adapters" / job)
         assert (ours.kind, ours.job) == ("federated", job)
         assert ours.proposal.digest() == theirs.proposal.digest()
@@ -38,11 +39,11 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
 
     reports = [path.read_bytes() for path in states[0].rglob("budget.json")]
     made = federation.run("fedpriv-client", "personalise", "--config", str(file), name="own")
-    assert made.wait(60) == 0, made.text
+    assert made.wait() == 0, made.text
     folder = states[0] / "personal" / job
     assert f"The adapter is in {folder}" in made.text
     seen = federation.run("fedpriv-client", "evaluate", "--config", str(file), name="seen")
-    assert seen.wait(60) == 0, seen.text
+    assert seen.wait() == 0, seen.text
     assert (states[0] / "evaluation.html").exists()
     assert clients[0].code is None
     assert [path.read_bytes() for path in states[0].rglob("budget.json")] == reports
@@ -65,10 +66,11 @@ def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
 ) -> None:
     federation.only(2, needed=1)
     server = federation.server()
-    clients = [federation.client(index) for index in range(2)]
-    clients[1].until("slot 1,")
+    clients = [federation.client(0, "held"), federation.client(1)]
+    federation.until_paid(1, 2)
     clients[1].kill()
-    assert server.wait(90) == 0, server.text
+    federation.let_go(0)
+    assert server.wait() == 0, server.text
     assert "site-1 did not hear of the adapter: send them the folder" in server.text
     again = federation.server()
     assert again.wait() == 0
@@ -80,4 +82,4 @@ def test_a_site_that_is_not_there_at_the_end_can_be_sent_the_folder(
     made = federation.run(
         "fedpriv-client", "personalise", *arguments, str(federation.out / "adapter"), name="own"
     )
-    assert made.wait(60) == 0, made.text
+    assert made.wait() == 0, made.text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 from network_federation import Federation
-from network_processes import wait_for
+from waiting import wait_until
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem
@@ -105,7 +105,7 @@ def test_a_site_turns_away_from_who_is_not_its_server(
     shown = shows(federation, federation.folder / "pki")
     with impostor(federation, shown):
         client = federation.client(0)
-        assert client.wait(15) == IDENTITY
+        assert client.wait() == IDENTITY
         assert said in client.text
         assert logged in caplog.text
 
@@ -118,7 +118,7 @@ def test_a_site_without_tls_is_told_that_the_server_speaks_it(
     federation.change(path, "[server]\n", "[server]\nplain = true\n")
     with impostor(federation, tls(federation.folder / "pki")):
         client = federation.client(0)
-        assert client.wait(15) == IDENTITY
+        assert client.wait() == IDENTITY
         assert "speaks TLS" in client.text
         assert "http request" in caplog.text
 
@@ -131,9 +131,10 @@ def test_a_site_without_tls_is_told_that_the_server_speaks_it(
 def test_a_clock_that_is_wrong_is_named(
     federation: Federation, fault: str, seconds: int, direction: str
 ) -> None:
-    federation.server().until("Listening")
+    federation.server()
+    federation.until(state="waiting")
     client = federation.client(0, fault)
-    assert client.wait(20) == IDENTITY
+    assert client.wait() == IDENTITY
     said = re.search(rf"this machine's clock is (\d+) s {direction} the server's", client.text)
     assert said is not None, client.text
     assert abs(int(said[1]) - seconds) <= 2
@@ -143,15 +144,16 @@ def test_a_clock_that_is_wrong_is_named(
 def test_a_key_that_is_not_registered_is_refused(federation: Federation) -> None:
     """A site that the file does not name; and one that made itself another key."""
     federation.only(2, needed=1)
-    federation.server().until("Listening")
+    federation.server()
+    federation.until(state="waiting")
     stranger = federation.client(2)
-    assert stranger.wait(20) == IDENTITY
+    assert stranger.wait() == IDENTITY
     assert "does not know this site's key" in stranger.text
     enrolment = federation.site_file(0).parent
     key = new_key()
     write_key(enrolment / "site.key", key, replace=True)
     thief = federation.client(0)
-    assert thief.wait(20) == IDENTITY  # the enrolment says so before anybody is dialled
+    assert thief.wait() == IDENTITY  # the enrolment says so before anybody is dialled
     assert "site.crt" in thief.text
 
 
@@ -161,16 +163,15 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
 ) -> None:
     federation.only(2, needed=1)
     server = federation.server()
-    federation.client(0, "slow")
+    federation.client(0, "held")  # so that the job does not end meanwhile
     client = federation.client(1)
-    client.until("slot 1,")
-    assert federation.ask(0, "pause").exit_code == 0  # so that the job does not end meanwhile
+    federation.until_paid(1, 2)
     federation.provision("--revoke", "site-1")
-    server.until("Site site-1 is turned out", 10)
-    assert client.wait(15) == IDENTITY
+    assert client.wait() == IDENTITY
+    assert "Site site-1 is turned out" in server.text
     again = federation.client(1)
-    assert again.wait(20) == IDENTITY
-    assert federation.ask(0, "resume").exit_code == 0
+    assert again.wait() == IDENTITY
+    federation.let_go(0)
     assert again.text.count("does not know this site's key") >= 2
     federation.finish(server)
     assert federation.states(0) == ["ok"] * 3
@@ -183,13 +184,14 @@ def test_a_revoked_site_is_turned_out_and_stays_out(
 def test_a_site_gets_a_new_key_while_it_works(federation: Federation, expected: Totals) -> None:
     federation.only(2, needed=2)
     server = federation.server()
-    federation.client(0, "slow")
+    federation.client(0, "held")
     client = federation.client(1)
-    client.until("slot 0,")
+    federation.until_paid(1, 1)
     federation.provision("--renew", "site-1")
-    server.until("Site site-1 is turned out", 10)
-    assert client.wait(15) == IDENTITY
+    assert client.wait() == IDENTITY
+    assert "Site site-1 is turned out" in server.text
     federation.client(1)
+    federation.let_go(0)
     federation.finish(server)
     assert federation.totals(0) == federation.totals(1) == expected
 
@@ -215,11 +217,11 @@ def test_sites_show_certificates_where_the_server_wants_them(
     federation.only(2, needed=2)
     federation.change(federation.file, "[server]\n", "[server]\nclient_certificates = true\n")
     server = federation.server()
-    server.until("Listening")
+    federation.until(state="waiting")
     trusting = ssl.create_default_context(cafile=federation.folder / "pki" / "ca.crt")
     with pytest.raises(httpx.ReadError, match="certificate required"):
         httpx.get(f"https://localhost:{federation.port}/", verify=trusting)
-    wait_for(lambda: "peer did not return a certificate" in server.text)
+    wait_until(lambda: "peer did not return a certificate" in server.text)
     federation.client(0)
     federation.client(1)
     federation.finish(server)

@@ -29,8 +29,8 @@ def test_a_site_looks_only_where_its_own_file_allows_it(federation: Federation) 
     server = federation.server()
     federation.client(0)
     other = federation.client(1)
-    other.until("Refused (protocol): evaluation.sites: is not allowed here")
     federation.finish(server)
+    assert "Refused (protocol): evaluation.sites: is not allowed here" in other.text
     looks = [row["held_out"] for row in federation.metrics()]
     assert [look["number"] for look in looks] == [1, 2, 3]
     assert all(look["sites"].keys() == {"site-0"} for look in looks)
@@ -45,10 +45,12 @@ def test_a_client_and_a_server_are_killed_between_looks(federation: Federation) 
     with_looks(federation, 0, 1)
     server = federation.server()
     client = federation.client(0)
-    federation.client(1)
-    client.until("slot 3,")  # that of the first look
+    federation.client(1, "held")
+    federation.until_paid(0, 3)  # a step, and those of the first look
     client.kill()
-    federation.client(0).until("slot 5,")
+    federation.client(0)
+    federation.let_go(1)
+    federation.until_paid(0, 6)
     server.kill()
     federation.finish(federation.server())
     looks = [row["held_out"] for row in federation.metrics()]

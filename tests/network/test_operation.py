@@ -15,8 +15,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from network_federation import ROUNDS, WORDS, Federation
-from network_processes import wait_for
-from network_proxy import free_port
+from waiting import CEILING, free_port, wait_until
 
 Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow
@@ -77,14 +76,16 @@ def test_the_servers_disk_fills_up_and_stays_full(
 ) -> None:
     federation.only(2, needed=2)
     server = federation.server()
-    federation.client(0, "slow")
-    federation.client(1).until("slot 1,")
+    federation.client(0, "held")
+    federation.client(1)
+    federation.until_paid(1, 2)
     ballast = disk / "sites"  # nothing in the way of a run
     ballast.mkdir(exist_ok=True)
     with contextlib.suppress(OSError), (ballast / "ballast").open("wb", buffering=0) as stream:
         while True:
             stream.write(bytes(4096))
-    assert server.wait(30) == SETTINGS, server.text
+    federation.let_go(0)
+    assert server.wait() == SETTINGS, server.text
     assert "No space left on device" in server.text
     assert "Traceback" not in server.text
     (ballast / "ballast").unlink()
@@ -102,15 +103,16 @@ def test_processes_end_when_asked_and_go_on_when_started(
 ) -> None:
     federation.only(2, needed=2)
     server = federation.server()
-    client = federation.client(0, "slow")
+    federation.client(0, "held")
     other = federation.client(1)
-    other.until("slot 1,")
+    federation.until_paid(1, 2)
     other.signal(ends)
-    assert other.wait(10) == INTERRUPTED
+    assert other.wait() == INTERRUPTED
     server.signal(ends)
-    assert server.wait(15) == INTERRUPTED
+    assert server.wait() == INTERRUPTED
     assert json.loads((federation.out / "run.json").read_text())["status"] == "interrupted"
-    client.until("slot 1,", 20)  # a slot that is paid is finished
+    federation.let_go(0)
+    federation.until_paid(0, 2)  # a slot that is asked for is finished
     federation.client(1)
     federation.finish(federation.server())
     assert federation.totals(0) == federation.totals(1) == expected
@@ -122,7 +124,8 @@ def test_processes_end_when_asked_and_go_on_when_started(
 @slow
 def test_one_server_a_run_and_one_a_port(federation: Federation) -> None:
     federation.only(1, needed=1)
-    federation.server().until("Listening")
+    federation.server()
+    federation.until(state="waiting")
     file = str(federation.file)
     same_run = federation.run(
         "fedpriv-server", "--config", file, "--out", str(federation.out), name="same-run"
@@ -140,7 +143,7 @@ def health(port: int) -> Any:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=5
+                health_pb2.HealthCheckRequest(), timeout=CEILING
             )
         except grpc.RpcError:
             return None
@@ -166,7 +169,7 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
     client = federation.run(
         "fedpriv-client", "--config", str(federation.site_file(0)), "--json-logs", name="site-0"
     )
-    client.until("Trying again")
+    federation.until(0, connection="waiting", problem="can't be reached")
     assert health(sites) == "NOT_SERVING"
     assert health(servers) is None
     assert probes(federation) == (1, 1)
@@ -176,15 +179,13 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
 
     run = ["--config", str(federation.file), "--out", str(federation.out)]
     server = federation.run("fedpriv-server", *run, "--json-logs", name="server")
-    server.until("Listening")
+    federation.until(state="waiting")
     assert health(servers) == "SERVING"
-    client.until("is ready")
-    assert health(sites) == "SERVING"
-    wait_for(lambda: federation.server_status()["state"] == "waiting")
+    wait_until(lambda: health(sites) == "SERVING")
     assert probes(federation) == (0, 0)
+    federation.until(problem="Waiting for site-1")
     status = federation.server_status()
     assert status["running"] is True
-    assert status["problem"].startswith("Waiting for")
     unasked = {"there": False, "admitted": True, "last": "not asked yet", "ledger": ""}
     assert status["sites"]["site-1"] == unasked
     federation.client(1)
@@ -213,7 +214,8 @@ def test_processes_say_how_they_are(federation: Federation, expected: Totals) ->
 
 @pytest.mark.nightly
 def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federation) -> None:
-    federation.server().until("Listening")
+    federation.server()
+    federation.until(state="waiting")
 
     def rows() -> tuple[int, dict[str, Any]]:
         answer = federation.doctor(0, "--json")
@@ -281,7 +283,7 @@ def test_the_doctor_finds_what_is_wrong_one_thing_at_a_time(federation: Federati
     assert "ahead of the server's" in " ".join(clock.text.replace("│", " ").split())
 
     federation.provision("--revoke", "site-0")
-    wait_for(lambda: "turned out" in federation.commands[0].text)
+    wait_until(lambda: rows()[0] == IDENTITY)
     wrong("server", IDENTITY, "does not know this site's key")
     federation.commands[0].kill()
     wrong("server", IDENTITY, "can't be reached")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -79,8 +78,9 @@ class Site:
 def site(federation: Federation) -> Iterator[Site]:
     """The first site; the server listens and waits for the second."""
     federation.only(2, needed=1)
-    federation.change(federation.file, 'wait = "20s"', 'wait = "1s"')
-    federation.server().until("Listening")
+    federation.change(federation.file, 'wait = "1h"', 'wait = "1s"')
+    federation.server()
+    federation.until(state="waiting")
     made = Site(federation, 0)
     yield made
     made.close()
@@ -136,8 +136,7 @@ def test_what_a_site_does_not_need_is_refused(federation: Federation, site: Site
     other.close()
     assert site.post("/v1/runtime/push-object", PushObjectRequest(node=node)) in REFUSED
     assert site.post("/v1/control/start-run", PushObjectRequest(node=node)) in REFUSED
-    federation.commands[0].until("Waiting for site-1")
-    time.sleep(0.5)
+    federation.until(problem="Waiting for site-1")
     assert federation.server_status()["sites"]["site-1"]["there"] is False
     assert status_of(lambda: call.PullMessages(PullMessagesRequest(node=node))) == 401
 
@@ -168,8 +167,7 @@ def test_a_request_counts_once_and_for_a_while(
     site.connection.reply(refusing(site))
     for path in ("activate-node", "pull-messages", "push-messages", "push-object"):
         assert site.again(path) == 409, path
-    server = federation.commands[0]
-    server.until("takes no part for now: paused")
+    federation.until(problem="0 sites accept the job")
     site.connection.reply(refusing(site))  # asked anew; the copies disturbed no session
 
     from flwr.supernode import node_auth_http_interceptor as signing

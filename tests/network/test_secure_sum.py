@@ -118,10 +118,10 @@ def test_a_client_that_is_killed_pays_and_releases_once(
     client = federation.client(0, fault)
     federation.client(1)
     federation.client(2)
-    assert client.wait(120) == KILLED
+    assert client.wait() == KILLED
     assert slots_of(federation, 0) == {0: True} | struck
     federation.client(0)
-    federation.finish(server, 180)
+    federation.finish(server)
     kept = fault == "after-release"
     last = ROUNDS if kept else ROUNDS + 1
     later = dict.fromkeys(range(2, last), True)
@@ -137,11 +137,11 @@ def test_a_server_that_is_killed_asks_for_the_same_set_again(
     federation: Federation, fault: str
 ) -> None:
     server = start(federation, fault)
-    assert server.wait(120) == KILLED
+    assert server.wait() == KILLED
     kept = json.loads((federation.out / "checkpoint" / "sum.json").read_text())
     assert (kept["slot"], len(kept["request"]["members"])) == (1, SITES)
     again = federation.server()
-    federation.finish(again, 180)
+    federation.finish(again)
     for index in range(SITES):
         assert slots_of(federation, index) == dict.fromkeys(range(ROUNDS), True)
     assert len(tags(federation, 1)) == 1
@@ -164,7 +164,7 @@ def test_a_coordinator_that_lies_gets_a_refusal_and_nothing_else(
 ) -> None:
     federation.change(federation.file, f"spare_slots = {SPARE}", "spare_slots = 0")
     server = start(federation, lie)
-    assert server.wait(120) == 5
+    assert server.wait() == 5
     assert refusal in server.text
     federation.stop()
     for index in range(SITES):
@@ -176,7 +176,7 @@ def test_a_site_that_is_left_out_of_its_own_set_releases_nothing(federation: Fed
     """The others may add up without it."""
     federation.change(federation.file, f"spare_slots = {SPARE}", "spare_slots = 0")
     server = start(federation, "lie-omitted")
-    assert server.wait(120) == 5
+    assert server.wait() == 5
     assert "site-0: It refused its share: wrong-set (SetError)" in server.text
     federation.stop()
     assert slots_of(federation, 0) == {}
@@ -185,7 +185,7 @@ def test_a_site_that_is_left_out_of_its_own_set_releases_nothing(federation: Fed
 def test_a_slot_has_one_set_for_ever(federation: Federation) -> None:
     federation.change(federation.file, f"spare_slots = {SPARE}", "spare_slots = 0")
     server = start(federation, "lie-two-sets")
-    assert server.wait(120) == 5
+    assert server.wait() == 5
     assert "refused its share: slot (SlotError)" in server.text
     federation.stop()
     for index in range(SITES):

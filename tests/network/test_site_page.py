@@ -10,8 +10,8 @@ from urllib.request import urlopen
 import pytest
 from browser import Browser
 from network_federation import ROUNDS, Federation
-from network_processes import Command, wait_for
-from network_proxy import free_port
+from network_processes import Command
+from waiting import free_port, wait_until
 
 Totals = tuple[float, float, float, int]
 pytestmark = pytest.mark.nightly
@@ -44,7 +44,7 @@ def served(federation: Federation) -> tuple[Command, str]:
     config = federation.site_file(1)
     arguments = ("fedpriv-client", "serve-page", "--port", "0", "--config", str(config))
     command = federation.run(*arguments, name="page")
-    command.until("page.token")
+    wait_until(lambda: "page.token" in command.text)  # it says at which port it listens
     token = (config.parent / "state" / "page.token").read_text()
     where = command.text.split()[0]
     return command, where.replace("http://", f"http://x:{token}@")
@@ -55,12 +55,12 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
 ) -> None:
     of_server, of_site = (figures(port) for port in ports)
     server = federation.server()
-    federation.client(0, "slow")
+    federation.client(0, "held")
     client = federation.client(1)
-    client.until("waits for somebody to approve it")
+    federation.until_asks(1)
     assert 'fedpriv_site_jobs{state="waits for approval"} 1.0' in of_site()
     assert "fedpriv_site_slots_paid_total 0.0" in of_site()
-    wait_for(lambda: 'fedpriv_server_state{state="waiting"} 1.0' in of_server())
+    wait_until(lambda: 'fedpriv_server_state{state="waiting"} 1.0' in of_server())
     page, where = served(federation)
     browser = Browser(tmp_path)
     try:
@@ -69,12 +69,13 @@ def test_a_job_waits_is_approved_on_the_page_and_runs(
         browser.key("Tab")
         browser.key("Tab")
         browser.key("Enter", loads=True)
-        client.until("slot 0,")
-        wait_for(lambda: 'fedpriv_site_jobs{state="begun"} 1.0' in of_site())
-        wait_for(lambda: "fedpriv_server_round 1.0" in of_server())
+        federation.until_paid(1, 1)
+        wait_until(lambda: 'fedpriv_site_jobs{state="begun"} 1.0' in of_site())
+        wait_until(lambda: "fedpriv_server_round 1.0" in of_server())
         assert 'fedpriv_server_site_answered{site="site-1"} 1.0' in of_server()
-        assert server.wait(90) == 0, server.text
-        wait_for(lambda: f"fedpriv_site_slots_released_total {float(ROUNDS)}" in of_site())
+        federation.let_go(0)
+        assert server.wait() == 0, server.text
+        wait_until(lambda: f"fedpriv_site_slots_released_total {float(ROUNDS)}" in of_site())
         browser.open(where)
         assert "3 of 3" in browser.value("document.body.innerText")
     finally:
@@ -94,14 +95,14 @@ def test_a_job_that_is_refused_on_one_site_goes_on_without_it(
     """What a refusal ends is the waiting, and nothing of it was paid."""
     federation.change(federation.file, "min_sites = 2", "min_sites = 1")
     server = federation.server()
-    federation.client(0, "slow")
-    client = federation.client(1)
-    client.until("waits for somebody to approve it")
-    [job] = json.loads(federation.ask(1, "jobs", "--json").stdout)
-    assert federation.ask(1, "refuse", job["job"]).exit_code == 0
-    refused = federation.ask(1, "approve", job["job"], "--yes")
+    federation.client(0, "held")
+    federation.client(1)
+    job = federation.until_asks(1)
+    assert federation.ask(1, "refuse", job).exit_code == 0
+    refused = federation.ask(1, "approve", job, "--yes")
     assert (refused.exit_code, "--undo" in str(refused.exception)) == (1, True)
-    assert server.wait(90) == 0, server.text
+    federation.let_go(0)
+    assert server.wait() == 0, server.text
     federation.stop()
     assert federation.totals(0) == expected
     assert federation.totals(1)[1:] == (0.0, 0.0, 0)

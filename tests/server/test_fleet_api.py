@@ -6,9 +6,10 @@ import math
 import os
 import resource
 import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
 from network_by_hand import Network, Reply, Site, content_of
+from waiting import CEILING, wait_until
 
 from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
@@ -272,9 +274,9 @@ def test_a_site_has_a_few_requests_open_and_no_more(
         asked = [threads.submit(asks, number) for number in range(2 * bounds.OPEN)]
         for _, refused in zip(range(bounds.OPEN), as_completed(asked), strict=False):
             assert refused.result() == 429
-        while not all(one.done() for one in asked):  # as many are held open: let them go
-            network.broker.questions.ring(site.node.node_id)
-            time.sleep(0.01)
+        # As many are held open: let them go.
+        ring = partial(network.broker.questions.ring, site.node.node_id)
+        wait_until(lambda: ring() or all(one.done() for one in asked))
     assert sorted(one.result() for one in asked) == [200] * bounds.OPEN + [429] * bounds.OPEN
     monkeypatch.setattr(long_poll, "HOLD", 0.2)
     other.pull()
@@ -285,7 +287,7 @@ def test_a_turn_to_move_an_object_begins_with_its_first_byte(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four sites that announce much and send nothing hold nobody up."""
-    monkeypatch.setattr(bounds, "PROMPTNESS", 20.0)
+    monkeypatch.setattr(bounds, "PROMPTNESS", CEILING)
     honest = network.site()
     silent = []
     for index in range(bounds.MOVING):
@@ -293,8 +295,9 @@ def test_a_turn_to_move_an_object_begins_with_its_first_byte(
         kept = [line for line in head if not line.startswith("content-length")]
         silent.append(socket.create_connection(("127.0.0.1", network.port)))
         lines = ("POST /v1/fleet/push-object HTTP/1.1", "Host: x", *kept, "content-length: 1000000")
-        silent[-1].sendall("\r\n".join((*lines, "", "")).encode())
-    time.sleep(0.2)
+        told = ("Expect: 100-continue", "", "")  # so that the server says when it waits
+        silent[-1].sendall("\r\n".join((*lines, *told)).encode())
+        assert silent[-1].recv(4096).startswith(b"HTTP/1.1 100")
     key = network.ask(honest, random(100_000))
     honest.send(Reply(honest.take(), random(100_000)))
     assert network.grid.pull_messages([key])
@@ -320,28 +323,25 @@ def test_connections_leave_files_for_the_rest(
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert files == resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     monkeypatch.setattr(prompt, "RESERVE", files - 2)
-    taken = [socket.create_connection(("127.0.0.1", network.port), timeout=5) for _ in range(4)]
-    time.sleep(0.2)
-    closed = 0
+    monkeypatch.setattr(prompt, "HEADS", CEILING)
+    taken = [socket.create_connection(("127.0.0.1", network.port), CEILING) for _ in range(4)]
+    for connection in taken[2:]:
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    for connection in taken[:2]:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 404")
     for connection in taken:
-        connection.settimeout(0.2)
-        try:
-            closed += connection.recv(1) == b""
-        except TimeoutError:
-            pass
-        except ConnectionResetError:
-            closed += 1
         connection.close()
-    assert closed == 2
 
 
 def test_bodies_and_heads_are_waited_for_a_while(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "PROMPTNESS", 0.3)
-    monkeypatch.setattr(prompt, "HEADS", 0.3)
     fresh = _signed_head(network.site())
+    monkeypatch.setattr(bounds, "PROMPTNESS", 0.1)
     assert _head_only(network.port, *fresh).startswith(b"HTTP/1.1 408")
+    monkeypatch.setattr(prompt, "HEADS", 0.1)
     assert _talk(network.port, b"") == b""
     assert _talk(network.port, b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n") == b""
 
@@ -367,16 +367,21 @@ def _head_only(port: int, *lines: str) -> bytes:
 
 
 def _talk(port: int, said: bytes) -> bytes:
-    """What comes back within some seconds, until the server hangs up or says something."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    """What comes back when the server says something, or hangs up."""
+    with socket.create_connection(("127.0.0.1", port), CEILING) as connection:
         connection.sendall(said)
         return connection.recv(4096)
 
 
-def test_a_question_is_held_until_there_is_a_message(network: Network) -> None:
+def test_a_question_is_held_until_there_is_a_message(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = network.site()
     assert not site.pull().messages_list
-    started = time.monotonic()
-    network.ask(site)
-    assert site.pull().messages_list
-    assert time.monotonic() - started < 5.0
+    monkeypatch.setattr(long_poll, "HOLD", CEILING)
+    monkeypatch.setattr(long_poll, "LONGEST_HOLD", CEILING)  # longer than the site would wait
+    with ThreadPoolExecutor(1) as threads:
+        pulled = threads.submit(site.pull)
+        wait_until(lambda: network.broker.presence.silence(site.node.node_id) == 0.0)
+        network.ask(site)
+        assert pulled.result().messages_list

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from waiting import free_port, wait_until
 
 MARK = "FEDPRIV_TEST_NODE"
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2}
@@ -25,19 +25,11 @@ QUICK = {
     "RAY_worker_niceness": "0",  # by default 15 below its raylet: on a busy machine, hardly ever
 }
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
-STARTING = 600.0
 
 
 def environment(**further: str) -> dict[str, str]:
     """What a node and a driver of the tests' cluster have in their environment."""
     return os.environ | TOKEN | QUICK | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"} | further
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        found: int = listening.getsockname()[1]
-        return found
 
 
 @dataclass
@@ -96,11 +88,7 @@ class Node:
 
     def kill(self) -> None:
         """As when a machine loses its power."""
-        until = time.monotonic() + 30
-        while self.processes():
-            assert time.monotonic() < until
-            self.signal(signal.SIGKILL)
-            time.sleep(0.1)
+        wait_until(lambda: not self.processes() or self.signal(signal.SIGKILL))
         self.process.wait()
 
 
@@ -148,9 +136,7 @@ class Cluster:
             f"ray.init({self.address!r}, configure_logging=False, log_to_driver=False)\n"
             f"while sum(n['Alive'] for n in ray.nodes()) != {alive}: time.sleep(0.2)\n"
         )
-        subprocess.run(
-            [sys.executable, "-c", count], env=environment(), check=True, timeout=STARTING
-        )
+        subprocess.run([sys.executable, "-c", count], env=environment(), check=True)
 
     def stop(self) -> None:
         for node in self.nodes:

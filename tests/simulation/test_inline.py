@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from waiting import CEILING, wait_until
 
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 
@@ -54,11 +55,13 @@ def test_what_nobody_waits_for_is_not_begun() -> None:
 
     def answer(message: Message, context: Context) -> Message:
         begun.append(message.metadata.dst_node_id)
-        go.wait(10)
+        go.wait(CEILING)
         return echo(message, context)
 
     with InlineGrid(dict.fromkeys(NODES, answer), 1) as grid:
-        assert list(grid.send_and_receive(asking(grid), timeout=0.2)) == []
+        replies = grid.send_and_receive(asking(grid), timeout=0.0)
+        wait_until(lambda: begun)
+        assert list(replies) == []
         go.set()
         [late] = grid.send_and_receive(asking(grid)[:1])  # the next request is answered
         assert not late.has_error()
@@ -73,18 +76,15 @@ def test_each_queue_has_threads_of_its_own_and_no_node_has() -> None:
         names.add(threading.current_thread().name)
         if message.metadata.dst_node_id % 2:  # one queue's process hangs
             stuck.set()
-            go.wait(10)
+            go.wait(CEILING)
         return echo(message, context)
 
     even = [node for node in NODES if node % 2 == 0]
     with InlineGrid(dict.fromkeys(NODES, answer), 2, queue_of=lambda node: node % 2) as grid:
         asked = asking(grid)
         ids = grid.push_messages(asked)
-        stuck.wait(10)
-        until, found = time.monotonic() + 10, []
-        while len(found) < len(even) and time.monotonic() < until:
-            found += grid.pull_messages(ids)
-            time.sleep(0.01)
-        assert len(found) == len(even)
+        assert stuck.wait(CEILING)
+        found: list[Message] = []
+        wait_until(lambda: found.extend(grid.pull_messages(ids)) or len(found) == len(even))
         go.set()
     assert len(names) <= 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import CEILING
 
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError, RoundError
@@ -121,13 +121,11 @@ def test_what_is_refused_is_not_asked_again(service: Service, tmp_path: Path) ->
 
 
 def test_a_service_that_is_down_or_slow_is_named(service: Service, tmp_path: Path) -> None:
-    def slow(n: int, body: Any) -> Answer:
-        time.sleep(0.3)
-        return text("late")
-
-    service.answer = slow
+    end = threading.Event()
+    service.answer = lambda n, body: text("late" if end.wait(CEILING) else "never")
     with pytest.raises(RoundError, match="ReadTimeout"):
         asking(service, tmp_path, timeout=0.05)(["a"], "s")
+    end.set()
     with pytest.raises(RoundError, match=r"127\.0\.0\.1:9/v1/.*ConnectError"):
         asking(service, tmp_path, url="http://127.0.0.1:9/v1")(["a"], "s")
 

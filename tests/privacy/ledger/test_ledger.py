@@ -12,7 +12,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -20,6 +19,7 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -909,19 +909,24 @@ def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path
         assert ledger.slots("job-1") == [(0, True), (1, False)]  # paid, and not computed
 
 
-def test_whoever_spends_waits_for_whoever_looks(path: Path) -> None:
+def test_whoever_spends_waits_for_whoever_looks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A look must not stop a site that starts; another that spends does, at once."""
     with_plan(path).close()
-    looking = Ledger.open(path, reading=True)
-    threading.Timer(0.5, looking.close).start()
-    started = time.monotonic()
+    looking, waits = Ledger.open(path, reading=True), []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        looking.close()
+
+    monkeypatch.setattr(chain, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=sleep))
     with Ledger.open(path):
-        assert time.monotonic() - started > 0.4
-        started = time.monotonic()
+        assert len(waits) == 1
         for reading in (False, True):
             with pytest.raises(LedgerInUseError):
                 Ledger.open(path, reading=reading)
-        assert time.monotonic() - started < 0.4
+        assert len(waits) == 1
 
 
 def test_a_ledger_that_was_cut_off_while_it_was_written_is_told_when_it_is_looked_at(
