@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED
+from fedpriv.doctor.scarcity import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
@@ -77,6 +78,8 @@ def simulate(
     out = out or new_run(config)
     console = Console(stderr=as_json)
     source = file or EMBEDDED
+    if file is None and (lacking := scarcity(first_run.MEMORY)) is not None:
+        console.print(lacking, soft_wrap=True)
     personal = personal or personal_sites is not None
     if personal:
         _check_personal(config, source)

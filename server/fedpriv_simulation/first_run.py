@@ -21,6 +21,7 @@ SHORTER = (
     "personal.epochs=12",
     "personal.epochs_alone=16",
 )
+MEMORY = 1_500_000_000  # bytes that it takes at its peak
 
 
 def load(file: Path | None, overrides: Sequence[str], *, full: bool = False) -> JobConfig:
