@@ -4,7 +4,8 @@
 
 No machine can be another one, but libraries can be told to leave out instructions that this one
 has, and `tests/arithmetic.py` adds the terms of every product in another order. With --quick, the
-tests whose tolerances are measured or that hold laws about bits, once: without vectors and with sums in another order.
+tests whose tolerances are measured or that hold laws about bits, once: without
+vectors and with sums in another order.
 """
 
 from __future__ import annotations
