@@ -33,7 +33,7 @@ def scarcity(needed: int) -> str | None:
     if cores.usable() == 1:
         found.append("it has one core to give, and the run takes about twice as long as on two")
     if not _has_avx2():
-        found.append("its processor has no AVX2, and the run takes several times as long")
+        found.append("its processor has no AVX2, which fast arithmetic needs")
     return f"This machine is small for it: {'; '.join(found)}." if found else None
 
 
