@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waiting import free_port, wait_until
+from waiting import CEILING, free_port, wait_until
 
 MARK = "FEDPRIV_TEST_NODE"
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2}
@@ -22,6 +22,7 @@ QUICK = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "8000",
     "RAY_health_check_failure_threshold": "3",
+    "RAY_raylet_start_wait_time_s": f"{CEILING:.0f}",  # by default half a minute
     "RAY_worker_niceness": "0",  # by default 15 below its raylet: on a busy machine, hardly ever
 }
 SMALL = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
