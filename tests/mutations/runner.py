@@ -18,11 +18,11 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import traceback
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -53,7 +53,7 @@ class Runner:
         gc.collect()
         gc.freeze()  # else each fork would look for garbage among all of that
         waiting, running = list(enumerate(self.orders)), dict[int, int]()
-        with TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory() as name:
             while waiting or running:
                 while waiting and len(running) < AT_ONCE:
                     number, order = waiting.pop(0)
@@ -77,7 +77,8 @@ class Runner:
         try:
             for number, path in enumerate(("/dev/null", folder / "output", folder / "output")):
                 os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), number)
-            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = str(folder)
+            tempfile.tempdir = None  # asks the environment again
             for change in order["changes"]:
                 apply(change, self.functions)
             # Some tests look at the sources.

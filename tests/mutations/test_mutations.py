@@ -67,7 +67,8 @@ def result_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sabotage | N
         return done[row]
 
     yield wait
-    runner.send_signal(signal.SIGINT)  # if it is not done: lets it remove its folders
+    if len(done) < len(asked):
+        runner.send_signal(signal.SIGINT)  # lets it remove its folders
     runner.wait()
 
 
@@ -136,8 +137,10 @@ def test_a_row_names_a_test_that_is_there(sabotage: Sabotage) -> None:
 def tests_of(path: Path) -> dict[str, str]:
     """The tests of a file by their names, as they are in node ids, and how they are marked."""
     nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    assigned = [ast.unparse(node) for node in nodes if isinstance(node, ast.Assign)]
+    of_all = [text for text in assigned if text.startswith("pytestmark")]
     found = [node for node in nodes if isinstance(node, ast.FunctionDef)]
-    return {node.name: ", ".join(map(ast.unparse, node.decorator_list)) for node in found}
+    return {n.name: ", ".join([*of_all, *map(ast.unparse, n.decorator_list)]) for n in found}
 
 
 def test_every_law_has_its_sabotages() -> None:
