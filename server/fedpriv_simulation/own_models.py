@@ -16,7 +16,7 @@ from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.personal import OWN_KINDS, OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
-from fedpriv.personal.evaluation import Evaluation, evaluate
+from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.own_adapter import write_own_adapter
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
@@ -138,7 +138,7 @@ def _of_one(
     evaluation = evaluate(
         worker,
         examples,
-        models,
+        {name: models[name] for name in MEANING if name in models},
         spec,
         site=site.name,
         job=facts.job,

@@ -24,7 +24,7 @@ import numpy as np
 
 from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.methods.dp_lora.server import DpLoraServer
-from fedpriv.methods.dp_lora.site import DpLora, gradients
+from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.mechanism.privatised import post_process
 from fedpriv.training.unit_sum import sum_of_units
 from fedpriv.training.update import Aggregate
@@ -61,7 +61,7 @@ class Site(DpLora):
         size = self.prepare(worker, parameters)
         return sum_of_units(
             worker, units, clip_norm, numerics, size=size,
-            values=lambda batch: gradients(worker, batch)[:, :size],
+            values=lambda batch: worker.record_gradients(batch)[:, :size],
         )
 
 

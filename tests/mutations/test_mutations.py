@@ -128,13 +128,13 @@ def test_a_row_changes_the_code_that_is_there(sabotage: Sabotage) -> None:
 @pytest.mark.parametrize("sabotage", TABLE, ids=named)
 def test_a_row_names_a_test_that_is_there(sabotage: Sabotage) -> None:
     path, _, name = sabotage.caught_by.partition("[")[0].partition("::")
-    tests = tests_of(ROOT / path)
+    tests = named_tests(ROOT / path)
     assert name in tests, f"{sabotage.what}: {path} has no test {name}."
     assert "nightly" not in tests[name], f"{sabotage.what}: {name} has to pass before a change."
 
 
 @functools.cache
-def tests_of(path: Path) -> dict[str, str]:
+def named_tests(path: Path) -> dict[str, str]:
     """The tests of a file by their names, as they are in node ids, and how they are marked."""
     nodes = ast.parse(path.read_text(encoding="utf-8")).body
     assigned = [ast.unparse(node) for node in nodes if isinstance(node, ast.Assign)]

@@ -25,6 +25,7 @@ from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from network_federation import Federation
+from waiting import wait_until
 
 from fedpriv.config.load import load_site
 from fedpriv.errors import AdmissionError, PausedError
@@ -136,8 +137,7 @@ def test_what_a_site_does_not_need_is_refused(federation: Federation, site: Site
     other.close()
     assert site.post("/v1/runtime/push-object", PushObjectRequest(node=node)) in REFUSED
     assert site.post("/v1/control/start-run", PushObjectRequest(node=node)) in REFUSED
-    federation.until(problem="Waiting for site-1")
-    assert federation.server_status()["sites"]["site-1"]["there"] is False
+    wait_until(lambda: federation.server_status()["sites"]["site-1"]["there"] is False)
     assert status_of(lambda: call.PullMessages(PullMessagesRequest(node=node))) == 401
 
     def chunks() -> Iterator[bytes]:

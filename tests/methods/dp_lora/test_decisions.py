@@ -12,9 +12,9 @@ import torch
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.data.encode import Example
 from fedpriv.gradients.groups import Groups, GroupScaling
-from fedpriv.methods.dp_lora import site
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
+from fedpriv.training.worker import Worker
 
 CLIP, TARGETS = 0.4, ("q_proj", "v_proj")
 COUNTS: dict[Grouping, int] = {"model": 1, "layers": 2, "adapters": 4, "matrices": 8}
@@ -129,7 +129,7 @@ def test_a_unit_that_is_not_finite_adds_nothing_not_even_its_bits(
     steered: Callable[..., Steered], monkeypatch: pytest.MonkeyPatch, numerics: str
 ) -> None:
     found, members = steered("adapters", numerics, bits=0.2), units([1, 1, 1])
-    decision, plain = decided(4, "even"), site.gradients
+    decision, plain = decided(4, "even"), Worker.record_gradients
     others = found.sum([members[0], members[2]], decision)
     poison = members[1][0].input_ids[:3]
 
@@ -138,7 +138,7 @@ def test_a_unit_that_is_not_finite_adds_nothing_not_even_its_bits(
         rows[(batch.input_ids[:, :3] == torch.tensor(poison)).all(1), 5] = torch.inf
         return rows
 
-    monkeypatch.setattr(site, "gradients", spoilt)
+    monkeypatch.setattr(Worker, "record_gradients", spoilt)
     assert torch.equal(found.sum(members, decision), others)
     assert others[-4:].any()
 
