@@ -20,7 +20,7 @@ def test_a_bad_update_is_not_used(federation: Federation) -> None:
     server = federation.server()
     federation.client(0, "unusable")
     federation.client(1)
-    federation.finish(server, 180, rounds=rounds)
+    federation.finish(server, rounds=rounds)
     assert federation.states(0) == ["ok", *["unusable"] * len(UNUSABLE), "ok"]
     assert federation.states(1) == ["ok"] * rounds
     assert server.text.count("site-0: unusable") == len(UNUSABLE)
