@@ -22,7 +22,7 @@ MEANING = {
     "alone": "trained on this site's own records alone, from the base model",
     "again": "trained as 'alone', from another initial adapter",
     "personal": "the federation's adapter, trained further on this site's own records",
-    "two alone": "'alone' and 'again' answer together: the best that a site has by itself",
+    "two alone": "'alone' and 'again' answer together, which a site can have by itself",
     "alone + federated": "the model 'alone' and the federation's answer together, with a mean of"
     " their probabilities",
     "all three": "the same of 'alone', 'personal' and the federation's",

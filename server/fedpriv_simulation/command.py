@@ -146,8 +146,8 @@ def _personalise(
     gain = means["two alone"] - means["all three"]
     compared = f"{abs(gain):.3f} {'lower' if gain > 0 else 'higher'}"
     console.print(
-        "'two alone' is the best that a site has without the others: two own models answer"
-        " together. 'all three' are its own model, the federation's adapter, and that adapter"
+        "'two alone' is what joining has to beat: two own models answer together, for about as"
+        " much training. 'all three' are its own model, the federation's adapter, and that adapter"
         f" trained further. Their loss is {compared} on average, and lower at {better} of"
         f" {len(losses)} sites.",
         highlight=False,
@@ -321,7 +321,7 @@ def show(outcome: Outcome, console: Console) -> None:
 
 def _trust(sites: dict[str, dict[str, Any]]) -> str:
     """Say on whom the two figures of a secure sum rest."""
-    most = max(site.get("max_colluding", 0) for site in sites.values())
+    most = min(site["max_colluding"] for site in sites.values() if "max_colluding" in site)
     return (
         f"ε holds while at most {most} other sites work with the server against one: each site adds"
         " a share of the noise. ε alone is what is left if all of them do. Whoever can't trust the"

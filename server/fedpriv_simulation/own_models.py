@@ -47,8 +47,8 @@ def own_models(
 ) -> dict[str, Evaluation]:
     """Train, at each of these sites, from the run's adapter and from the base model, and compare.
 
-    The best that a site has without the others is two models of its own that answer together, so a
-    second one is trained for the comparison, from another initial adapter. It is not kept.
+    For about as much training, a site has two models of its own that answer together. So a second
+    one is trained for the comparison, from another initial adapter. It is not kept.
 
     As many sites at once as in a round of threads.
 
