@@ -23,6 +23,7 @@ from mutations.table import FILE, Sabotage, read_table
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = read_table(FILE.read_text(encoding="utf-8"))
+SOURCES = os.pathsep.join(str(ROOT / room) for room in ("", "client", "server", "strategies"))
 ONE_OF_EACH_FOLDER = list(
     {Path(row.caught_by.partition("::")[0]).parent: row.caught_by for row in TABLE}.values()
 )
@@ -44,6 +45,7 @@ def result_of(request: pytest.FixtureRequest) -> Iterator[Callable[[Sabotage | N
             orders.append(json.dumps({"changes": changes, "node_ids": node_ids}) + "\n")
             asked.append(row)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    environment["PYTHONPATH"] = SOURCES  # the functions of these files change, not installed ones
     place = os.environ.get("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # as of other tests
     runner = subprocess.Popen(
         [sys.executable, str(HERE / "runner.py")],
