@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +147,11 @@ class OpacusGradients:
                 " Train LoRA matrices and linear heads only."
             )
         self._checked = True
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """As `GradientEngine.set_aside`: opacus only looks on, at layers that are trained."""
+        yield
 
     def detach(self) -> None:
         """Take the hooks off."""

@@ -62,7 +62,6 @@ def worker_of(
     _refuse_dropout(model)
     pad_with_end(tokenizer, "The tokenizer")
     base = base_of(model)
-    compute_alone(base, tokenizer)
     trained = next((p for p in model.parameters() if p.requires_grad), None)
     first = next(base.parameters())
     if first.dtype not in _FORMATS:
@@ -78,6 +77,7 @@ def worker_of(
     )
     recipe = ModelRecipe(section, LoraSection(), 0, compute)
     with computing(model):
+        compute_alone(base, tokenizer, section.max_length, "The model")
         return with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
 
 

@@ -24,7 +24,7 @@ from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
-from fedpriv.training.probe import probe_independence
+from fedpriv.training.probe import probe_gradients
 from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 
 Look = Callable[[Base, TrainableVector], None]
@@ -109,7 +109,7 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
     share_heap()
     keep_freed_memory()
     worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
-    probe_independence(worker)
+    probe_gradients(worker)
     return worker
 
 

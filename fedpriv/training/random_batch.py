@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,8 @@ def random_batch(worker: Worker, mask: Tensor, *, seed: int) -> Batch:
     Privacy:
         Made of public settings alone.
     """
-    vocabulary, padding = worker.model.config.vocab_size, worker.base.tokenizer.pad_token_id
+    embeddings: Any = worker.base.model.get_input_embeddings()
+    vocabulary, padding = len(embeddings.weight), worker.base.tokenizer.pad_token_id
     ids = torch.randint(vocabulary, mask.shape, generator=torch.Generator().manual_seed(seed))
     ids = torch.where(ids == padding, (ids + 1) % vocabulary, ids)
     ids = torch.where(mask == 1, ids, padding)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
