@@ -63,6 +63,12 @@ class PerSampleGradients:
 
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)
+        for name, module in model.named_modules():
+            if getattr(vars(module).get("forward"), "__module__", None) == __name__:
+                raise NotPrivateError(
+                    f"{name}: makes the gradients of other private steps already, which would come"
+                    " to nothing. Use a model for one PrivateStep at a time: close() lets go of it."
+                )
         self._model = model
         self._take: Take | None = None
         self._batch = 0
@@ -215,7 +221,7 @@ class PerSampleGradients:
     def detach(self) -> None:
         """Give the layers their own forward pass back."""
         for module in self._patched:
-            del module.forward
+            vars(module).pop("forward", None)
         self._patched.clear()
 
 
