@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedpriv.models.base import Base
 
 # Peft gives these models' out_proj no adapter: its weight is used without the layer.
-_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2")
+_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
@@ -114,9 +114,15 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     output = model.get_output_embeddings()
     heads = HEADS if output is None else ()  # a classifier's output has another name
     whole = (*settings.modules_to_save, *heads)
-    return [
+    found = [
         name for name, module in _linear(base) if module is not output and not name.endswith(whole)
     ]
+    if not found:
+        raise ModelError(
+            f"lora.target_modules: this {model.config.model_type} has no linear layers of torch's or"
+            " transformers' own, which alone can have an adapter. Take another architecture."
+        )
+    return found
 
 
 def _linear(base: Base) -> Iterator[tuple[str, Any]]:

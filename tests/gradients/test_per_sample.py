@@ -17,6 +17,7 @@ from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.loop.step import PrivateStep
 from fedpriv.training.probe import probe_gradients
 from fedpriv.training.record_loss import record_losses
 
@@ -192,6 +193,7 @@ def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig, get_peft_model
 
     worker = make_worker("llama")
+    worker.gradients.detach()
     base = worker.model.unload()
     model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], use_dora=True))
     with pytest.raises(NotPrivateError, match="magnitude"):
@@ -300,7 +302,6 @@ def test_a_padded_neighbour_changes_no_bit_of_a_full_record(
 
 def test_a_parameter_whose_gradient_is_lost_is_refused_by_name(model_folder: Any) -> None:
     """An adapter on a parameter: its gradient passes through a weight that is held constant."""
-    from fedpriv import PrivateStep
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
