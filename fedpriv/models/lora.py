@@ -119,8 +119,8 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     ]
     if not found:
         raise ModelError(
-            f"lora.target_modules: this {model.config.model_type} has no linear layers of torch's or"
-            " transformers' own, which alone can have an adapter. Take another architecture."
+            f"lora.target_modules: this {model.config.model_type} has none of torch's own linear"
+            " layers, which alone can have an adapter. Take another architecture."
         )
     return found
 
