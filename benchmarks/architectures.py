@@ -21,6 +21,7 @@ from typing import Any, get_args
 
 import torch
 import transformers
+from tokenizers.processors import TemplateProcessing
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -84,6 +85,11 @@ class Row:
     said: str
 
 
+def kinds(task: Task) -> list[str]:
+    """The names of all that transformers has for a task."""
+    return sorted(_TASKS[task][1])
+
+
 def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
     """The configuration of a small model of that kind.
 
@@ -118,7 +124,10 @@ def save_tiny(kind: str, task: Task, folder: Path, **more: Any) -> None:
     Raises:
         ValueError: there is none of a few million parameters.
     """
-    tokenizer = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
+    around = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<bos>", "<eos>")]
+    ends = TemplateProcessing(single="<bos> $A <eos>", special_tokens=around)
+    tokenizer.backend_tokenizer.post_processor = ends  # some read a text's class off its end
     config = tiny_config(kind, 4200, **more)
     if task == "causal-lm" and hasattr(config, "is_decoder"):
         config.is_decoder = True
@@ -159,7 +168,8 @@ def tried(kind: str, task: Task) -> Row:
 
 def _short(error: Exception) -> str:
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return re.split(r"(?<=[a-z)]{3})\. ", first)[0].rstrip(".")[:160]
+    said = re.split(r"(?<=[a-z)]{3})\. |: its logits", first)[0]
+    return said.rstrip(".")[:160]
 
 
 def table(rows: list[Row]) -> Iterator[str]:
@@ -183,7 +193,7 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for task in wanted.task or get_args(Task):
         rows = []
-        for kind in wanted.only or sorted(_TASKS[task][1]):
+        for kind in wanted.only or kinds(task):
             rows.append(tried(kind, task))
             print(f"{task}: {rows[-1].kind}: {rows[-1].said}", file=sys.stderr, flush=True)
         mark = f"<!-- {task} -->"

@@ -185,7 +185,7 @@ def compute_alone(model: Any, tokenizer: Any, longest: int, name: str) -> None:
         trial = Trial(model, tokenizer, longest)
     except Exception as error:  # whatever an architecture asks for besides
         raise NotPrivateError(
-            f"{name} ({kind}) can't compute a text by itself: {_first_line(error)}."
+            f"{name} ({kind}) can't compute a text by itself: {first_line(error)}."
         ) from None
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     off = attend_alone(model, trial)
@@ -258,7 +258,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"model.name: can't load the tokenizer of {settings.name!r}: {_first_line(error)}."
+            f"model.name: can't load the tokenizer of {settings.name!r}: {first_line(error)}."
             " Name a folder that holds tokenizer.json, or a hub model."
         ) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
@@ -281,12 +281,12 @@ def pad_with_end(tokenizer: Any, name: str) -> None:
 
 def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
     return ModelError(
-        f"model.name: can't load {settings.name!r} for {settings.task}: {_first_line(error)}."
+        f"model.name: can't load {settings.name!r} for {settings.task}: {first_line(error)}."
         " Name a folder with config.json and model.safetensors, or a hub model."
     )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 

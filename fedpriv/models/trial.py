@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 FACTOR = 16.0
 MEANT = 100.0
-LENGTHS = (4, 9, 23)
+SHORT = 19  # tokens; the other text is as long as any may be, up to
 LONGEST = 1024
 SCALES = (1, 2, 4, 8, 16, 32)
 AS_IT_IS = (0,)
@@ -52,28 +52,30 @@ class Trial:
     ) -> None:
         self._model, self._padding = model, tokenizer.pad_token_id
         self._device = model.get_input_embeddings().weight.device
-        tokens = _ordinary_tokens(model, tokenizer)
-        lengths = sorted({min(length, longest) for length in LENGTHS})
-        self._texts = _random_texts(tokens, tokenizer, lengths)
-        self._long = _random_texts(tokens, tokenizer, [longest // 2, min(longest, LONGEST)])
-        earlier = [text.with_other(text.first, tokens) for text in self._texts]
-        self._later = [text.with_other(text.last, tokens) for text in self._texts]
+        weights = [p for p in model.parameters() if p.ndim > 1 and p.is_floating_point()]
+        self._empty = [p for p in weights if not p.any()]
+        embedded = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        self._weights = [p for p in weights if id(p) not in embedded]
+        tokens = ordinary_tokens(model, tokenizer)
+        lengths = [min(SHORT, longest), min(longest, LONGEST)]
+        self._short, self._long = _random_texts(tokens, tokenizer, lengths)
+        earlier = self._short.with_other(self._short.first, tokens)
+        self._later = self._short.with_other(self._short.last, tokens)
         self.meant, self._scale, self._tolerance = -1.0, 1, 0.0
+        self._expected: list[Tensor] = []
         for scale in scales:
             with self._scaled(scale):
-                found = self._alone(self._texts)
+                found = self._alone([self._short])
                 tolerance = FACTOR * _distance(self._rounded_otherwise(), found)
-                moved = _distance(
-                    [_last(logits) for logits in self._alone(earlier)], list(map(_last, found))
-                )
+                moved = _distance([_last(self._alone([earlier])[0])], [_last(found[0])])
             meant = moved / tolerance if tolerance else 0.0
             if meant > self.meant:
-                self.meant, self._scale = meant, scale
-                self._expected, self._tolerance = found, tolerance
+                self.meant, self._scale, self._tolerance = meant, scale, tolerance
+                self._expected = found
             if self.meant >= MEANT:
                 break
         with self._scaled(self._scale):
-            self._long_expected = self._alone(self._long)
+            self._expected += self._alone([self._long])
 
     @property
     def means_something(self) -> bool:
@@ -83,8 +85,7 @@ class Trial:
     def off_by(self) -> float:
         """How far the logits of padded texts are from those alone, in tolerances: at most 1."""
         with self._scaled(self._scale):
-            off = _distance(self._together(self._texts), self._expected)
-            off = max(off, _distance(self._together(self._long), self._long_expected))
+            off = _distance(self._together([self._short, self._long]), self._expected)
         return off / self._tolerance if off else 0.0
 
     def other_off_by(self, model: Any, stored: torch.dtype | None = None) -> float:
@@ -93,10 +94,10 @@ class Trial:
         Args:
             stored: in which its weights were kept meanwhile, if in fewer bits.
         """
-        tolerance = FACTOR * _distance(self._rounded_otherwise(stored), self._expected)
+        tolerance = FACTOR * _distance(self._rounded_otherwise(stored), self._expected[:1])
         self._model, own = model, self._model
         try:
-            found = self._alone(self._texts)
+            found = self._alone([self._short, self._long])
         finally:
             self._model = own
         off = _distance(found, self._expected)
@@ -107,11 +108,9 @@ class Trial:
         if self._expected[0].ndim == 1:
             return False  # a classifier may
         with self._scaled(self._scale):
-            other = self._together(self._later)
-        parts = list(zip(other, self._expected, self._texts, strict=True))
-        found = [logits[: text.last] for logits, _, text in parts]
-        expected = [logits[: text.last] for _, logits, text in parts]
-        return _distance(found, expected) > self._tolerance
+            texts = [self._short, self._later]
+            one, other = (logits[: self._short.last] for logits in self._together(texts))
+        return _distance([one], [other]) > self._tolerance
 
     def _alone(self, texts: Sequence[_Text]) -> list[Tensor]:
         return [self._logits(input_ids=text.ids[None])[0] for text in texts]
@@ -148,7 +147,7 @@ class Trial:
             for module in self._model.modules():
                 if not any(module.children()):
                     hooks.enter_context(_held(module.register_forward_hook(move)))
-            return self._alone(self._texts)
+            return self._alone([self._short])
 
     @contextmanager
     def _scaled(self, scale: int) -> Iterator[None]:
@@ -160,15 +159,12 @@ class Trial:
         if not scale:
             yield
             return
-        embedded = {id(m.weight) for m in self._model.modules() if isinstance(m, nn.Embedding)}
-        weights = [p for p in self._model.parameters() if p.ndim > 1 and p.is_floating_point()]
-        scaled = [p for p in weights if scale > 1 and id(p) not in embedded and p.any()]
-        empty = [p for p in weights if not p.any()]
+        scaled = [p for p in self._weights if scale > 1]
         generator = torch.Generator().manual_seed(6)
         with torch.no_grad():
             for weight in scaled:
                 weight.mul_(scale)
-            for weight in empty:
+            for weight in self._empty:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.02)
         try:
             yield
@@ -176,7 +172,7 @@ class Trial:
             with torch.no_grad():
                 for weight in scaled:
                     weight.div_(scale)
-                for weight in empty:
+                for weight in self._empty:
                     weight.zero_()
 
 
@@ -184,7 +180,7 @@ def _last(logits: Tensor) -> Tensor:
     return logits[-1] if logits.ndim == 2 else logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Text:
     """Token ids (T,) with what the tokenizer puts before and after a text.
 
@@ -203,23 +199,30 @@ class _Text:
         return replace(self, ids=ids)
 
 
-def _ordinary_tokens(model: Any, tokenizer: Any) -> Tensor:
+def ordinary_tokens(model: Any, tokenizer: Any) -> Tensor:
+    """Ids of tokens that texts are made of, not of those around them."""
     rows = min(len(tokenizer), len(model.get_input_embeddings().weight))
     special = set(tokenizer.all_special_ids)
     return torch.tensor([i for i in range(rows) if i not in special])
 
 
-def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> list[_Text]:
+def around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids that a tokenizer puts before a text, and after it."""
     empty, word = (list(tokenizer(text)["input_ids"]) for text in ("", "a"))
     same = (i for i, (one, other) in enumerate(zip(empty, word, strict=False)) if one != other)
     first = next(same, len(empty))
+    return empty[:first], empty[first:]
+
+
+def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> list[_Text]:
+    before, after = around(tokenizer)
     generator = torch.Generator().manual_seed(5)
     found = []
     for length in lengths:
-        inner = max(length - len(empty), 2)
+        inner = max(length - len(before) - len(after), 2)
         drawn = tokens[torch.randint(len(tokens), (inner,), generator=generator)]
-        ids = [*empty[:first], *drawn.tolist(), *empty[first:]]
-        found.append(_Text(torch.tensor(ids), first, first + inner - 1))
+        ids = torch.tensor([*before, *drawn.tolist(), *after])
+        found.append(_Text(ids, len(before), len(before) + inner - 1))
     return found
 
 

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedpriv.config.job import ComputeSection
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError, ModelError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.heap import keep_freed_memory, share_heap
-from fedpriv.models.base import Base, load_base
+from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
@@ -105,11 +105,20 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
+        ModelError: it can't compute them at all.
     """
     share_heap()
     keep_freed_memory()
-    worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
-    probe_gradients(worker)
+    try:
+        worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+        probe_gradients(worker)
+    except FedprivError:
+        raise
+    except Exception as error:  # whatever an architecture does with what it is given
+        raise ModelError(
+            f"model.name: this {model.config.model_type} can't be trained: {first_line(error)}."
+            " Take another architecture, or other lora.target_modules."
+        ) from error
     return worker
 
 
