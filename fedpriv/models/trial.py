@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 FACTOR = 16.0
 MEANT = 100.0
-SHORT = 19  # tokens; the other text is as long as any may be, up to
+SHORT = 7  # tokens; the other text is as long as any may be, up to
 LONGEST = 1024
 SCALES = (1, 2, 4, 8, 16, 32)
 AS_IT_IS = (0,)
@@ -59,7 +59,7 @@ class Trial:
         tokens = ordinary_tokens(model, tokenizer)
         lengths = [min(SHORT, longest), min(longest, LONGEST)]
         self._short, self._long = _random_texts(tokens, tokenizer, lengths)
-        earlier = self._short.with_other(self._short.first, tokens)
+        earlier = self._short.with_other(self._short.last - 2, tokens)
         self._later = self._short.with_other(self._short.last, tokens)
         self.meant, self._scale, self._tolerance = -1.0, 1, 0.0
         self._expected: list[Tensor] = []
@@ -219,7 +219,7 @@ def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> lis
     generator = torch.Generator().manual_seed(5)
     found = []
     for length in lengths:
-        inner = max(length - len(before) - len(after), 2)
+        inner = max(length - len(before) - len(after), 3)
         drawn = tokens[torch.randint(len(tokens), (inner,), generator=generator)]
         ids = torch.tensor([*before, *drawn.tolist(), *after])
         found.append(_Text(ids, len(before), len(before) + inner - 1))
