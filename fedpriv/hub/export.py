@@ -98,7 +98,6 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
     base, model = load(run / "adapter", settings, facts)
     if not wanted.merge:
         _check_whole(base, model)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(out) as made:
         if wanted.merge:
             _write_merged(made, base, model, wanted.dtype)
