@@ -26,6 +26,7 @@ from fedpriv.data.omop import note_rows
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
+from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
@@ -316,7 +317,7 @@ def _load_hub(name: str, cache_dir: Path, key: str) -> datasets.Dataset:
         loaded = load_dataset(name, cache_dir=str(cache_dir))
     except Exception as error:  # of the network, the hub or the files there
         raise DataError(
-            f"is no file here, and can't be loaded from the hub ({_reason(error)})",
+            f"is no file here, and can't be loaded from the hub{through_hub()} ({_reason(error)})",
             file=name,
             key=key,
             fix="Check the path, or the name and the network.",
