@@ -90,7 +90,7 @@ def _parsed(text: str, line: int | None, path: Path, key: str) -> Any:
         file=path,
         key=key,
         fix="Expected one object per line, or one array of objects and nothing around it.",
-    )
+    ) from None
 
 
 def _object(value: Any, place: str, path: Path, key: str) -> Mapping[str, Any]:

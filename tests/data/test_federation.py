@@ -42,7 +42,7 @@ def test_it_writes_what_the_commands_read(tmp_path: Path) -> None:
         ("south", 20, folder / "south.jsonl"),
     ]
     written = [json.loads(line) for line in (folder / "north.jsonl").read_text().splitlines()]
-    assert written == [{"note": row["note"], "mrn": row["mrn"]} for row in rows(8)]
+    assert written == [{"note": row["note"], "mrn": str(row["mrn"])} for row in rows(8)]
     assert len((folder / "evaluation.jsonl").read_text().splitlines()) == 3
     assert folder.stat().st_mode & 0o77 == (folder / "north.jsonl").stat().st_mode & 0o77 == 0
 
@@ -54,8 +54,8 @@ def test_a_unit_is_at_one_site_and_moves_no_other(units: list[int], more: int, s
         return _divided(found, sites, ["note", "mrn"], "mrn")  # type: ignore[return-value]
 
     before, after = divided(units), divided([*units, more])
-    homes = {row["mrn"]: name for name, own in after.items() for row in own}
-    assert all(homes[row["mrn"]] == name for name, own in after.items() for row in own)
+    homes = {int(row["mrn"]): name for name, own in after.items() for row in own}
+    assert all(homes[int(row["mrn"])] == name for name, own in after.items() for row in own)
     changed = [name for name in after if after[name] != before[name]]
     assert changed == [homes[more]]
 
