@@ -148,7 +148,7 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
     Raises:
         DataError: one is missing, or holds what readers of files refuse.
     """
-    rows = []
+    rows: list[Values] = []
     for row, place, _ in rows_in_memory(records, KEY):
         missing = [column for column in wanted if column not in row]
         if missing:

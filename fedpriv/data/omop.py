@@ -9,7 +9,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from fedpriv.errors import DataError, FedprivError, without_passwords
 from fedpriv.secret import load_secret
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, Select
+    from sqlalchemy import URL, ColumnClause, Connection, Engine, Select
 
 ID, DATE = "note_id", "note_date"
 CONCEPTS = "note_type_concept_id", "language_concept_id"
@@ -120,8 +120,8 @@ def _passes(section: OmopSection, note: Row, key: str) -> bool:
         try:
             if name == DATE:
                 day = day_of(value)
-                first, last = section.first_date or day, section.last_date or day
-                keeps = None not in (day, first, last) and first <= day <= last
+                first, last = section.first_date or date.min, section.last_date or date.max
+                keeps = day is not None and first <= day <= last
             else:
                 keeps = int(as_id(value)) in getattr(section, name)
         except ValueError as error:
@@ -145,7 +145,7 @@ def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, A
     """
     from sqlalchemy import Date, DateTime, Integer, column, select, table
 
-    held = {name: column(own) for name, own in named.items()}
+    held: dict[str, ColumnClause[Any]] = {name: column(own) for name, own in named.items()}
     source = table(section.table, *held.values(), schema=section.cdm_schema)
     query = select(source).order_by(held[ID])
     for name in CONCEPTS:
