@@ -218,8 +218,8 @@ def _check_columns(
     field, column = next((f, c) for f, c in fields.items() if c not in available)
     near = difflib.get_close_matches(column, available, 1)
     known = f"Its columns are {', '.join(map(str, available))}."
-    if any(not _is_name(name) for name in available):
-        known = "Its first line should name the columns, and holds something else."
+    if not all(_NAME.fullmatch(str(name)) for name in available):
+        known = "It should name its columns in its first line, and holds something else there."
     raise DataError(
         "no such column in the data",
         file=source,
@@ -229,9 +229,8 @@ def _check_columns(
     )
 
 
-def _is_name(name: Any) -> bool:
-    """Whether a column may be called so. Where a header is missing, a record is in its place."""
-    return isinstance(name, str) and len(name) <= 64 and not name[:1].isdigit()
+# What a column may be called. Where a header is missing, a record is in its place.
+_NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
 def _no_records(source: Path | str, key: str) -> DataError:

@@ -69,7 +69,7 @@ NO_TEXT = Rule(
     "Name a column of text, or export it as text in UTF-8.",
 )
 TABLE = (
-    Rule("text", "as it is written", "without what is not seen, spaces around it, and NFKC"),
+    Rule("text", "as it is written", "in NFKC, without quotes, spaces and what is not seen"),
     Rule("`1`, `1.0`, `1.`, `+1`, `1e0`, as text or as a number", "`1` of a number", "`1`"),
     Rule("`01`", "as it is written", "`01`, which is another than `1`"),
     Rule("`12.5`, as text or as a number", "`12.5`", "`12.5`"),
@@ -136,6 +136,8 @@ def as_id(value: Any) -> str:
     if is_number:
         return _number(_digits(Decimal(str(value))))
     text = as_read(value if isinstance(value, str) else as_text(value) or "")
+    while found := _QUOTED.fullmatch(text):
+        text = found[2].strip()
     if text.isascii() and text.isdigit():
         return text
     if _says_nothing(text):
@@ -144,7 +146,7 @@ def as_id(value: Any) -> str:
         raise OddValueError(DAMAGED)
     if found := _UUID.fullmatch(text):
         return found[1].lower()
-    return _number(text)
+    return _number(re.sub("  +", " ", text))
 
 
 # As one program or another writes a number: a whole one, a fraction, one with an exponent.
@@ -152,8 +154,10 @@ _WHOLE = re.compile(r"([+-]?)([0-9]+)(\.0*)?")
 _FRACTION = re.compile(r"([+-]?)([0-9]*)\.([0-9]+)")
 _POWER = re.compile(r"([+-]?(?:0|[1-9][0-9]*))(?:\.([0-9]*))?[eE]([+-]?[0-9]{1,3})")
 _SEPARATED = re.compile(
-    r"[+-]?(?:[0-9]+(?:[,'\u2019 ][0-9]*)+(?:\.[0-9]*)?|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)"
+    r"[+-]?(?:[0-9]+(?:[,'\u2019 ][0-9]*)+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?"
+    r"|[1-9][0-9]{0,2}(?:\.[0-9]{3})+)"
 )
+_QUOTED = re.compile(r"""=?(["'])(.*)\1""", re.S)  # as a spreadsheet is told that it is text
 _EXACT = 2**53  # a float of 64 bits holds every whole number below that
 _UUID = re.compile(r"[{(]?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[)}]?", re.I)
 
