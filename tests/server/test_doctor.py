@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.secure_sum.roster import write
 from fedpriv_server.broker import MessageBroker
+from fedpriv_server.cli import app as server_app
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
 from fedpriv_server.serve import _Door, serve
@@ -153,13 +155,17 @@ def test_certificates_and_keys_are_looked_at(file: Path) -> None:
 
 
 def test_what_the_doctor_knows_of_certificates_the_server_says_itself(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pki, out = file.parent / "pki", tmp_path / "run"
     order(file, renew=("server",), now=datetime.now(UTC) - timedelta(days=2000))
     with pytest.raises(EnrolmentError, match=r"server.crt: the certificate expired on .*--renew"):
         serve(load_job(file), out, source=file)
     assert not out.exists() and EnrolmentError.exit_code == 3
+    monkeypatch.setitem(sys.modules, "fedpriv_server.serve", None)  # it takes long to load
+    said = CliRunner().invoke(server_app, ["--config", str(file), "--out", str(out)])
+    assert isinstance(said.exception, EnrolmentError)
+    monkeypatch.undo()
     order(file, renew=("server",))
     (pki / "server.key").write_bytes((pki / "enrolments" / "site-0" / "site.key").read_bytes())
     with pytest.raises(EnrolmentError, match="belongs to another private key"):
