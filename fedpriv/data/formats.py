@@ -210,17 +210,23 @@ def arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _values(column: Any) -> Iterable[Any]:
-    """A column's values; floats of few bits as numpy has them, and text that is none as bytes."""
+    """A column's values; floats of few bits as numpy has them, and text that is none as bytes.
+
+    Raises:
+        pyarrow.ArrowInvalid: it is damaged, which Arrow would read from anywhere in memory.
+    """
     import pyarrow
 
     kind = column.type
+    raw = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+    if kind in raw:
+        column = column.cast(raw[kind])
+    column.validate(full=True)
+    if kind in raw:
+        return [one if one is None else text_or_bytes(one) for one in column.to_pylist()]
     if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
         return cast("Iterable[Any]", column.to_numpy(zero_copy_only=False))
-    try:
-        return cast("list[Any]", column.to_pylist())
-    except UnicodeDecodeError:
-        held = column.cast(pyarrow.large_binary()).to_pylist()
-        return [value if value is None else text_or_bytes(value) for value in held]
+    return cast("list[Any]", column.to_pylist())
 
 
 def text_or_bytes(content: bytes) -> str | bytes:
