@@ -19,7 +19,8 @@ def day_of(value: Any) -> date | None:
     """The day of a date by type, of a text that begins with the year, or of a number.
 
     A number is YYYYMMDD; whole days since 1970, as R writes a date to SQLite; or seconds or
-    milliseconds since 1970 that are whole days, as OHDSI's tools and Java do.
+    milliseconds since 1970 that are whole days, as OHDSI's tools and Java do. Numbers are of 1974
+    or later: nobody kept notes in such a way before.
 
     Returns:
         None where there is no date.

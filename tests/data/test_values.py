@@ -250,7 +250,7 @@ def test_a_column_of_rounded_ids_is_refused(kind: Any, tmp_path: Path) -> None:
                 assert ids_of(path, tmp_path) == ["1", str(largest)]
 
 
-@given(st.dates(date(1970, 1, 1), date(2099, 12, 31)))
+@given(st.dates(date(1974, 1, 1), date(2099, 12, 31)))
 def test_a_day_is_the_same_however_it_is_kept_or_refused(day: date) -> None:
     days = (day - date(1970, 1, 1)).days
     seconds = days * 86_400
@@ -262,7 +262,7 @@ def test_a_day_is_the_same_however_it_is_kept_or_refused(day: date) -> None:
         try:
             found = day_of(way)
         except ValueError:
-            assert day.year < 1974 or day.year >= 2040 or way in (days, float(days))
+            assert way == days  # a year, or of a spreadsheet, which begins in 1900
         else:
             assert found == day
     for way in (f"{day:%m/%d/%Y}", f"{day:%d.%m.%Y}", f"{day:%d-%b-%y}", seconds + 3600.5):  # type: ignore[assignment]
