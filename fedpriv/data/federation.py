@@ -57,21 +57,6 @@ def write_federation(
         unit alone.
     """
     folder = Path(folder)
-    try:
-        return _write_federation(folder, records, evaluation, sites, size, columns, tables)
-    except OSError as error:
-        raise RunError(f"{folder}: can't be written: {error.strerror}. Name another.") from None
-
-
-def _write_federation(
-    folder: Path,
-    records: Records | Mapping[str, Records],
-    evaluation: Records,
-    sites: int | Sequence[str] | None,
-    size: int | Mapping[str, int] | None,
-    columns: Mapping[str, str] | None,
-    tables: Mapping[str, Mapping[str, Any]],
-) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
     named = columns or columns_of(
@@ -92,18 +77,21 @@ def _write_federation(
     }
     sections = [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()]
     text = tomli_w.dumps({**tree, "sites": sections})
-    with replacing_folder(folder) as made:
-        (made / FILE).write_text(text, encoding="utf-8")
-        try:  # before a file is named by a site
-            load_job(made / FILE)
-        except ConfigError as error:
-            problem, key = error.problem, error.key
-            raise ConfigError(
-                problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
-            ) from None
-        for name, rows in divided.items():
-            _write(made / f"{name}.jsonl", rows)
-        _write(made / EVALUATION, _rows(evaluation, [*named.values()], "record"))
+    try:
+        with replacing_folder(folder) as made:
+            (made / FILE).write_text(text, encoding="utf-8")
+            try:  # before a file is named by a site
+                load_job(made / FILE)
+            except ConfigError as error:
+                problem, key = error.problem, error.key
+                raise ConfigError(
+                    problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
+                ) from None
+            for name, rows in divided.items():
+                _write(made / f"{name}.jsonl", rows)
+            _write(made / EVALUATION, _rows(evaluation, [*named.values()], "record"))
+    except OSError as error:
+        raise RunError(f"{folder}: can't be written: {error.strerror}. Name another.") from None
     return folder / FILE
 
 
