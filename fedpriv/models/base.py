@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.base_model import is_lost, source_of
 from fedpriv.config.job import ModelSection
-from fedpriv.errors import ConfigError, ModelError, NotPrivateError
+from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateError
 from fedpriv.models.attention import attend_alone
 from fedpriv.models.digest import (
     StoredBase,
@@ -63,7 +63,6 @@ def load_base(
         ConfigError: a text may be longer than the model reads, or what quantises is not installed.
     """
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     from fedpriv.models.pooled import MeanPooledClassifier
@@ -108,7 +107,9 @@ def load_base(
         ):
             options["dtype"] = torch.float32  # a constant that the model computes was rounded
             model, new = load()
-    except (*_FAILURES, RuntimeError, SafetensorError) as error:
+    except FedprivError:
+        raise
+    except Exception as error:  # of files, of what they hold, of what a library needs besides
         raise _not_loaded(settings, error) from None
     model.requires_grad_(False)
     model.eval()
