@@ -55,19 +55,20 @@ _SIZES = {
     64: "intermediate_size n_inner ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff ffn_hidden_size"
     " d_inner inner_dim moe_intermediate_size shared_intermediate_size",
     8: "head_dim d_kv d_head sliding_window window_size q_lora_rank kv_lora_rank qk_nope_head_dim"
-    " v_head_dim",
+    " v_head_dim hidden_size_per_layer_input",
     128: "max_position_embeddings n_positions n_ctx",
     1: "num_experts_per_tok moe_topk",
 }
 _TINY = {name: size for size, names in _SIZES.items() for name in names.split()}
+_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "head_dim": 8}
 # What one of them needs besides.
 _OWN: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "convbert": {"embedding_size": 32},
     "mamba2": {"num_heads": 8},
     "nemotron": {"num_key_value_heads": 2},
-    "ministral": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
-    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "ministral": _ROPE,
+    "hunyuan_v1_dense": _ROPE,
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
     "xmod": {"default_language": "en_XX"},
 }
@@ -98,6 +99,9 @@ def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
     """
     made: Any = CONFIG_MAPPING[kind]
     known = {**_small(made()), **_OWN.get(kind, {}), **more, "vocab_size": vocabulary}
+    if "kv_lora_rank" in known:  # all heads have keys of their own there
+        known["num_key_value_heads"] = known["num_attention_heads"]
+        known["head_dim"] = known["qk_rope_head_dim"]
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     for left_out in (None, *known):  # a size that does not fit the others stays as it is
         with suppress(Exception):
@@ -108,11 +112,15 @@ def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
 def _small(config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in config.to_dict().items():
-        own = getattr(config, name, value)
+        own = vars(config).get(name, value)
         if isinstance(own, transformers.PretrainedConfig):
             found[name] = {**_small(own), "model_type": own.model_type, "vocab_size": 4200}
         elif name in _TINY and isinstance(value, int) and not isinstance(value, bool):
             found[name] = _TINY[name]
+        elif name == "per_layer_config":
+            found[name] = {}
+        elif name == "vocab_size_per_layer_input":
+            found[name] = 4200
         elif name.endswith(("layer_types", "block_types", "block_type")) and value:
             found[name] = (sorted(set(value)) * 2)[:2]  # one of each kind
     return found
