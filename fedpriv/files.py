@@ -86,6 +86,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         aside.rename(path)
     for left in (temporary, aside):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary.mkdir(mode=0o700)
     try:
         yield temporary

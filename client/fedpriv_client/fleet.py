@@ -45,7 +45,13 @@ class FleetClient(FleetCalls):
             trust_env=tls is not None,
             headers={"accept-encoding": "identity"},
         )
-        super().__init__(f"{scheme}://{address}", key, transport)
+        self._address = f"{scheme}://{address}"
+        super().__init__(self._address, key, transport)
+
+    def greet(self) -> None:
+        """Make a connection and hang up. What the server answers is not read."""
+        with self._client.stream("HEAD", self._address):
+            pass
 
     def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
         """Send a request and read its answer, as far as one of that call may be long.

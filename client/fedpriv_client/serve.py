@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import CertificateError, EnrolmentError, FedprivError
+from fedpriv.errors import CertificateError, EnrolmentError, FedprivError, UnreachableError
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 def serve(file: SiteFile, config: Path) -> None:
     """Answer the server until stopped.
 
-    The connection is made first, so that what is wrong with it shows at once, and the server
-    knows that a site that was restarted is back while it still reads its records.
+    A wrong certificate shows at once. The records are read before the site says who it is: whether
+    they can be used is decided by its own file, and no server learns of it (law 18).
 
     Raises:
         FedprivError: something that waiting does not heal.
@@ -59,10 +59,13 @@ def serve(file: SiteFile, config: Path) -> None:
         service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
-            service.connect()
+            with contextlib.suppress(UnreachableError):  # it is waited for later
+                connection.greet()
             log.info("%s reads its records.", file.site.name)
             status.update(activity="reading records")
-            service.run(_app(file, config, stack))
+            app = _app(file, config, stack)
+            service.connect()
+            service.run(app)
         except Exception as error:
             ours = isinstance(error, FedprivError)  # of another, the text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)

@@ -7,7 +7,9 @@ needs torch, so it is not imported by this package.
 
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.population import (
+    Empty,
     Population,
+    empty_records,
     encode_population,
     load_examples,
     load_population,
@@ -19,10 +21,12 @@ from fedpriv.data.store import TokenFile, bytes_needed
 
 __all__ = [
     "DataSpec",
+    "Empty",
     "Example",
     "Population",
     "TokenFile",
     "bytes_needed",
+    "empty_records",
     "encode_population",
     "encode_record",
     "load_examples",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -87,8 +87,9 @@ def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
 
     with ParquetFile(path) as file:
         present = set(wanted) <= set(file.schema_arrow.names)
+        classes = _classes(file.schema_arrow)
         for batch in file.iter_batches(batch_size=1024, columns=list(wanted) if present else None):
-            yield from batch.to_pylist()
+            yield from named(batch.to_pylist(), classes)
 
 
 def _arrow_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
@@ -103,8 +104,34 @@ def _arrow_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
             reader = pyarrow.ipc.open_file(file)
             batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
         present = set(wanted) <= set(reader.schema.names)
+        classes = _classes(reader.schema)
         for batch in batches:
-            yield from (batch.select(list(wanted)) if present else batch).to_pylist()
+            rows = (batch.select(list(wanted)) if present else batch).to_pylist()
+            yield from named(rows, classes)
+
+
+def named(rows: Iterable[Row], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """The rows with the names of classes in place of their numbers; a number of none is missing.
+
+    Args:
+        classes: column → names, of the columns that hold classes.
+    """
+    for row in rows:
+        found = {column: row[column] for column in classes.keys() & row.keys()}
+        yield {**row, **{c: _name(number, classes[c]) for c, number in found.items()}}
+
+
+def _name(number: Any, names: Sequence[str]) -> str | None:
+    return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
+
+
+def _classes(schema: Any) -> dict[str, list[str]]:
+    """The names of classes, as `datasets` writes them beside an Arrow schema (`ClassLabel`)."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {c: f["names"] for c, f in features.items() if f.get("_type") == "ClassLabel"}
+    except (TypeError, ValueError, KeyError, AttributeError):  # nobody wrote any
+        return {}
 
 
 def _text(path: Path) -> TextIO:

@@ -6,23 +6,87 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import Source, where
-from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
+from fedpriv.data.encode import (
+    Cause,
+    Example,
+    cause_of,
+    check_chat_template,
+    check_label,
+    encode_record,
+)
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, Units, UnitStore
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
+SHOWN = 10  # rows that a message names
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass
+class Empty:
+    """The records that give no example, while records are encoded.
+
+    Attributes:
+        rows: their numbers in the file, by why they give none.
+        records: how many were encoded, whatever came of them.
+
+    Privacy:
+        Private: for the site's own screen and log.
+    """
+
+    rows: dict[Cause, list[int]] = field(default_factory=dict)
+    records: int = 0
+
+    def add(self, row: int, cause: Cause) -> None:
+        """Count a record."""
+        self.rows.setdefault(cause, []).append(row)
+
+    @property
+    def told(self) -> str:
+        """How many they are, which and why, and what to do; nothing where there are none."""
+        if not self.rows:
+            return ""
+        causes = sorted(self.rows.items(), key=lambda item: -len(item[1]))
+        parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in causes]
+        empty = sum(map(len, self.rows.values()))
+        return (
+            f"{empty} of {self.records} records give no example and contribute nothing, of these"
+            f" {'; '.join(parts)}"
+        )
+
+    def check(self, most: float, *, key: str, limit: str, file: Path | str | None = None) -> None:
+        """Refuse to spend a budget on records of which too few give an example.
+
+        Args:
+            most: the largest share of them that may give none.
+            key: the setting that named the records, for the message.
+            limit: the setting that says `most`.
+
+        Raises:
+            DataError: there are more, or none gives an example.
+        """
+        empty = sum(map(len, self.rows.values()))
+        if not empty or (empty < self.records and empty <= most * self.records):
+            return
+        fixes = [cause.fix for cause in sorted(self.rows, key=lambda cause: -len(self.rows[cause]))]
+        if empty < self.records:
+            fixes.append(f"If it is meant so, allow more by {limit} (now {most:g}).")
+        raise DataError(self.told, file=file, key=key, fix=" ".join(fixes))
+
+
+def _shown(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -30,19 +94,19 @@ class Population:
     """The units of one site: what Poisson sampling draws from.
 
     Args:
-        units: the examples of each unit; none for a unit whose records have no tokens,
+        units: the examples of each unit; none for a unit whose records give none,
             which stays in the population and contributes 0. They are read when asked for.
-        empty_rows: numbers, from 1, of the rows that gave no example.
+        empty: the rows that gave no example.
         problem: why records could not be kept and were left out. Which ones, depends on the others,
             so whoever answers no server refuses to go on.
 
     Privacy:
-        Private throughout, its length and `empty_rows` too: for the site's own screen and
+        Private throughout, its length and `empty` too: for the site's own screen and
         logs. A declared size is typed by the administrator, never taken from here.
     """
 
     units: Units
-    empty_rows: tuple[int, ...]
+    empty: Empty
     problem: OSError | None = None
 
     def __len__(self) -> int:
@@ -134,27 +198,66 @@ def encode_population(
     _check(spec, tokenizer)
     store = file.store()
     places: dict[str, int] = {}  # of units, by their ids
-    empty_rows = []
-    problem: OSError | None = None
-    for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
-        try:
-            examples = encode_record(record, spec, tokenizer, row=row, source="")
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # a tokenizer that panics raises no Exception
-            examples = []
-        if not examples:
-            empty_rows.append(row)
+    empty, problem = Empty(), None
+    for row, record, examples in _encoded(records, rows, spec, tokenizer, empty):
         place = _place_of(None if spec.unit == "record" else record[UNIT], places, store)
         try:
             for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
                 store.append(place, example)
         except OSError as error:
-            empty_rows.append(row)
+            empty.add(row, Cause.DISK)
             if problem is None:
                 problem = error
                 log.error("Records were left out, as they could not be kept: %s.", error.strerror)
-    return Population(store, tuple(empty_rows), problem)
+    return Population(store, empty, problem)
+
+
+def empty_records(
+    records: Iterable[Mapping[str, Any]],
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    rows: Iterable[int] | None = None,
+) -> Empty:
+    """The records that would give no example, found out without keeping any.
+
+    Args:
+        records, spec, tokenizer, rows: see `encode_population`.
+
+    Raises:
+        DataError: as `encode_population`.
+    """
+    _check(spec, tokenizer)
+    empty = Empty()
+    for _ in _encoded(records, rows, spec, tokenizer, empty):
+        pass
+    return empty
+
+
+def _encoded(
+    records: Iterable[Mapping[str, Any]],
+    rows: Iterable[int] | None,
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    empty: Empty,
+) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
+    """Each record with its number and its examples; those without any are noted in `empty`."""
+    for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
+        cause: Cause | None = None
+        examples: list[Example] = []
+        try:
+            examples = encode_record(record, spec, tokenizer, row=row, source="")
+            cause = None if examples else cause_of(record, spec, tokenizer)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except DataError:
+            cause = Cause.LABEL
+        except BaseException:  # a tokenizer that panics raises no Exception
+            cause = Cause.FAILED
+        empty.records += 1
+        if cause is not None:
+            empty.add(row, cause)
+        yield row, record, examples
 
 
 def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:

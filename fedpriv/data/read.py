@@ -18,13 +18,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv.config.job import HUB_NAME
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
 from fedpriv.data.fhir import document_rows
-from fedpriv.data.formats import Row, reader_of
+from fedpriv.data.formats import Row, named, reader_of
 from fedpriv.data.omop import note_rows
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
@@ -111,13 +112,67 @@ def take_records(
         As `read_records`.
     """
     fields = _fields(columns, unit)
+    check_records(records, key)
     with _quiet():
         if hasattr(records, "column_names"):
-            _check_dataset(records, key)
             opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
         else:
-            opened = (lambda: iter(records)), secrets.token_hex(16)
+            opened = (lambda: rows_of(records, key)), secrets.token_hex(16)
         return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
+
+
+_AS_ROWS = {  # how other tables are made a list of rows
+    "to_pylist": "Give its rows: to_pylist().",
+    "to_dicts": "Give its rows: to_dicts().",
+    "to_dict": 'Give its rows: to_dict("records").',
+}
+
+
+def rows_of(records: Any, key: str) -> Iterator[Row]:
+    """The rows of records in memory, each a mapping from column to value.
+
+    The classes of a data set have their names.
+
+    Raises:
+        DataError: they are no rows.
+    """
+    check_records(records, key)
+    rows = _rows_of_dataset(records) if hasattr(records, "column_names") else records
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"row {number} is a {type(row).__name__}",
+                key=key,
+                fix='A row is a mapping from column to value, such as {"text": "…"}.',
+            )
+        yield row
+
+
+def check_records(records: Any, key: str) -> None:
+    """Refuse what does not iterate over rows, or only once.
+
+    Raises:
+        DataError: says what it is.
+    """
+    if hasattr(records, "column_names"):
+        _check_dataset(records, key)
+        return
+    if isinstance(records, Mapping):
+        fix = "Give a list of rows, or datasets.Dataset.from_dict(…) of columns."
+    elif isinstance(records, str | bytes | Path):
+        fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
+    elif found := [text for name, text in _AS_ROWS.items() if hasattr(records, name)]:
+        fix = found[0]
+    elif not (hasattr(records, "__iter__") and hasattr(records, "__len__")):
+        fix = "Give a list of its rows: they are read more than once."
+    else:
+        return
+    raise _no_rows(records, key, fix)
+
+
+def _no_rows(records: Any, key: str, fix: str) -> DataError:
+    kind = type(records).__name__
+    return DataError(f"is a {kind}, where rows are expected", file=IN_MEMORY, key=key, fix=fix)
 
 
 def _check_dataset(records: Any, key: str) -> None:
@@ -125,12 +180,7 @@ def _check_dataset(records: Any, key: str) -> None:
     from datasets import Dataset
 
     if not isinstance(records, Dataset):
-        raise DataError(
-            f"is a {type(records).__name__}, where rows are expected",
-            file=IN_MEMORY,
-            key=key,
-            fix="Give one split of it, and not as a stream.",
-        )
+        raise _no_rows(records, key, "Give one split of it, and not as a stream.")
     if records.format["type"] == "custom":
         raise DataError(
             "has a transform, which is made of several rows at once whenever some are looked at",
@@ -281,7 +331,7 @@ def as_read(text: str) -> str:
 
 def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:
     """One value as text, by itself."""
-    if value is None or (isinstance(value, float | Decimal) and math.isnan(value)):
+    if is_missing(value):
         return None
     if field == "messages":
         return value if isinstance(value, str) else json.dumps(value, default=str)
@@ -293,6 +343,13 @@ def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None
             fix="Name a column of text.",
         )
     return as_text(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value says that there is none: None, NaN of any kind, and what pandas has."""
+    if isinstance(value, Real | Decimal) and not isinstance(value, int):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def as_text(value: Any) -> str:
@@ -353,7 +410,19 @@ def _from_dataset(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
     chosen = dataset.with_format(None)
     chosen = chosen.select_columns(list(wanted)) if present else chosen
     digests = [_digest(Path(file["filename"])) for file in dataset.cache_files]
-    return lambda: iter(chosen), " ".join([str(dataset._fingerprint), *digests])
+    return lambda: _rows_of_dataset(chosen), " ".join([str(dataset._fingerprint), *digests])
+
+
+def _rows_of_dataset(dataset: datasets.Dataset) -> Iterator[Row]:
+    """Its rows, whatever format it was set to, with the names of its classes."""
+    from datasets import ClassLabel
+
+    classes = {
+        column: feature.names
+        for column, feature in dataset.features.items()
+        if isinstance(feature, ClassLabel)
+    }
+    return named(dataset.with_format(None), classes)
 
 
 def _digest(path: Path) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, InstanceOf
 from rich.console import Console
 
-from fedpriv.config.job import JobConfig
+from fedpriv.arguments import PathName, checked
+from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import EMBEDDED
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
@@ -45,13 +47,14 @@ class Simulation:
     report: Path
 
 
+@checked
 def simulate(
-    job: JobConfig | Path | str | None = None,
+    job: InstanceOf[JobConfig] | PathName | None = None,
     overrides: Sequence[str] = (),
     *,
-    out: Path | str | None = None,
+    out: PathName | None = None,
     resume: bool = False,
-    insecure_seed: int | None = None,
+    insecure_seed: Annotated[int, Field(ge=-MAX_SEED, le=MAX_SEED)] | None = None,
     quiet: bool = False,
 ) -> Simulation:
     """Fine-tune a model across the sites of a federation, all here or on a Ray cluster.
