@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,11 @@ from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.figures import last_loss, worse
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Simulation:
         metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them; those of
             a site are in columns such as ``sites.surgery.epsilon_spent``.
         before: the scores of the base model.
+        worse: the model ends with a higher loss than it began with.
         adapter: folder that peft loads.
         budget: site → its signed budget report.
         report: the page report.html.
@@ -42,6 +47,7 @@ class Simulation:
     folder: Path
     metrics: list[dict[str, Any]]
     before: dict[str, float]
+    worse: bool
     adapter: Path
     budget: dict[str, BudgetReport]
     report: Path
@@ -105,10 +111,14 @@ def simulate(
                 f" out={str(folder)!r}, resume=True."
             )
         raise
+    said = worse(found.baseline.eval_loss, last_loss(found.rounds))
+    if said and not quiet:
+        log.warning("%s", said)
     return Simulation(
         folder=folder,
         metrics=[_flat(row) for row in found.rounds],
         before=found.baseline.as_dict(),
+        worse=bool(said),
         adapter=folder / "adapter",
         budget=dict(found.budgets),
         report=found.report,
