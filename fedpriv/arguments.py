@@ -112,11 +112,10 @@ def typed_errors() -> Iterator[None]:
 def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...) -> ConfigError:
     """The first problem; of several types that an argument may have, what each asks for."""
     problems = error.errors(include_url=False)
-    first = problems[0]
-    if name is None:
+    first, where = problems[0], [] if name is None else [name]
+    if name is None or len(problems) == 1:  # else they are of types that are tried in turn
+        where += [str(part) for part in first["loc"]]
         value = first["input"]
-    where = [] if name is None else [name]
-    parts = [str(part) for part in first["loc"]]
     asked = dict.fromkeys(
         str(problem["msg"]).removeprefix("Value error, ").replace("Input ", "It ", 1)
         for problem in problems
@@ -124,14 +123,15 @@ def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...
     )
     return ConfigError(
         f"is {_told(value)}",
-        key=".".join(where or parts) or None,
+        key=".".join(where) or None,
         fix=" ".join(f"{text}." for text in asked),
     )
 
 
 def _told(value: Any) -> str:
     """What a value is: its type, and itself where it can be no record."""
-    simple = value is None or isinstance(value, bool | int | float)
-    if simple or (isinstance(value, str) and len(value) <= _SHORT):
+    if value is None:
+        return "None"
+    if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT):
         return f"{type(value).__name__} {value!r:.{_SHORT}}"
     return f"a {type(value).__name__}"

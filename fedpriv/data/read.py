@@ -154,7 +154,7 @@ def check_records(records: Any, key: str) -> None:
     Raises:
         DataError: says what it is.
     """
-    if hasattr(records, "column_names"):
+    if hasattr(records, "column_names") and not hasattr(records, "to_pylist"):
         _check_dataset(records, key)
         return
     if isinstance(records, Mapping):

@@ -29,6 +29,7 @@ from fedpriv.config.job import (
     OptimizerSection,
 )
 from fedpriv.data.batch import padded_length
+from fedpriv.data.encode import Cause
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -693,7 +694,7 @@ def test_what_a_record_holds_decides_no_answer_to_a_proposal(
         object.__setattr__(worker.base, "tokenizer", Fussy(worker.base.tokenizer))
     assert site.consider(setting.proposal).declared_size == 24
     assert site._job is not None
-    assert site._job.population.empty_rows == (8,)
+    assert site._job.population.empty.rows == {Cause.FAILED: [8]}
     assert len(site._job.population) == 24
     site.close()
 

@@ -644,7 +644,8 @@ def test_a_record_without_tokens_contributes_nothing_and_is_named_locally(
     lines[6] = json.dumps({"note": "", "patient": 3})
     path.write_text("\n".join(lines) + "\n")
     run(file, tmp_path / "run")
-    assert "rows without tokens contribute nothing: 7" in caplog.text
+    assert "site-0: 1 of 24 records give no example" in caplog.text
+    assert "the text is empty (rows 7)" in caplog.text
 
 
 def test_units_by_column(federation: Make, tmp_path: Path) -> None:
