@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedpriv.cli import app
 from fedpriv.config import load_job
 from fedpriv.errors import (
     BudgetError,
@@ -42,6 +44,7 @@ from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.command import summary
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from fedpriv_simulation.sites import Sites
@@ -862,3 +865,34 @@ def test_the_first_line_says_what_the_sites_allow(federation: Make, tmp_path: Pa
     shown = _opening(load_job(federation(), caps), tmp_path, None)
     assert "at most ε = 3.5 per site" in shown
     assert "privacy.epsilon is 6, and no site takes part for more than 3.5" in shown
+
+
+def test_a_budget_is_not_spent_on_records_that_give_nothing(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=1)
+    path = file.parent / "site-1.jsonl"
+    path.write_text("".join(json.dumps({"note": "" if i < 13 else "a"}) + "\n" for i in range(24)))
+    with pytest.raises(DataError, match=r"sites\.site-1\.data: 13 of 24 records") as found:
+        run(file, tmp_path / "run")
+    assert found.value.file == file and not (tmp_path / "run").exists()
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--json"])
+    findings = {row["what"]: row for row in json.loads(answer.stdout)}
+    assert answer.exit_code == 2 and findings["records"]["ok"] is False
+    assert "sites.site-1.data: 13 of 24 records" in findings["records"]["found"]
+    file.write_text(file.read_text().replace("[data]", "[data]\nmax_empty = 0.6"))
+    assert len(run(file, tmp_path / "run").rounds) == 1
+
+
+def test_a_run_that_ends_worse_than_it_began_says_so(federation: Make, tmp_path: Path) -> None:
+    file = federation(rounds=2, extra="[compute]\nmicrobatch = 1")
+    options = [str(file), "--set", "optimizer.lr=9.0", "--out", str(tmp_path / "run")]
+    answer = CliRunner().invoke(app, ["simulate", *options])
+    assert answer.exit_code == 0, answer.output
+    said = "The model is worse than before: its loss on held-out records was"
+    assert said in answer.output.replace("\n", " ")
+    assert said in (tmp_path / "run" / "report.html").read_text()
+    figures = summary(run(file, tmp_path / "other"))
+    assert figures["worse"] is (figures["after"]["eval_loss"] > figures["before"]["eval_loss"])
+    page = (tmp_path / "other" / "report.html").read_text()
+    assert (said in page) is figures["worse"]
