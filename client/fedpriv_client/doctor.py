@@ -172,10 +172,10 @@ def _records(file: SiteFile) -> str:
         settings = settings_of(file, file.data.dataset_id or "")
         own = read_records(settings, Path(cache))
         found = f"{len(own.training) + len(own.held_out)} rows, readable"
-        empty = check_examples(settings, own)
+        tally = check_examples(settings, own)
     found = f"{found}; {file.data.size} units declared"
-    if empty.told:
-        raise DoubtError(f"{found}; {empty.told}")
+    if not tally.is_whole:
+        raise DoubtError(f"{found}; {tally.told}")
     return found
 
 

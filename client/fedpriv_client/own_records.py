@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv.config.job import ModelSection
-from fedpriv.data import DataSpec, Empty, empty_records
+from fedpriv.data import DataSpec, Tally, tally_records
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.models.base import load_tokenizer
 from fedpriv_client.site_settings import SiteSettings
@@ -29,7 +29,7 @@ def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
     )
 
 
-def check_examples(settings: SiteSettings, own: OwnRecords) -> Empty:
+def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
     """Check that the model which the site allows has something to learn from its records.
 
     Raises:
@@ -50,9 +50,9 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Empty:
         settings.terms.max_records_per_unit,
     )
     tokenizer = load_tokenizer(ModelSection(name=settings.model))
-    empty = empty_records(own.training, spec, tokenizer, rows=own.rows)
-    empty.check(settings.max_empty, key=data_key(settings), limit="data.max_empty")
-    return empty
+    tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
+    tally.check(settings.max_empty, key=data_key(settings), limit="data.max_empty")
+    return tally
 
 
 def data_key(settings: SiteSettings) -> str:

@@ -246,8 +246,8 @@ class Site:
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe, check) as worker:
                 try_lengths(worker, population.units)
-        if population.empty.told:
-            log.warning("%s: %s", settings.name, population.empty.told)
+        if not population.tally.is_whole:
+            log.warning("%s: %s", settings.name, population.tally.told)
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
 
     def check_examples(self) -> None:
@@ -257,7 +257,7 @@ class Site:
             DataError: too few of them give an example.
         """
         assert self._job is not None
-        self._job.population.empty.check(
+        self._job.population.tally.check(
             self.settings.max_empty, key=data_key(self.settings), limit="data.max_empty"
         )
 

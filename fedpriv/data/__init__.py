@@ -7,13 +7,13 @@ needs torch, so it is not imported by this package.
 
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.population import (
-    Empty,
     Population,
-    empty_records,
+    Tally,
     encode_population,
     load_examples,
     load_population,
     read_labelled,
+    tally_records,
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
@@ -21,16 +21,16 @@ from fedpriv.data.store import TokenFile, bytes_needed
 
 __all__ = [
     "DataSpec",
-    "Empty",
     "Example",
     "Population",
+    "Tally",
     "TokenFile",
     "bytes_needed",
-    "empty_records",
     "encode_population",
     "encode_record",
     "load_examples",
     "load_population",
     "read_labelled",
     "read_records",
+    "tally_records",
 ]

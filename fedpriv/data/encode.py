@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,12 @@ class Example:
         input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
         labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
             classification the index of the class.
+        cut: of a conversation or an answer to a prompt, tokens were cut off.
     """
 
     input_ids: list[int]
     labels: list[int] | int
+    cut: bool = field(default=False, compare=False)
 
 
 def encode_record(
@@ -127,7 +129,7 @@ def encode_completion(
 ) -> list[Example]:
     """A prompt, without loss, and its completion, ended by eos, with loss.
 
-    Cut at `max_length`; see `_cut`.
+    Cut at `max_length`; see `_window`.
     """
     if _is_blank(completion):
         return []
@@ -138,7 +140,7 @@ def encode_completion(
     before = _tokenize(tokenizer, prompt or "", special=True)
     if before and before[-1] == tokenizer.eos_token_id and len(before) > 1:
         before = before[:-1]  # an eos that the tokenizer adds belongs after the completion
-    return _with_target(*_cut(before + after, [NO_LOSS] * len(before) + after, max_length))
+    return _window(before + after, [NO_LOSS] * len(before) + after, max_length)
 
 
 def encode_messages(
@@ -150,7 +152,7 @@ def encode_messages(
     turn's tokens are those that rendering the conversation up to and including it adds to
     rendering it up to the turn's header; a turn that later turns rewrite (templates that
     drop past reasoning), or that has nothing before it, has no loss. Cut at `max_length`;
-    see `_cut`.
+    see `_window`.
 
     Args:
         messages: a list of ``{"role": …, "content": …}``, or the same as JSON text.
@@ -169,7 +171,7 @@ def encode_messages(
         return []
     ids, mask = rendered
     labels = [token if on else NO_LOSS for token, on in zip(ids, mask, strict=True)]
-    return _with_target(*_cut(ids, labels, max_length))
+    return _window(ids, labels, max_length)
 
 
 def encode_labelled(
@@ -408,8 +410,8 @@ def _with_eos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
     return ids if eos is None or ids[-1] == eos else [*ids, eos]
 
 
-def _cut(ids: list[int], labels: list[int], max_length: int) -> tuple[list[int], list[int]]:
-    """The window of `max_length` tokens that is trained on.
+def _window(ids: list[int], labels: list[int], max_length: int) -> list[Example]:
+    """The example of one window of `max_length` tokens, if there is something to predict.
 
     It begins with the first token, unless too little would be left of what is to be predicted.
     Then context is cut off the front, so that at least half of the window, or all that follows
@@ -417,14 +419,15 @@ def _cut(ids: list[int], labels: list[int], max_length: int) -> tuple[list[int],
     """
     first = next((n for n, label in enumerate(labels) if n and label != NO_LOSS), 0)
     room = max_length - min(len(ids) - first, (max_length + 1) // 2)
-    window = slice(max(0, first - room), max(0, first - room) + max_length)
-    return ids[window], labels[window]
+    start = max(0, first - room)
+    kept = slice(start, start + max_length)
+    return _with_target(ids[kept], labels[kept], cut=len(ids) > max_length)
 
 
-def _with_target(ids: list[int], labels: list[int]) -> list[Example]:
+def _with_target(ids: list[int], labels: list[int], *, cut: bool = False) -> list[Example]:
     """The example, unless its loss would be over no token.
 
     Nothing predicts the first token; with padding on the left, padding would.
     """
     labels = [NO_LOSS, *labels[1:]]
-    return [Example(ids, labels)] if any(label != NO_LOSS for label in labels) else []
+    return [Example(ids, labels, cut)] if any(label != NO_LOSS for label in labels) else []

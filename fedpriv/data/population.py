@@ -34,36 +34,55 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Empty:
-    """The records that give no example, while records are encoded.
+class Tally:
+    """What became of records when they were encoded.
 
     Attributes:
-        rows: their numbers in the file, by why they give none.
-        records: how many were encoded, whatever came of them.
+        empty: numbers in the file of those that gave no example, by why they give none.
+        records: how many there were, whatever came of them.
+        cut: how many conversations and answers, of those that gave one, were longer than a window.
+        max_length: tokens of a window.
 
     Privacy:
         Private: for the site's own screen and log.
     """
 
-    rows: dict[Cause, list[int]] = field(default_factory=dict)
+    empty: dict[Cause, list[int]] = field(default_factory=dict)
     records: int = 0
+    cut: int = 0
+    max_length: int = 0
 
     def add(self, row: int, cause: Cause) -> None:
-        """Count a record."""
-        self.rows.setdefault(cause, []).append(row)
+        """Count a record that gave none."""
+        self.empty.setdefault(cause, []).append(row)
+
+    @property
+    def without(self) -> int:
+        """How many gave no example."""
+        return sum(map(len, self.empty.values()))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that records hold is learned from."""
+        return not self.without and not self.cut
 
     @property
     def told(self) -> str:
-        """How many they are, which and why, and what to do; nothing where there are none."""
-        if not self.rows:
-            return ""
-        causes = sorted(self.rows.items(), key=lambda item: -len(item[1]))
-        parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in causes]
-        empty = sum(map(len, self.rows.values()))
-        return (
-            f"{empty} of {self.records} records give no example and contribute nothing, of these"
-            f" {'; '.join(parts)}"
-        )
+        """How many gave none, which and why, and how many lost a part."""
+        told = f"{self.without} of {self.records} records give no example and contribute nothing"
+        parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in self._by()]
+        if parts:
+            told += f", of these {'; '.join(parts)}"
+        if self.cut:
+            told += (
+                f". {self.cut} of {self.records} have more tokens than max_length ="
+                f" {self.max_length}, and those that are cut off contribute nothing"
+            )
+        return told
+
+    def _by(self) -> list[tuple[Cause, list[int]]]:
+        """The most frequent cause first."""
+        return sorted(self.empty.items(), key=lambda item: -len(item[1]))
 
     def check(self, most: float, *, key: str, limit: str, file: Path | str | None = None) -> None:
         """Refuse to spend a budget on records of which too few give an example.
@@ -76,11 +95,11 @@ class Empty:
         Raises:
             DataError: there are more, or none gives an example.
         """
-        empty = sum(map(len, self.rows.values()))
-        if not empty or (empty < self.records and empty <= most * self.records):
+        some = self.without < self.records
+        if not self.without or (some and self.without <= most * self.records):
             return
-        fixes = [cause.fix for cause in sorted(self.rows, key=lambda cause: -len(self.rows[cause]))]
-        if empty < self.records:
+        fixes = [cause.fix for cause, _ in self._by()]
+        if some:
             fixes.append(f"If it is meant so, allow more by {limit} (now {most:g}).")
         raise DataError(self.told, file=file, key=key, fix=" ".join(fixes))
 
@@ -96,17 +115,17 @@ class Population:
     Args:
         units: the examples of each unit; none for a unit whose records give none,
             which stays in the population and contributes 0. They are read when asked for.
-        empty: the rows that gave no example.
+        tally: what became of the records.
         problem: why records could not be kept and were left out. Which ones, depends on the others,
             so whoever answers no server refuses to go on.
 
     Privacy:
-        Private throughout, its length and `empty` too: for the site's own screen and
+        Private throughout, its length and `tally` too: for the site's own screen and
         logs. A declared size is typed by the administrator, never taken from here.
     """
 
     units: Units
-    empty: Empty
+    tally: Tally
     problem: OSError | None = None
 
     def __len__(self) -> int:
@@ -198,28 +217,28 @@ def encode_population(
     _check(spec, tokenizer)
     store = file.store()
     places: dict[str, int] = {}  # of units, by their ids
-    empty, problem = Empty(), None
-    for row, record, examples in _encoded(records, rows, spec, tokenizer, empty):
+    tally, problem = Tally(max_length=spec.max_length), None
+    for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
         place = _place_of(None if spec.unit == "record" else record[UNIT], places, store)
         try:
             for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
                 store.append(place, example)
         except OSError as error:
-            empty.add(row, Cause.DISK)
+            tally.add(row, Cause.DISK)
             if problem is None:
                 problem = error
                 log.error("Records were left out, as they could not be kept: %s.", error.strerror)
-    return Population(store, empty, problem)
+    return Population(store, tally, problem)
 
 
-def empty_records(
+def tally_records(
     records: Iterable[Mapping[str, Any]],
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     *,
     rows: Iterable[int] | None = None,
-) -> Empty:
-    """The records that would give no example, found out without keeping any.
+) -> Tally:
+    """What would become of records, found out without keeping any.
 
     Args:
         records, spec, tokenizer, rows: see `encode_population`.
@@ -228,10 +247,10 @@ def empty_records(
         DataError: as `encode_population`.
     """
     _check(spec, tokenizer)
-    empty = Empty()
-    for _ in _encoded(records, rows, spec, tokenizer, empty):
+    tally = Tally(max_length=spec.max_length)
+    for _ in _encoded(records, rows, spec, tokenizer, tally):
         pass
-    return empty
+    return tally
 
 
 def _encoded(
@@ -239,9 +258,9 @@ def _encoded(
     rows: Iterable[int] | None,
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
-    empty: Empty,
+    tally: Tally,
 ) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
-    """Each record with its number and its examples; those without any are noted in `empty`."""
+    """Each record with its number and its examples; `tally` is kept."""
     for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
         cause: Cause | None = None
         examples: list[Example] = []
@@ -254,9 +273,10 @@ def _encoded(
             cause = Cause.LABEL
         except BaseException:  # a tokenizer that panics raises no Exception
             cause = Cause.FAILED
-        empty.records += 1
+        tally.records += 1
+        tally.cut += any(example.cut for example in examples)
         if cause is not None:
-            empty.add(row, cause)
+            tally.add(row, cause)
         yield row, record, examples
 
 

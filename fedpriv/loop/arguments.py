@@ -23,7 +23,8 @@ _ALONE = "a record's gradient has to be a function of that record alone, or clip
 _ONCE = "runs a layer once, when gradients of single records are made"
 _BOUNDED = "Leave it out; microbatches bound what a step holds."
 _PLAIN = {int, float, bool, str, type(None)}
-_OURS = {"columns", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
+_NUMBERS = (bool, int, float)
+_OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
 _LOADED = "Load the model yourself, and give it in place of its name."
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
 # What an argument may be, else why not, and what to do.
@@ -186,6 +187,10 @@ class PrivateConfig(TrainingArguments):
     def __post_init__(self) -> None:
         for name, adapter in _adapters().items():
             setattr(self, name, valid(name, getattr(self, name), adapter))
+        for name, kinds in _kinds().items():
+            value = getattr(self, name)
+            if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
+                raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
         for name, (allowed, why, fix) in _ALLOWED.items():
             value = getattr(self, name, allowed[0])
             if not (isinstance(value, tuple(_PLAIN)) and value in allowed):
@@ -223,15 +228,21 @@ class PrivateConfig(TrainingArguments):
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
     """What checks the arguments that are numbers, true or false, and some of ours."""
-    hints = get_type_hints(PrivateConfig)
-    hints = {field.name: hints[field.name] for field in fields(PrivateConfig) if field.init}
-    wanted = {
-        name: hint
-        for name, hint in hints.items()
-        if name in _OURS or (set(get_args(hint)) or {hint}) <= _PLAIN - {str}
+    hints: dict[str, Any] = get_type_hints(PrivateConfig)
+    hints["labels"] = list[str | bool | int]
+    return {
+        name: TypeAdapter(hints[name], config=FINITE)
+        for name, kinds in _kinds().items()
+        if name in _OURS or kinds <= _PLAIN - {str}
     }
-    wanted["labels"] = list[str | bool | int]
-    return {name: TypeAdapter(hint, config=FINITE) for name, hint in wanted.items()}
+
+
+@cache
+def _kinds() -> dict[str, set[Any]]:
+    """The types that an argument may have. transformers opens a number as a file, where none is."""
+    hints = get_type_hints(PrivateConfig)
+    names = [field.name for field in fields(PrivateConfig) if field.init]
+    return {name: set(get_args(hints[name])) or {hints[name]} for name in names}
 
 
 @contextmanager

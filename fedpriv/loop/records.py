@@ -81,9 +81,9 @@ def own_units(
                 file=folder.parent,
                 fix="Free some of this disk, or name another in TMPDIR.",
             )
-        population.empty.check(max_empty, key=KEY, limit="max_empty")
-        if population.empty.told:
-            log.warning("%s", population.empty.told)
+        population.tally.check(max_empty, key=KEY, limit="max_empty")
+        level = logging.INFO if population.tally.is_whole else logging.WARNING
+        log.log(level, "%s", population.tally.told)
         if claim is not None:
             claim(identities(row, spec.unit) for row in rows)
         return population, frozenset(_digests(rows))

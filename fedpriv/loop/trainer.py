@@ -89,7 +89,10 @@ class PrivateTrainer(Trainer):
                 fix="Use fedpriv.PrivateConfig, which takes the same arguments and more.",
             )
         _check_evaluation(args, eval_dataset)
+        _check_parts(callbacks, optimizers)
         check_records(train_dataset, "train_dataset")
+        if eval_dataset is not None:
+            check_records(eval_dataset, "eval_dataset")
         size = declared_size(args.size, args.ledger)
         rate, args.max_steps = args.steps_of(size)
         with of_transformers("model"):
@@ -237,6 +240,25 @@ def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_datase
             key=key,
             fix="Evaluate on public records and say so: eval_data_is_public=True.",
         )
+
+
+def _check_parts(callbacks: Any, optimizers: Any) -> None:
+    """Raises: ConfigError, for what a Trainer would take now and fail with in its first step."""
+    several = isinstance(callbacks, list | tuple)
+    for one in callbacks if several else [callbacks or TrainerCallback]:
+        if not issubclass(one if isinstance(one, type) else type(one), TrainerCallback):
+            raise ConfigError(
+                f"holds a {type(one).__name__}", key="callbacks", fix="Give a list of callbacks."
+            )
+    kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    pair = isinstance(optimizers, list | tuple) and len(optimizers) == len(kinds)
+    for one, kind in zip(optimizers if pair else [optimizers] * 2, kinds, strict=True):
+        if not isinstance(one, kind | None):
+            raise ConfigError(
+                f"holds a {type(one).__name__}",
+                key="optimizers",
+                fix="Give (optimizer, scheduler), each of torch's or None.",
+            )
 
 
 def _columns(records: Records, text: str) -> dict[str, str]:

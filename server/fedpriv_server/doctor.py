@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
-from fedpriv.data import DataSpec, empty_records
+from fedpriv.data import DataSpec, tally_records
 from fedpriv.data.held_out import read_own
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
@@ -200,11 +200,11 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
                 key=key,
                 transform=site.transform,
             )
-            empty = empty_records(own.training, spec, tokenizer, rows=own.rows)
-            empty.check(config.data.max_empty, key=key, limit="data.max_empty")
+            tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
+            tally.check(config.data.max_empty, key=key, limit="data.max_empty")
             count += len(own.training) + len(own.held_out)
-        if empty.told:
-            told.append(f"{site.name}: {empty.told}")
+        if not tally.is_whole:
+            told.append(f"{site.name}: {tally.told}")
     found = f"{count} at {len(config.sites)} sites, readable"
     if told:
         raise DoubtError(". ".join([found, *told]))

@@ -694,7 +694,7 @@ def test_what_a_record_holds_decides_no_answer_to_a_proposal(
         object.__setattr__(worker.base, "tokenizer", Fussy(worker.base.tokenizer))
     assert site.consider(setting.proposal).declared_size == 24
     assert site._job is not None
-    assert site._job.population.empty.rows == {Cause.FAILED: [8]}
+    assert site._job.population.tally.empty == {Cause.FAILED: [8]}
     assert len(site._job.population) == 24
     site.close()
 
@@ -1244,7 +1244,7 @@ def test_no_answer_depends_on_what_records_give(setting: Setting) -> None:
     """Law 18: whether a site begins is decided by its own file; what it answers then never is."""
     model, offers = setting.proposal.model.name, []
     terms = dataclasses.replace(TERMS, simulated=False)
-    short = setting.proposal.model.model_copy(update={"max_length": 2})
+    short = setting.proposal.model.model_copy(update={"max_length": 8})
     for empty in (0, 12, 13):
         rows = [{"note": "" if i < empty else f"note {i}"} for i in range(24)]
         setting.data.write_text("".join(json.dumps(row) + "\n" for row in rows))

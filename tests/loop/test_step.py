@@ -337,7 +337,7 @@ def test_labels_are_those_of_the_model(
     model = get_peft_model(base, config)
     with pytest.raises(FedprivError, match="labels"):
         private_step(rows, model, labels=labels)
-    private_step(rows, model, labels=("a", "b"))
+    private_step(rows, model, labels=("a", "b")).close()
     with pytest.raises(ModelError, match="one output a text"):
         private_step(notes, model)
     with pytest.raises(ModelError, match="no classifier"):

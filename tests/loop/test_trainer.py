@@ -249,7 +249,6 @@ def test_arguments_of_trl_are_taken_at_its_own_defaults(config: Make) -> None:
         ("ledger", 3),
         ("lr_scheduler_type", "no such thing"),
         ("optim", "no such thing"),
-        ("logging_steps", -1),
     ],
 )
 def test_values_that_cannot_be_are_refused_by_name(config: Make, name: str, value: Any) -> None:
