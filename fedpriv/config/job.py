@@ -479,6 +479,7 @@ class ComputeSection(Section):
     microbatch: int | None = Field(
         None,
         ge=1,
+        le=100_000,
         description="Private records that are computed at once, at most. Without it, 4, or 32 on a"
         " GPU.",
     )

@@ -229,5 +229,5 @@ def _declared(
 
 
 def _write(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8") as stream:
+    with path.open("w", encoding="utf-8", errors="replace") as stream:  # as texts are read
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
