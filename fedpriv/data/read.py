@@ -137,7 +137,10 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
         DataError: they are no rows.
     """
     check_records(records, key)
-    rows = _rows_of_dataset(records) if hasattr(records, "column_names") else records
+    try:
+        rows = iter(_rows_of_dataset(records) if hasattr(records, "column_names") else records)
+    except TypeError:  # such as a class, or a tensor of one number
+        raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(

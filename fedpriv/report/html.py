@@ -257,7 +257,7 @@ def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | No
 
 def _worse(directory: RunDirectory) -> str:
     before, after = directory.run.baseline, directory.last_evaluation
-    return worse(before and before.eval_loss, after and after.eval_loss)
+    return worse(before.eval_loss if before else None, after.eval_loss if after else None)
 
 
 def _trainable(trainable: Any) -> str:

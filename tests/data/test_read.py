@@ -445,6 +445,8 @@ ROW = {"text": "secret"}
         (b"secret", "is a bytes, where rows"),
         (None, "is a NoneType, where rows"),
         (3, "is a int, where rows"),
+        (list, "is a type, where rows"),
+        (np.array(1.0), "is a ndarray, where rows"),
         (["secret"], "row 1 is a str"),
         ([ROW, ["secret"]], "row 2 is a list"),
     ],
