@@ -244,8 +244,8 @@ def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_datase
 
 def _check_parts(callbacks: Any, optimizers: Any) -> None:
     """Raises: ConfigError, for what a Trainer would take now and fail with in its first step."""
-    several = isinstance(callbacks, list | tuple)
-    for one in callbacks if several else [callbacks or TrainerCallback]:
+    listed = [] if callbacks is None else callbacks
+    for one in listed if isinstance(listed, list | tuple) else [listed]:
         if not issubclass(one if isinstance(one, type) else type(one), TrainerCallback):
             raise ConfigError(
                 f"holds a {type(one).__name__}", key="callbacks", fix="Give a list of callbacks."
