@@ -22,6 +22,7 @@ from fedpriv.models.base import Base, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.models.outputs import check_outputs
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
 from fedpriv.training.probe import probe_independence
@@ -105,11 +106,17 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
+        ModelError, ConfigError: it is not for the task, the labels or the tokenizer.
     """
     share_heap()
     keep_freed_memory()
     worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
-    probe_independence(worker)
+    try:
+        check_outputs(model, base.tokenizer, recipe.model)
+        probe_independence(worker)
+    except BaseException:
+        worker.gradients.detach()  # or what somebody else loaded would stay changed
+        raise
     return worker
 
 

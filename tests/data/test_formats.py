@@ -239,8 +239,8 @@ def test_rows_in_memory_are_read_as_files_are(tmp_path: Path) -> None:
         ({"pid": 1, "text": SECRET.encode()}, "row 2 holds a value of type bytes"),
         ({"pid": b"1", "text": SECRET}, "row 2 holds a value of type bytes"),
         ({"pid": float("nan"), "text": SECRET}, "row 2 has no unit id"),
-        (SECRET, "row 2 is a str, where columns"),
-        (None, "row 2 is a NoneType, where columns"),
+        (SECRET, "row 2 is a str"),
+        (None, "row 2 is a NoneType"),
     ):
         with pytest.raises(DataError, match=said) as caught:
             take(fine, odd)
