@@ -172,13 +172,14 @@ class _Document:
                 "content.attachment.contentType",
                 "Name one that Python knows, such as utf-8.",
             ) from None
+        text = text.removeprefix("\ufeff")
         return text_of(text) if kind.get_content_type() == PAGE else text
 
     def _content(self, attachment: Table) -> bytes:
         if attachment.get("data") is not None:
             try:
-                return b64decode("".join(str(attachment["data"]).split()), validate=True)
-            except (binascii.Error, ValueError):
+                return b64decode("".join(attachment["data"].split()), validate=True)
+            except (binascii.Error, ValueError, AttributeError):
                 raise self._error(
                     "has a text that is not base64",
                     "content.attachment.data",

@@ -1,8 +1,8 @@
 """The rows of a local file, one by one, with each value as the file has it.
 
-A reader takes the path, the columns that are wanted (a table without one of them is read
-whole, so that its columns can be named) and the setting that named the file, for errors.
-What a value becomes, and what is refused, is for `fedpriv.data.values`.
+A reader takes the path, the columns that are wanted (of a table without one of them a row comes
+that has all of its columns, so that they can be named) and the setting that named the file, for
+errors. What a value becomes, and what is refused, is for `fedpriv.data.values`.
 """
 
 from __future__ import annotations
@@ -128,6 +128,9 @@ def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",")
             _check_once(header, wanted, path, key)
             if "\0" in first:
                 raise refused("begins with a NUL", f"It may be UTF-16. {UTF8}")
+            if not set(wanted) <= set(header):
+                yield Row(dict.fromkeys(header), "the header")  # to be told what is missing
+                return
             number = 0
             for row in rows:
                 if not row:

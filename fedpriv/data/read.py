@@ -255,9 +255,10 @@ def _check_columns(
     if not available:
         raise _no_records(source, key)
     field, column = next((f, c) for f, c in fields.items() if c not in available)
-    near = difflib.get_close_matches(column, available, 1)
+    known_as = {str(name).lower(): name for name in available}
+    near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
     known = f"Its columns are {', '.join(map(str, available))}."
-    if not all(_NAME.fullmatch(str(name)) for name in available):
+    if not all(_NAME.fullmatch(str(name).strip()) for name in available):
         known = "It should name its columns in its first line, and holds something else there."
     raise DataError(
         "no such column in the data",

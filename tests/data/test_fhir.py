@@ -121,6 +121,8 @@ def test_characters_are_those_that_the_content_type_says(tmp_path: Path) -> None
     old = attachment("Übelkeit".encode("latin-1"), "text/plain; charset=ISO-8859-1")
     section = write(tmp_path / "a.ndjson", document(1, "Patient/p", old))
     assert read(section, tmp_path)["text"][:] == ["Übelkeit"]
+    marked = document(1, "Patient/p", attachment("\ufeffÜbelkeit"))
+    assert read(write(tmp_path / "c.ndjson", marked), tmp_path)["text"][:] == ["Übelkeit"]
     broken = document(2, "Patient/p", attachment(b"caf\xe9"))
     with pytest.raises(DataError, match="record 1 has a text that is not in its character set"):
         read(write(tmp_path / "b.ndjson", broken), tmp_path)
@@ -266,6 +268,8 @@ def test_a_text_elsewhere_is_refused_by_name(url: str, tmp_path: Path) -> None:
     [
         ({"resourceType": "Patient", "id": SECRET}, r"record 2 is no DocumentReference"),
         (document(2, "Patient/p", {"contentType": "text/plain", "data": SECRET}),
+         r"record 2 has a text that is not base64"),
+        (document(2, "Patient/p", {"contentType": "text/plain", "data": True}),
          r"record 2 has a text that is not base64"),
         (document(2, "Patient/p", attachment(SECRET, "text/plain; charset=klingon")),
          r"record 2 has a text in a character set that is not known"),

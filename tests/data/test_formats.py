@@ -92,6 +92,25 @@ def test_columns_that_nobody_asked_for_may_be_called_anything(tmp_path: Path) ->
     assert read(path) == [("1", "a")]
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Report of June\n\npid,text\n1,a\n", "no such column.* Its columns are Report of June"),
+        ("# made by X\npid,text\n1,a\n", "no such column.* first line"),
+        ("<html><body>not found</body></html>", "no such column.* first line"),
+        ('{"pid": 1, "text": "a"}\n', "no such column.* first line"),
+        ("PID,TEXT\n1,a\n", "no such column.* Did you mean 'TEXT'.* PID, TEXT"),
+        (" pid , text \n1,a\n", "no such column.* Did you mean ' text '.* pid ,  text "),
+    ],
+)
+def test_a_header_of_other_names_is_told_and_no_row_blamed(
+    content: str, said: str, tmp_path: Path
+) -> None:
+    path = put(tmp_path / "a.csv", content)
+    with pytest.raises(DataError, match=said):
+        read(path)
+
+
 def test_a_file_without_a_header_is_not_quoted(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", f"12,2020-01-01,{SECRET}\n13,2020-01-02,x\n")
     assert "should name its columns" in refusal(path)
