@@ -24,7 +24,7 @@ def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
         unit=settings.terms.unit,
         labels=settings.limits.labels,
         cache_dir=cache_dir,
-        key=data_key(settings),
+        key=_data_key(settings),
         transform=settings.transform,
     )
 
@@ -51,10 +51,23 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
     )
     tokenizer = load_tokenizer(ModelSection(name=settings.model))
     tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
-    tally.check(settings.max_empty, key=data_key(settings), limit="data.max_empty")
+    refuse_empty(settings, tally)
+    if settings.limits.evaluation:  # looks are paid from the same budget
+        refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
     return tally
 
 
-def data_key(settings: SiteSettings) -> str:
+def refuse_empty(settings: SiteSettings, tally: Tally, *, held_out: bool = False) -> None:
+    """Refuse records of which too few give an example: those that train, or those held out.
+
+    Raises:
+        DataError: see `Tally.check`.
+    """
+    table, _, name = _data_key(settings).rpartition(".")
+    key = f"{table}.{'held_out' if held_out else name}"
+    tally.check(settings.max_empty, key=key, limit="data.max_empty")
+
+
+def _data_key(settings: SiteSettings) -> str:
     """The setting that names the records."""
     return f"sites.{settings.name}.data" if settings.terms.simulated else "data.path"

@@ -54,7 +54,7 @@ from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.number_format import settle
-from fedpriv_client.own_records import check_examples, data_key, read_records
+from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
@@ -257,9 +257,9 @@ class Site:
             DataError: too few of them give an example.
         """
         assert self._job is not None
-        self._job.population.tally.check(
-            self.settings.max_empty, key=data_key(self.settings), limit="data.max_empty"
-        )
+        refuse_empty(self.settings, self._job.population.tally)
+        if self._job.held_out is not None:
+            refuse_empty(self.settings, self._job.held_out.tally, held_out=True)
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None

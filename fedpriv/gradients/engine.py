@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -56,6 +57,10 @@ class GradientEngine(Protocol):
         Privacy:
             Every gradient is private. Nothing here may leave the site.
         """
+        ...
+
+    def set_aside(self) -> AbstractContextManager[None]:
+        """Let the model compute by its own layers, and torch make gradients, for a while."""
         ...
 
     def detach(self) -> None:

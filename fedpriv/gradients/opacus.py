@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -96,8 +98,7 @@ class OpacusGradients:
         for layer in self._layers:
             layer.training = True  # opacus looks at no others; a layer of these has no dropout
         try:
-            with warnings.catch_warnings():  # of an adapter in the first layer
-                warnings.filterwarnings("ignore", "Full backward hook is firing")
+            with _quiet():
                 summed = backward(self._model, losses, batch_size, self._trained)
             parts = [
                 self._of(p, own, batch_size) for p, own in zip(self._trained, summed, strict=True)
@@ -146,6 +147,24 @@ class OpacusGradients:
             )
         self._checked = True
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """As `GradientEngine.set_aside`: opacus only looks on, and looks away meanwhile."""
+        self._hooks.disable_hooks()
+        try:
+            with _quiet():
+                yield
+        finally:
+            self._hooks.enable_hooks()
+
     def detach(self) -> None:
         """Take the hooks off."""
         self._hooks.remove_hooks()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warning of an adapter in the first layer."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook is firing")
+        yield

@@ -10,8 +10,10 @@ lies the other way: a `bmm` writes that several times faster, for lora_B, and tu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
 from fedpriv.gradients.mixing import refuse_mixing
-from fedpriv.gradients.product import FrozenLinear, weight_of
+from fedpriv.gradients.product import FrozenLinear, plain, weight_of
 from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
 
 
@@ -61,6 +63,12 @@ class PerSampleGradients:
 
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)
+        for name, module in model.named_modules():
+            if getattr(vars(module).get("forward"), "__module__", None) == __name__:
+                raise NotPrivateError(
+                    f"{name}: makes the gradients of other private steps already, which would come"
+                    " to nothing. Use a model for one PrivateStep at a time: close() lets go of it."
+                )
         self._model = model
         self._take: Take | None = None
         self._batch = 0
@@ -197,11 +205,28 @@ class PerSampleGradients:
         if block.bias_start is not None:
             self._take(block.bias_start, g.sum(1))
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """As `GradientEngine.set_aside`; weights in fewer bits are multiplied as numbers."""
+        self.detach()
+        for module in self._model.modules():
+            if type(module) in (nn.Linear, Conv1D):
+                self._replace(module, partial(_by_its_numbers, module))
+        try:
+            yield
+        finally:
+            self.detach()
+            self._attach()
+
     def detach(self) -> None:
         """Give the layers their own forward pass back."""
         for module in self._patched:
-            del module.forward
+            vars(module).pop("forward", None)
         self._patched.clear()
+
+
+def _by_its_numbers(module: Any, x: Tensor) -> Tensor:
+    return nn.functional.linear(x, plain(weight_of(module)).to(x.dtype), module.bias)
 
 
 def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:

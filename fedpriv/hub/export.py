@@ -20,6 +20,7 @@ from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
 from fedpriv.hub.contents import Contents
 from fedpriv.hub.load import load, refuse_own, settings_of
+from fedpriv.hub.plainly import load_adapter, load_merged
 from fedpriv.report import budget
 from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.training.adapter import (
@@ -31,9 +32,11 @@ from fedpriv.training.adapter import (
 )
 
 if TYPE_CHECKING:
+    import torch
     from peft import PeftModel
 
     from fedpriv.models.base import Base
+    from fedpriv.models.trial import Trial
 
 CONFIG = "adapter_config.json"
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -100,11 +103,16 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
     base, model = load(run / "adapter", settings, facts, wanted.where)
     if not wanted.merge:
         _check_whole(base, model)
+    from fedpriv.models.trial import AS_IT_IS, Trial
+
+    trial = Trial(model, base.tokenizer, settings.max_length, AS_IT_IS)
     with replacing_folder(out) as made:
         if wanted.merge:
-            _write_merged(made, base, model, wanted.dtype)
+            kind = _write_merged(made, base, model, wanted.dtype, trial)
+            _check_loads(trial, load_merged(made, contents.model), kind)
         else:
             _write_adapter(made, run / "adapter", contents)
+            _check_loads(trial, load_adapter(made, base.source, contents.model))
         base.tokenizer.save_pretrained(made)
         _write_budgets(made, directory)
         (made / CARD).write_text(card(directory, contents), encoding="utf-8")
@@ -180,11 +188,13 @@ def _write_adapter(folder: Path, trained: Path, contents: Contents) -> None:
         shutil.copytree(EMBEDDED, folder / "base")
 
 
-def _write_merged(folder: Path, base: Base, model: PeftModel, dtype: Dtype | None) -> None:
-    """W + α/r · BA, added up in float32 and then stored in `dtype`.
+def _write_merged(
+    folder: Path, base: Base, model: PeftModel, dtype: Dtype | None, trial: Trial
+) -> torch.dtype:
+    """W + α/r · BA, added up in float32 and then stored in `dtype`, which is returned.
 
     Raises:
-        ModelError: the weights are too large for that.
+        ModelError: the weights are too large for that, or the sum is another model.
     """
     import torch
 
@@ -193,11 +203,33 @@ def _write_merged(folder: Path, base: Base, model: PeftModel, dtype: Dtype | Non
     stored = find_base(base.source).settings
     kind = dtype or str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
     merged: Any = model.merge_and_unload()
+    _check_loads(trial, merged)
     merged.to(getattr(torch, kind))
     if not all(torch.isfinite(value).all() for value in merged.state_dict().values()):
         raise ModelError(f"A merged weight is too large for {kind}. Give --dtype float32.")
     merged.config.use_cache = True  # training needs none; who generates does
     merged.save_pretrained(folder)
+    return getattr(torch, kind)  # type: ignore[no-any-return]
+
+
+def _check_loads(trial: Trial, model: Any, stored: torch.dtype | None = None) -> None:
+    """Hold what was written against what was trained, on random texts.
+
+    Args:
+        model: as transformers and peft load it.
+        stored: in which its weights were kept meanwhile, if in fewer bits.
+
+    Raises:
+        ModelError: it computes something else.
+    """
+    off = trial.other_off_by(model, stored)
+    if off > 1:
+        raise ModelError(
+            "What would be written is not what was trained: its logits are off by"
+            f" {off:.0f} times what rounding explains. A layer that shares its weights with another"
+            " can't have an adapter merged into it: leave --merge out, or train that layer whole"
+            " (lora.modules_to_save)."
+        )
 
 
 def _write_budgets(folder: Path, directory: RunDirectory) -> None:

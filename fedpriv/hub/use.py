@@ -52,7 +52,7 @@ def _head(contents: Contents) -> str:
     """Arguments that give a classifier a head of the right size, which the adapter then fills."""
     if contents.model.task != "classification":
         return ""
-    labels = f", num_labels={len(contents.model.labels)}"
+    labels = contents.model.labels
     if contents.model.pooling == "mean":
-        return f"{labels}, output_loading_info=True"
-    return f"{labels}, ignore_mismatched_sizes=True"
+        return f", num_labels={len(labels)}, output_loading_info=True"
+    return f", id2label={dict(enumerate(labels))!r}, ignore_mismatched_sizes=True"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.base_model import is_lost, source_of
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
-from fedpriv.models.attention import RECORDWISE, register_attention, use_attention
+from fedpriv.models.attention import attend_alone
 from fedpriv.models.digest import (
     StoredBase,
     base_digest,
@@ -71,7 +71,6 @@ def load_base(
     from fedpriv.models.pooled import MeanPooledClassifier
     from fedpriv.models.quantised import bitsandbytes, pack
 
-    register_attention()
     source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
@@ -79,7 +78,6 @@ def load_base(
         "dtype": torch.float32 if dtype == "mixed" else getattr(torch, dtype),
         "use_safetensors": True,
         "trust_remote_code": False,
-        "attn_implementation": RECORDWISE,
     }
     factory: Any = AutoModelForCausalLM
     if settings.task == "classification":
@@ -91,7 +89,7 @@ def load_base(
         options["ignore_mismatched_sizes"] = settings.pooling == "own"
 
     def load() -> tuple[Any, set[str]]:
-        with torch.random.fork_rng(devices=[]), _quiet():
+        with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
             if settings.pooling == "mean":
                 return MeanPooledClassifier.from_encoder(source, **options)
@@ -119,9 +117,9 @@ def load_base(
         new |= other_head(
             model, new, stored_names(stored.settings.get("id2label")), settings.labels
         )
-    compute_alone(model, tokenizer)
     model.requires_grad_(False)
     model.eval()
+    compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}")
     if settings.quantize is not None:
         pack(model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new)))
     if settings.task == "classification":
@@ -161,7 +159,7 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
     try:
         source = source_of(settings.name)
-        with torch.device("meta"), _quiet():
+        with torch.device("meta"), quiet():
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
             model = factory.from_config(config)
     except (*_FAILURES, RuntimeError) as error:
@@ -171,13 +169,45 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
-def compute_alone(model: Any, tokenizer: Any) -> None:
-    """Let a model compute each record of a batch by itself, whoever loaded it."""
-    register_attention()
-    use_attention(model)
-    if model.config.pad_token_id is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
+def compute_alone(model: Any, tokenizer: Any, longest: int, name: str) -> None:
+    """Let a model compute each record of a batch by itself, as transformers computes it alone.
+
+    Args:
+        model: as transformers loaded it, in evaluation mode.
+        longest: tokens that a record may have.
+        name: of the model, for messages.
+
+    Raises:
+        NotPrivateError: no attention that it has does so.
+    """
+    from fedpriv.models.trial import Trial
+
+    kind = model.config.model_type
     model.config.use_cache = False  # what generates asks for its cache
+    try:
+        trial = Trial(model, tokenizer, longest)
+    except Exception as error:  # whatever an architecture asks for besides
+        raise NotPrivateError(
+            f"{name} ({kind}) can't compute a text by itself: {first_line(error)}."
+        ) from None
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    off = attend_alone(model, trial)
+    other = "Use another architecture: docs/models.md has a table."
+    if not trial.means_something:
+        raise NotPrivateError(
+            f"{name} ({kind}): whether it reads padding can't be told, as no token changes what it"
+            f" makes of a later one. {other}"
+        )
+    if off > 1:
+        raise NotPrivateError(
+            f"{name} ({kind}) makes something else of a text that is padded: its logits move by"
+            f" {off:.0f} times what rounding explains. {other}"
+        )
+    if trial.sees_later_tokens():
+        raise NotPrivateError(
+            f"{name} ({kind}) sees the tokens that it is to predict. Set is_decoder in its"
+            f" configuration if it has that, or use a decoder."
+        )
 
 
 def digest_of(name: str) -> str:
@@ -197,7 +227,8 @@ def digest_of(name: str) -> str:
 
 def longest(model: PreTrainedModel) -> int:
     """Tokens a model has positions for."""
-    positions = int(getattr(model.config, "max_position_embeddings", 0) or 2**20)
+    text: Any = model.config.get_text_config()
+    positions = int(getattr(text, "max_position_embeddings", 0) or 2**20)
     embedded = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
     offset = getattr(embedded[0], "padding_idx", None) if embedded else None
     return positions - (0 if offset is None else offset + 1)  # RoBERTa counts from there
@@ -233,7 +264,7 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
             raise _not_loaded(settings, error) from None
         raise ModelError(
             f"model.name: can't load the tokenizer of {settings.name!r}:"
-            f" {_first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
+            f" {first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
             " hub model."
         ) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
@@ -266,7 +297,7 @@ def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
         )
     return ModelError(
         f"model.name: can't load {settings.name!r} for {settings.task}:"
-        f" {_first_line(error)}{_way(settings)}. Name a folder with config.json and"
+        f" {first_line(error)}{_way(settings)}. Name a folder with config.json and"
         " model.safetensors, or a hub model."
     )
 
@@ -276,18 +307,18 @@ def _way(settings: ModelSection) -> str:
     return "" if Path(source_of(settings.name)).is_dir() else through_hub()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
-def _quiet() -> Any:
+def quiet() -> Any:
     """Silence the loader's note about a new head, and its bar."""
     import contextlib
 
     from transformers.utils import logging
 
     @contextlib.contextmanager
-    def quiet() -> Any:
+    def silenced() -> Any:
         level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity(40)  # errors only
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -298,4 +329,4 @@ def _quiet() -> Any:
             if shown:
                 logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
-    return quiet()
+    return silenced()

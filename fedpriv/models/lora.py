@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import LoraSection
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from fedpriv.models.base import Base
 
+# Peft gives these models' out_proj no adapter: its weight is used without the layer.
+_MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
@@ -44,9 +46,7 @@ def attach_lora(
     with plain_bitsandbytes():  # peft imports bitsandbytes wherever it is installed
         from peft import LoraConfig, TaskType, get_peft_model
 
-    layers = sorted({name.rpartition(".")[2] for name, _ in base.model.named_modules()} - {""})
-    layers = [name for name in layers if not name.isdigit()]
-    _check_names(base, "modules_to_save", settings.modules_to_save, layers)
+    _check_names(base, "modules_to_save", settings.modules_to_save, _named_modules(base))
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
@@ -56,10 +56,19 @@ def attach_lora(
         modules_to_save=list(settings.modules_to_save) or None,
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
+    fix = f"Name some of: {', '.join(_last_names(base))}."
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
-        model = get_peft_model(base.model, config)
+        try:
+            model = get_peft_model(base.model, config)
+        except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
+            raise ConfigError(
+                f"peft can't put an adapter there: {str(error).strip().splitlines()[0]}",
+                key="lora.target_modules",
+                value=settings.target_modules,
+                fix=fix,
+            ) from None
     if settings.frozen_a:
         for name, parameter in model.named_parameters():
             if ".lora_A." in name:
@@ -76,20 +85,24 @@ def trained_whole(settings: LoraSection) -> tuple[str, ...]:
 def _targets(base: Base, settings: LoraSection) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 
-    kind = base.model.config.model_type
-    linear = sorted({name.rpartition(".")[2] for name, _ in _linear(base)})
-    if settings.target_modules == "all-linear":
+    wanted = settings.target_modules
+    if wanted == "all-linear":
         return _all_linear(base, settings)
-    if settings.target_modules == "auto":
-        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind)
-        if known is None:
-            raise ModelError(
-                f"lora.target_modules: 'auto' knows no layers for model type {kind!r}."
-                f" Name some of: {', '.join(linear)}."
-            )
-        return list(known)
-    _check_names(base, "target_modules", settings.target_modules, linear)
-    return list(settings.target_modules)
+    within = [name for name, _ in _linear(base) if not _matches(name, settings.modules_to_save)]
+    if wanted != "auto":
+        _check_names(base, "target_modules", wanted, within)
+        return list(wanted)
+    kind = base.model.config.get_text_config().model_type
+    known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
+    found = [name for name in known if any(_matches(layer, [name]) for layer in within)]
+    if not found:
+        raise ModelError(
+            f"lora.target_modules: 'auto' knows no layers for model type {kind!r}."
+            f" Name some of: {', '.join(_last_names(base))}."
+        )
+    if _text_part(base) is None:
+        return found
+    return [name for name in within if _matches(name, found)]  # not those that see pictures
 
 
 def _all_linear(base: Base, settings: LoraSection) -> list[str]:
@@ -101,24 +114,56 @@ def _all_linear(base: Base, settings: LoraSection) -> list[str]:
     output = model.get_output_embeddings()
     heads = HEADS if output is None else ()  # a classifier's output has another name
     whole = (*settings.modules_to_save, *heads)
-    return [
+    found = [
         name for name, module in _linear(base) if module is not output and not name.endswith(whole)
     ]
+    if not found:
+        raise ModelError(
+            f"lora.target_modules: this {model.config.model_type} has none of torch's own linear"
+            " layers, which alone can have an adapter. Take another architecture."
+        )
+    return found
 
 
 def _linear(base: Base) -> Iterator[tuple[str, Any]]:
+    """The layers that can have an adapter, by name: those that a text goes through."""
+    part = _text_part(base)
+    past = "out_proj" if base.model.config.model_type in _MAMBA else None
     for name, module in base.model.named_modules():
-        if type(module).__name__ in ("Linear", "Conv1D"):
+        read = (part is None or name.startswith(part)) and name.rpartition(".")[2] != past
+        if read and type(module).__name__ in ("Linear", "Conv1D"):
             yield name, module
 
 
+def _text_part(base: Base) -> str | None:
+    """Where the language model is within a model of several kinds of input; None of a plain one."""
+    model: Any = base.model
+    if model.config.get_text_config() is model.config:
+        return None
+    part = model.get_decoder()
+    return next(f"{name}." for name, module in model.named_modules() if module is part)
+
+
+def _named_modules(base: Base) -> list[str]:
+    return [name for name, _ in base.model.named_modules() if name]
+
+
+def _last_names(base: Base) -> list[str]:
+    return sorted({name.rpartition(".")[2] for name, _ in _linear(base)})
+
+
+def _matches(name: str, wanted: Iterable[str]) -> bool:
+    """Whether peft takes a layer of that name for one of those that are named."""
+    return any(name == one or name.endswith(f".{one}") for one in wanted)
+
+
 def _check_names(base: Base, key: str, wanted: Sequence[str], known: Sequence[str]) -> None:
-    names = [name for name, _ in base.model.named_modules()]
     for target in wanted:
-        if not any(name == target or name.endswith("." + target) for name in names):
+        if not any(_matches(name, [target]) for name in known):
             raise ConfigError(
-                f"matches no layer of this {base.model.config.model_type} model",
+                f"matches no layer of this {base.model.config.model_type} model that can be"
+                f" {'given an adapter' if key == 'target_modules' else 'trained'}",
                 key=f"lora.{key}",
                 value=target,
-                fix=f"Name some of: {', '.join(known)}.",
+                fix=f"Name some of: {', '.join(_last_names(base))}.",
             )

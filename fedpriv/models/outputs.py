@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.errors import ConfigError, ModelError, NotPrivateError
+from fedpriv.errors import ConfigError, FedprivError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedpriv.config.job import ModelSection
 
 log = logging.getLogger(__name__)
+_TRIED = 8  # tokens
 _SAYS_NOTHING = re.compile(r"label_\d+", re.I)  # what transformers calls a class without a name
 _ONE_OF_THEM = (None, "single_label_classification")
 
@@ -26,8 +27,7 @@ def check_tokens(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> N
         ModelError: one has none.
     """
     tokens = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
-    embedded = len(model.get_input_embeddings().weight)
-    rows = min(getattr(model.config, "vocab_size", None) or embedded, embedded)
+    rows = len(model.get_input_embeddings().weight)
     if tokens > rows:
         raise ModelError(
             f"model.name: the tokenizer of {name!r} knows {tokens} tokens, the"
@@ -36,7 +36,7 @@ def check_tokens(model: Any, tokenizer: PreTrainedTokenizerBase, name: str) -> N
 
 
 def check_outputs(model: Any, tokenizer: PreTrainedTokenizerBase, section: ModelSection) -> None:
-    """Check, by the outputs for two tokens, that a model is one for the task and the labels.
+    """Check, by the outputs for a few tokens, that a model is one for the task and the labels.
 
     Raises:
         ModelError, ConfigError: it is not; says what to do.
@@ -44,17 +44,16 @@ def check_outputs(model: Any, tokenizer: PreTrainedTokenizerBase, section: Model
     import torch
 
     check_tokens(model, tokenizer, section.name)
-    device = model.get_input_embeddings().weight.device
-    ids = torch.tensor([[0, 1]], device=device)
+    rows = model.get_input_embeddings().weight
+    ids = torch.arange(min(_TRIED, section.max_length), device=rows.device)[None] % len(rows)
     try:
         with torch.no_grad():
-            found = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
-        shape = tuple(found.shape)
-    except NotPrivateError:
+            shape = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.shape
+    except FedprivError:
         raise
     except Exception as error:  # a model of any kind; the tokens are nobody's
         raise ModelError(
-            f"{section.name}: gives no logits for two tokens ({type(error).__name__}: {error})."
+            f"{section.name}: gives no logits for a text ({type(error).__name__}: {error})."
             f" Use a model for {section.task}."
         ) from None
     if section.task == "classification":

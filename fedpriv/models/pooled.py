@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -47,10 +48,11 @@ class MeanPooledClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         return made, new & kept
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, **_: Any
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Logits, (B, labels)."""
+        """Logits, (B, labels); without a mask all tokens count."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        counts = attention_mask.unsqueeze(2).to(hidden.dtype)  # (B, T, 1)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        counts = mask.unsqueeze(2).to(hidden.dtype)  # (B, T, 1)
         mean = (hidden * counts).sum(1) / counts.sum(1).clamp_min(1)
         return SequenceClassifierOutput(logits=self.classifier(mean))

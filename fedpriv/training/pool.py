@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedpriv.config.job import ComputeSection
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, FedprivError, ModelError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.heap import keep_freed_memory, share_heap
-from fedpriv.models.base import Base, load_base
+from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.outputs import check_outputs
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
-from fedpriv.training.probe import probe_independence
+from fedpriv.training.probe import probe_gradients
 from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 
 Look = Callable[[Base, TrainableVector], None]
@@ -106,17 +106,25 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
-        ModelError, ConfigError: it is not for the task, the labels or the tokenizer.
+        ModelError, ConfigError: it can't compute them at all, or is not for the task, the labels or
+            the tokenizer.
     """
     share_heap()
     keep_freed_memory()
-    worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+    worker = None
     try:
+        worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
         check_outputs(model, base.tokenizer, recipe.model)
-        probe_independence(worker)
-    except BaseException:
-        worker.gradients.detach()  # or what somebody else loaded would stay changed
-        raise
+        probe_gradients(worker)
+    except BaseException as error:
+        if worker is not None:
+            worker.gradients.detach()  # or what somebody else loaded would stay changed
+        if isinstance(error, FedprivError) or not isinstance(error, Exception):
+            raise
+        raise ModelError(  # whatever an architecture does with what it is given
+            f"model.name: this {model.config.model_type} can't be trained: {first_line(error)}."
+            " Take another architecture, or other lora.target_modules."
+        ) from error
     return worker
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fedpriv.data.batch import Batch
+from fedpriv.models.trial import around, ordinary_tokens
 from fedpriv.training.record_loss import IGNORED
 from fedpriv.training.worker import Worker
 
@@ -19,10 +22,13 @@ def random_batch(worker: Worker, mask: Tensor, *, seed: int) -> Batch:
     Privacy:
         Made of public settings alone.
     """
-    vocabulary, padding = worker.model.config.vocab_size, worker.base.tokenizer.pad_token_id
-    ids = torch.randint(vocabulary, mask.shape, generator=torch.Generator().manual_seed(seed))
-    ids = torch.where(ids == padding, (ids + 1) % vocabulary, ids)
-    ids = torch.where(mask == 1, ids, padding)
+    tokenizer: Any = worker.base.tokenizer
+    tokens = ordinary_tokens(worker.base.model, tokenizer)
+    drawn = torch.randint(len(tokens), mask.shape, generator=torch.Generator().manual_seed(seed))
+    ids = tokens[drawn]
+    for last in around(tokenizer)[1][-1:]:  # by which some models find a text's end
+        ids[torch.arange(len(ids)), mask.sum(1) - 1] = last
+    ids = torch.where(mask == 1, ids, tokenizer.pad_token_id)
     if worker.recipe.model.task == "classification":
         labels = torch.arange(len(mask)) % 2
     else:

@@ -38,6 +38,20 @@ def test_records_that_give_nothing_are_refused_before_a_server_hears_of_the_site
     assert ("data.max_empty" in found.value.fix) is (empty < 24)
 
 
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_held_out_records_that_give_nothing_are_refused_where_looks_are_paid_for(
+    file: Path, told: None, looked_at: bool
+) -> None:
+    text = file.read_text()
+    text = text.replace("size = 24", 'size = 24\nheld_out = "apart.jsonl"\nheld_out_size = 5')
+    file.write_text(text.replace("[allow]", f"[allow]\nevaluation = {str(looked_at).lower()}"))
+    (file.parent / "apart.jsonl").write_text('{"note": ""}\n' * 5)
+    with pytest.raises(DataError if looked_at else ConnectedError) as found:
+        serve(load_site(file), file)
+    if isinstance(found.value, DataError):
+        assert found.value.key == "data.held_out" and "5 of 5 records" in str(found.value)
+
+
 def test_a_site_whose_records_can_be_used_goes_on_to_connect(file: Path, told: None) -> None:
     texts = ["", *(f"note {number}" for number in range(23))]
     (file.parent / "notes.jsonl").write_text("\n".join(json.dumps({"note": t}) for t in texts))

@@ -97,7 +97,7 @@ def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str)
 def test_what_is_not_allowed_is_refused_before_a_gradient_is_computed(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.training.pool.probe_independence", lambda _: pytest.fail("probed"))
+    monkeypatch.setattr("fedpriv.training.pool.probe_gradients", lambda _: pytest.fail("probed"))
     site = setting.site(max_trainable=100)
     lora = setting.proposal.lora.model_copy(update={"r": 4})
     with pytest.raises(ProtocolError, match="would train 512 parameters"):

@@ -63,7 +63,8 @@ class Again:
     def detach(self) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        self._worker.gradients = self._kind(self._worker.model)
+        if self._worker.gradients is self:
+            self._worker.gradients = self._kind(self._worker.model)
         return getattr(self._worker.gradients, name)
 
 

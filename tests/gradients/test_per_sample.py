@@ -17,7 +17,8 @@ from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
-from fedpriv.training.probe import probe_independence
+from fedpriv.loop.step import PrivateStep
+from fedpriv.training.probe import probe_gradients
 from fedpriv.training.record_loss import record_losses
 
 KINDS = [
@@ -192,6 +193,7 @@ def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig, get_peft_model
 
     worker = make_worker("llama")
+    worker.gradients.detach()
     base = worker.model.unload()
     model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], use_dora=True))
     with pytest.raises(NotPrivateError, match="magnitude"):
@@ -253,8 +255,8 @@ def test_the_probe_catches_a_model_that_mixes_records(make_worker: Callable[...,
     norm = worker.model.get_base_model().model.norm
     plain = norm.forward
     norm.forward = lambda x: plain(x - x.mean(0, keepdim=True))
-    with pytest.raises(NotPrivateError, match="changes with the other records"):
-        probe_independence(worker)
+    with pytest.raises(NotPrivateError, match="gradient of a record in a batch is off by"):
+        probe_gradients(worker)
 
 
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
@@ -277,8 +279,8 @@ def test_the_probe_catches_a_model_that_remembers(make_worker: Callable[..., Any
         return plain(x) * longest[0]
 
     norm.forward = remembering
-    with pytest.raises(NotPrivateError, match="changes with the other records"):
-        probe_independence(worker)
+    with pytest.raises(NotPrivateError, match="changes with the records before it"):
+        probe_gradients(worker)
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "gpt2", "qwen3"])
@@ -296,3 +298,17 @@ def test_a_padded_neighbour_changes_no_bit_of_a_full_record(
     before, after = per_record(worker, full).clone(), per_record(worker, mixed)
     assert torch.isfinite(before).all()
     assert torch.equal(before[:3], after[:3])
+
+
+def test_a_parameter_whose_gradient_is_lost_is_refused_by_name(model_folder: Any) -> None:
+    """An adapter on a parameter: its gradient passes through a weight that is held constant."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = model_folder("llama")
+    config = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.up_proj.weight"])
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = [{"text": f"note {i}"} for i in range(20)]
+    with pytest.raises(NotPrivateError, match=r"up_proj.*the gradient of a record .* is lost"):
+        PrivateStep(model, tokenizer, rows, epsilon=8, delta=1e-3, size=20, batch=4, steps=2)

@@ -478,3 +478,29 @@ def test_an_account_without_a_ledger_leaves_nothing_behind(private_step: Make) -
     assert folder.stat().st_mode & 0o77 == 0
     step.close()
     assert not folder.exists()
+
+
+def test_a_model_makes_gradients_of_one_step_at_a_time(private_step: Make, lora: Make) -> None:
+    model = lora()
+    first = private_step(model=model)
+    with pytest.raises(NotPrivateError, match=r"of other private steps already.*close\(\)"):
+        private_step(model=model)
+    first.close()
+    again = private_step(model=model)
+    again.backward()
+    assert not again._worker.failures
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_gradient_is_shown_to_no_hook(private_step: Make, lora: Make, kind: str) -> None:
+    model, seen = lora(), list[Any]()
+    weight = next(p for p in model.parameters() if p.requires_grad)
+    hook = getattr(weight, kind)(seen.append)
+    with pytest.raises(NotPrivateError, match="has a hook on its gradient"):
+        private_step(model=model)
+    hook.remove()
+    step = private_step(model=model)
+    getattr(weight, kind)(seen.append)
+    with pytest.raises(NotPrivateError, match="has a hook on its gradient"):
+        step.backward()
+    assert step.taken == 0 and not seen

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpriv.config.job import ModelSection
-from fedpriv.training.probe import probe_independence
+from fedpriv.training.probe import probe_gradients
 
 Make = Callable[..., Any]
 
@@ -39,7 +39,7 @@ def test_it_starts_at_even_odds_and_its_head_is_trained(make_worker: Make) -> No
     with torch.no_grad():
         logits = worker.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
     assert torch.equal(logits, torch.zeros_like(logits))
-    probe_independence(worker)  # exact for each record, or refused
+    probe_gradients(worker)  # exact for each record, or refused
 
 
 def test_pooling_is_for_classification() -> None:

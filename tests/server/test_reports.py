@@ -57,7 +57,11 @@ def test_a_report_of_another_or_of_what_nobody_has_is_not(lie: dict[str, Any]) -
         _report(report(**lie), "a", "j")
 
 
-@pytest.mark.parametrize("body", [None, "", "{", "[]", report()[:-2] + "1}"])
+@pytest.mark.parametrize(
+    "body",
+    [None, "", "{", "[]", report()[:-2] + "1}"],
+    ids=["none", "empty", "cut off", "a list", "changed"],
+)
 def test_what_is_no_report_is_a_typed_error(body: object) -> None:
     with pytest.raises(FedprivError):
         _report(body, "a", "j")

@@ -1,0 +1,208 @@
+"""Try every architecture of transformers at a tiny size, and write the table of docs/models.md.
+
+    python benchmarks/architectures.py [--task causal-lm] [--only bloom …] [--write]
+
+Each is built from its own configuration, saved, and loaded as a run loads it; then a worker is made
+of it, which tries the gradients. What a row says is what a run would have done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import transformers
+from tokenizers.processors import TemplateProcessing
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from fedpriv.base_model import EMBEDDED
+from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.config.task import Task
+from fedpriv.errors import FedprivError
+from fedpriv.training.pool import make_worker
+from fedpriv.training.worker import ModelRecipe
+
+PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+MOST = 6_000_000  # parameters of what is still called tiny
+LABELS = ("no", "yes")
+_TASKS: dict[str, Any] = {
+    "causal-lm": (
+        transformers.AutoModelForCausalLM,
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    ),
+    "classification": (
+        transformers.AutoModelForSequenceClassification,
+        modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    ),
+}
+_SIZES = {
+    32: "hidden_size d_model n_embd emb_dim dim embedding_size word_embed_proj_dim embed_dim",
+    2: "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers"
+    " num_decoder_layers num_local_experts num_experts n_routed_experts moe_num_experts"
+    " num_key_value_heads n_group topk_group",
+    4: "num_attention_heads n_head n_heads num_heads attention_heads encoder_attention_heads"
+    " decoder_attention_heads qk_rope_head_dim rotary_dim",
+    64: "intermediate_size n_inner ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff ffn_hidden_size"
+    " d_inner inner_dim moe_intermediate_size shared_intermediate_size",
+    8: "head_dim d_kv d_head sliding_window window_size q_lora_rank kv_lora_rank qk_nope_head_dim"
+    " v_head_dim",
+    128: "max_position_embeddings n_positions n_ctx",
+    1: "num_experts_per_tok moe_topk",
+}
+_TINY = {name: size for size, names in _SIZES.items() for name in names.split()}
+# What one of them needs besides.
+_OWN: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "convbert": {"embedding_size": 32},
+    "mamba2": {"num_heads": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "ministral": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
+    "xmod": {"default_language": "en_XX"},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one architecture.
+
+    Attributes:
+        said: "exact", with the attention, or why it is refused or was not built.
+    """
+
+    kind: str
+    said: str
+
+
+def kinds(task: Task) -> list[str]:
+    """The names of all that transformers has for a task."""
+    return sorted(_TASKS[task][1])
+
+
+def tiny_config(kind: str, vocabulary: int, **more: Any) -> Any:
+    """The configuration of a small model of that kind.
+
+    Raises:
+        ValueError: what the sizes of others are is none for it.
+    """
+    made: Any = CONFIG_MAPPING[kind]
+    known = {**_small(made()), **_OWN.get(kind, {}), **more, "vocab_size": vocabulary}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    for left_out in (None, *known):  # a size that does not fit the others stays as it is
+        with suppress(Exception):
+            return made(**{k: v for k, v in (known | tokens).items() if k != left_out})
+    raise ValueError("no small configuration")
+
+
+def _small(config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.to_dict().items():
+        own = getattr(config, name, value)
+        if isinstance(own, transformers.PretrainedConfig):
+            found[name] = {**_small(own), "model_type": own.model_type, "vocab_size": 4200}
+        elif name in _TINY and isinstance(value, int) and not isinstance(value, bool):
+            found[name] = _TINY[name]
+        elif name.endswith(("layer_types", "block_types", "block_type")) and value:
+            found[name] = (sorted(set(value)) * 2)[:2]  # one of each kind
+    return found
+
+
+def save_tiny(kind: str, task: Task, folder: Path, **more: Any) -> None:
+    """Write a small random model of that kind with the embedded model's tokenizer.
+
+    Raises:
+        ValueError: there is none of a few million parameters.
+    """
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(EMBEDDED)
+    around = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<bos>", "<eos>")]
+    ends = TemplateProcessing(single="<bos> $A <eos>", special_tokens=around)
+    tokenizer.backend_tokenizer.post_processor = ends  # some read a text's class off its end
+    config = tiny_config(kind, 4200, **more)
+    if task == "causal-lm" and hasattr(config, "is_decoder"):
+        config.is_decoder = True
+    config.num_labels = len(LABELS)
+    factory, _ = _TASKS[task]
+    with torch.device("meta"):
+        size = sum(p.numel() for p in factory.from_config(config).parameters())
+    if size > MOST:
+        raise ValueError(f"has {size / 1e6:.0f} million parameters at the least size that is known")
+    torch.manual_seed(0)
+    model = factory.from_config(config).eval()
+    with torch.no_grad():  # sizes may not fit each other
+        model(input_ids=torch.tensor([[*range(3, 12), tokenizer.eos_token_id]]), use_cache=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def tried(kind: str, task: Task) -> Row:
+    """Build one, load it and make a worker of it."""
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            save_tiny(kind, task, Path(name))
+        except Exception as error:  # each in its own way
+            return Row(kind, f"not tried: {_short(error)}")
+        labels = LABELS if task == "classification" else ()
+        model = ModelSection(name=name, task=task, labels=labels, max_length=40)
+        lora = LoraSection(r=2, target_modules="all-linear")
+        recipe = ModelRecipe(model, lora, 0, ComputeSection(device="cpu"))
+        try:
+            worker = make_worker(recipe)
+        except FedprivError as error:
+            said = _short(error).replace(f"model.name: {name!r} ", "")
+            return Row(kind, f"refused: {re.sub(rf'[(]?{kind}(_text)?[)]?:? ', '', said)}")
+        except Exception as error:
+            return Row(kind, f"FAULT: {type(error).__name__}: {_short(error)}")
+        return Row(kind, f"exact: {worker.base.model.config._attn_implementation}")
+
+
+def _short(error: Exception) -> str:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    said = re.split(r"(?<=[a-z)]{3})\. |: its logits", first)[0]
+    return said.rstrip(".")[:160]
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Lines of Markdown: those of which the same is said together."""
+    yield "| architecture | at a tiny size |"
+    yield "|---|---|"
+    for said in sorted({row.said for row in rows}):
+        kinds = ", ".join(row.kind for row in rows if row.said == said)
+        yield f"| {kinds} | {said.replace('|', '/')} |"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--task", choices=get_args(Task), action="append")
+    options.add_argument("--only", nargs="*", default=[])
+    options.add_argument("--write", action="store_true")
+    wanted = options.parse_args()
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    text = PAGE.read_text(encoding="utf-8")
+    for task in wanted.task or get_args(Task):
+        rows = []
+        for kind in wanted.only or kinds(task):
+            rows.append(tried(kind, task))
+            print(f"{task}: {rows[-1].kind}: {rows[-1].said}", file=sys.stderr, flush=True)
+        mark = f"<!-- {task} -->"
+        before, _, rest = text.partition(mark)
+        after = rest.partition(mark)[2]
+        text = "\n".join([f"{before}{mark}", "", *table(rows), "", f"{mark}{after}"])
+    if wanted.write:
+        PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

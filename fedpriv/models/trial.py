@@ -1,0 +1,260 @@
+"""Try on random texts whether a model computes together what transformers computes of each alone.
+
+A model is given another attention here, and texts are padded to one length. An architecture that
+takes either for something else would learn from padding or from later tokens, and nobody would see
+it. So the logits are compared with those of the model as transformers loaded it, of one text at a
+time and without padding. Nothing is compared by name, so a new architecture is tried as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+FACTOR = 16.0
+MEANT = 100.0
+SHORT = 7  # tokens; the other text is as long as any may be, up to
+LONGEST = 1024
+SCALES = (1, 2, 4, 8, 16, 32)
+AS_IT_IS = (0,)
+
+
+class Trial:
+    """What a model makes of random texts, each by itself, as it was loaded.
+
+    The tolerance comes from the arithmetic: the texts are computed once more with each layer's
+    output moved at random by what rounding it may do (Monte Carlo arithmetic, Parker 1997), and
+    `FACTOR` times what that moves the logits is allowed. The agreement of two models means
+    something only where tokens matter to each other. So the weights are scaled, for the time of the
+    trial and by powers of two, which loses nothing, until another earlier token moves the
+    last logits by `MEANT` tolerances.
+
+    Args:
+        model: in evaluation mode, with the attention that transformers gave it.
+        longest: tokens that a text may have in training.
+        scales: of the weights, as they are tried; 0 leaves all of them as they are.
+
+    Attributes:
+        meant: by how many tolerances another earlier token moved the logits.
+
+    Raises:
+        NotPrivateError: it can't compute a text by itself.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, longest: int, scales: Sequence[int] = SCALES
+    ) -> None:
+        self._model, self._padding = model, tokenizer.pad_token_id
+        self._device = model.get_input_embeddings().weight.device
+        weights = [p for p in model.parameters() if p.ndim > 1 and p.is_floating_point()]
+        self._empty = [p for p in weights if not p.any()]
+        embedded = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        self._weights = [p for p in weights if id(p) not in embedded]
+        tokens = ordinary_tokens(model, tokenizer)
+        lengths = [min(SHORT, longest), min(longest, LONGEST)]
+        self._short, self._long = _random_texts(tokens, tokenizer, lengths)
+        earlier = self._short.with_other(self._short.last - 2, tokens)
+        self._later = self._short.with_other(self._short.last, tokens)
+        self.meant, self._scale, self._tolerance = -1.0, 1, 0.0
+        self._expected: list[Tensor] = []
+        for scale in scales:
+            with self._scaled(scale):
+                found = self._alone([self._short])
+                tolerance = FACTOR * _distance(self._rounded_otherwise(), found)
+                moved = _distance([_last(self._alone([earlier])[0])], [_last(found[0])])
+            meant = moved / tolerance if tolerance else 0.0
+            if meant > self.meant:
+                self.meant, self._scale, self._tolerance = meant, scale, tolerance
+                self._expected = found
+            if self.meant >= MEANT:
+                break
+        with self._scaled(self._scale):
+            self._expected += self._alone([self._long])
+
+    @property
+    def means_something(self) -> bool:
+        """Whether tokens matter so much to each other that agreement tells of attention."""
+        return self.meant >= MEANT
+
+    def off_by(self) -> float:
+        """How far the logits of padded texts are from those alone, in tolerances: at most 1."""
+        with self._scaled(self._scale):
+            off = _distance(self._together([self._short, self._long]), self._expected)
+        return off / self._tolerance if off else 0.0
+
+    def other_off_by(self, model: Any, stored: torch.dtype | None = None) -> float:
+        """How far another model's logits of texts alone are off, in tolerances: at most 1.
+
+        Args:
+            stored: in which its weights were kept meanwhile, if in fewer bits.
+        """
+        tolerance = FACTOR * _distance(self._rounded_otherwise(stored), self._expected[:1])
+        self._model, own = model, self._model
+        try:
+            found = self._alone([self._short, self._long])
+        finally:
+            self._model = own
+        off = _distance(found, self._expected)
+        return off / tolerance if off else 0.0
+
+    def sees_later_tokens(self) -> bool:
+        """Whether another last token changes what a language model makes of earlier ones."""
+        if self._expected[0].ndim == 1:
+            return False  # a classifier may
+        with self._scaled(self._scale):
+            texts = [self._short, self._later]
+            one, other = (logits[: self._short.last] for logits in self._together(texts))
+        return _distance([one], [other]) > self._tolerance
+
+    def _alone(self, texts: Sequence[_Text]) -> list[Tensor]:
+        return [self._logits(input_ids=text.ids[None])[0] for text in texts]
+
+    def _together(self, texts: Sequence[_Text]) -> list[Tensor]:
+        """As records are computed in training: padded on the right, with a mask."""
+        ids = pad_sequence([text.ids for text in texts], True, self._padding)
+        mask = pad_sequence([torch.ones_like(text.ids) for text in texts], True)
+        rows = zip(self._logits(input_ids=ids, attention_mask=mask), texts, strict=True)
+        return [row[: len(text.ids)] if row.ndim == 2 else row for row, text in rows]
+
+    @torch.no_grad()
+    def _logits(self, **batch: Tensor) -> Tensor:
+        """Of weights in 16 bits, but computed in float32: their own rounding would hide much."""
+        with ExitStack() as hooks:
+            for module in self._model.modules():
+                halves = [p for p in module.parameters(recurse=False) if p.dtype.itemsize == 2]
+                if halves:
+                    hooks.enter_context(_widened(module, halves))
+            found = self._model(**{key: part.to(self._device) for key, part in batch.items()})
+        return found.logits.double().cpu()  # type: ignore[no-any-return]
+
+    def _rounded_otherwise(self, stored: torch.dtype | None = None) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(4)
+
+        def move(_: nn.Module, __: Any, output: Any) -> Any:
+            if not isinstance(output, Tensor) or not output.is_floating_point():
+                return None
+            noise = torch.randn(output.shape, generator=generator).to(output)
+            eps = max(torch.finfo(kind).eps for kind in (output.dtype, stored or output.dtype))
+            return output * (1 + eps * noise)
+
+        with ExitStack() as hooks:
+            for module in self._model.modules():
+                if not any(module.children()):
+                    hooks.enter_context(_held(module.register_forward_hook(move)))
+            return self._alone([self._short])
+
+    @contextmanager
+    def _scaled(self, scale: int) -> Iterator[None]:
+        """The weights of layers, but not embeddings, times a power of two.
+
+        A weight that is all 0, such as that of a new head, would hide what comes before it: it is
+        random meanwhile.
+        """
+        if not scale:
+            yield
+            return
+        scaled = [p for p in self._weights if scale > 1]
+        generator = torch.Generator().manual_seed(6)
+        with torch.no_grad():
+            for weight in scaled:
+                weight.mul_(scale)
+            for weight in self._empty:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * 0.02)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for weight in scaled:
+                    weight.div_(scale)
+                for weight in self._empty:
+                    weight.zero_()
+
+
+def _last(logits: Tensor) -> Tensor:
+    return logits[-1] if logits.ndim == 2 else logits
+
+
+@dataclass(frozen=True, eq=False)
+class _Text:
+    """Token ids (T,) with what the tokenizer puts before and after a text.
+
+    Attributes:
+        first, last: places of the first and the last token of the text itself.
+    """
+
+    ids: Tensor
+    first: int
+    last: int
+
+    def with_other(self, place: int, tokens: Tensor) -> _Text:
+        """The same with another token at a place."""
+        ids = self.ids.clone()
+        ids[place] = tokens[0] if ids[place] != tokens[0] else tokens[1]
+        return replace(self, ids=ids)
+
+
+def ordinary_tokens(model: Any, tokenizer: Any) -> Tensor:
+    """Ids of tokens that texts are made of, not of those around them."""
+    rows = min(len(tokenizer), len(model.get_input_embeddings().weight))
+    special = set(tokenizer.all_special_ids)
+    return torch.tensor([i for i in range(rows) if i not in special])
+
+
+def around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Ids that a tokenizer puts before a text, and after it."""
+    empty, word = (list(tokenizer(text)["input_ids"]) for text in ("", "a"))
+    same = (i for i, (one, other) in enumerate(zip(empty, word, strict=False)) if one != other)
+    first = next(same, len(empty))
+    return empty[:first], empty[first:]
+
+
+def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> list[_Text]:
+    before, after = around(tokenizer)
+    generator = torch.Generator().manual_seed(5)
+    found = []
+    for length in lengths:
+        inner = max(length - len(before) - len(after), 3)
+        drawn = tokens[torch.randint(len(tokens), (inner,), generator=generator)]
+        ids = torch.tensor([*before, *drawn.tolist(), *after])
+        found.append(_Text(ids, len(before), len(before) + inner - 1))
+    return found
+
+
+def _distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    pairs = zip(found, expected, strict=True)
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+@contextmanager
+def _widened(module: nn.Module, halves: list[nn.Parameter]) -> Iterator[None]:
+    """Hold a layer's weights in float32 while it computes."""
+    kept = [(p, p.data) for p in halves]
+
+    def widen(*_: Any) -> None:
+        for p, data in kept:
+            p.data = data.float()
+
+    def put_back(*_: Any) -> None:
+        for p, data in kept:
+            p.data = data
+
+    before, after = (
+        module.register_forward_pre_hook(widen),
+        module.register_forward_hook(put_back, always_call=True),
+    )
+    with _held(before), _held(after):
+        yield
+
+
+@contextmanager
+def _held(hook: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        hook.remove()

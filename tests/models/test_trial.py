@@ -1,0 +1,159 @@
+"""What a batch computes is what transformers computes of each text alone, or it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from architectures import LABELS, save_tiny
+from arithmetic import Rounded
+
+from fedpriv.config.job import LoraSection, ModelSection
+from fedpriv.data.batch import Batch
+from fedpriv.errors import NotPrivateError
+from fedpriv.models.base import load_base
+from fedpriv.models.lora import attach_lora
+from fedpriv.models.trial import MEANT, Trial
+from fedpriv.training.record_loss import record_losses
+
+Make = Callable[..., Any]
+LENGTHS = (3, 11, 26)
+
+
+def section(folder: Path, task: Any = "causal-lm", **more: Any) -> ModelSection:
+    labels = LABELS if task == "classification" else ()
+    return ModelSection(name=str(folder), task=task, labels=labels, max_length=32, **more)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """A folder of a small random model of that kind, with a stored head."""
+
+    def make(kind: str, task: Any = "causal-lm", **more: Any) -> Path:
+        folder = tmp_path_factory.mktemp(kind)
+        save_tiny(kind, task, folder, id2label=dict(enumerate(LABELS)), **more)
+        return folder
+
+    return make
+
+
+def padded(tokens: int) -> Batch:
+    width = max(LENGTHS)
+    ids = torch.randint(
+        5, tokens, (len(LENGTHS), width), generator=torch.Generator().manual_seed(0)
+    )
+    mask = torch.stack([(torch.arange(width) < length).long() for length in LENGTHS])
+    return Batch(torch.where(mask == 1, ids, 0), mask, torch.where(mask == 1, ids, -100))
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        ("bloom", "causal-lm"),
+        ("mpt", "causal-lm"),
+        ("xglm", "causal-lm"),
+        ("gpt_neo", "causal-lm"),
+        ("falcon", "causal-lm"),
+        ("gemma2", "causal-lm"),
+        ("llama", "causal-lm"),
+        ("megatron-bert", "classification"),
+        ("roformer", "classification"),
+        ("rembert", "classification"),
+        ("big_bird", "classification"),
+        ("mpnet", "classification"),
+    ],
+)
+def test_losses_of_a_padded_batch_are_those_of_transformers_alone(
+    tiny: Make, kind: str, task: Any
+) -> None:
+    folder = tiny(kind, task)
+    model: Any = load_base(section(folder, task)).model
+    batch = padded(4000)
+    if task == "classification":
+        with torch.no_grad():
+            model.classifier.load_state_dict(_stored(folder, task).classifier.state_dict())
+        batch = Batch(batch.input_ids, batch.attention_mask, torch.tensor([0, 1, 0]))
+    stored = _stored(folder, task)
+
+    def alone() -> torch.Tensor:
+        losses = []
+        for ids, length, label in zip(batch.input_ids, LENGTHS, batch.labels, strict=True):
+            labels = label[None] if task == "classification" else ids[None, :length]
+            losses.append(stored(input_ids=ids[None, :length], labels=labels).loss)
+        return torch.stack(losses)
+
+    assert Rounded(alone).off_by(record_losses(model, batch)) <= 1
+
+
+def _stored(folder: Path, task: Any) -> Any:
+    auto = {
+        "causal-lm": transformers.AutoModelForCausalLM,
+        "classification": transformers.AutoModelForSequenceClassification,
+    }[task]
+    return auto.from_pretrained(folder, dtype="float32").requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "said"),
+    [
+        ("xlnet", "causal-lm", "sees the tokens that it is to predict"),
+        ("nystromformer", "classification", "something else of a text that is padded"),
+        ("convbert", "classification", "something else of a text that is padded"),
+        ("fnet", "classification", "something else of a text that is padded"),
+        ("mra", "classification", "reads padding can't be told"),
+        ("canine", "classification", "can't compute a text by itself"),
+    ],
+)
+def test_what_reads_padding_or_later_tokens_is_refused_by_name(
+    tiny: Make, kind: str, task: Any, said: str
+) -> None:
+    with pytest.raises(NotPrivateError, match=rf"{kind}.* {said}"):
+        load_base(section(tiny(kind, task), task))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_trial_leaves_the_model_as_it_was(tiny: Make, dtype: torch.dtype) -> None:
+    base = load_base(section(tiny("llama")))
+    base.model.to(dtype)
+    with torch.no_grad():
+        base.model.lm_head.weight.zero_()
+    before = {name: value.clone() for name, value in base.model.state_dict().items()}
+    trial = Trial(base.model, base.tokenizer, 32, scales=(8,))
+    assert trial.off_by() <= 1 and not trial.sees_later_tokens()
+    for name, value in base.model.state_dict().items():
+        assert value.dtype == dtype and torch.equal(value, before[name])
+
+
+def test_weights_are_scaled_until_tokens_matter_to_each_other(tiny: Make) -> None:
+    base = load_base(section(tiny("llama")))
+    with torch.no_grad():
+        for name, value in base.model.named_parameters():
+            if "o_proj" in name or "v_proj" in name:
+                value.mul_(0.04)
+    assert Trial(base.model, base.tokenizer, 32, scales=(1,)).meant < MEANT
+    assert Trial(base.model, base.tokenizer, 32).means_something
+
+
+def test_an_attention_that_reads_a_little_padding_is_found(tiny: Make) -> None:
+    """A leak of a thousandth of what an earlier token does."""
+    base = load_base(section(tiny("llama")))
+    trial = Trial(base.model, base.tokenizer, 32)
+    assert trial.off_by() <= 1
+    norm: Any = base.model.model.norm
+    plain = norm.forward
+    norm.forward = lambda x: plain(x + 1e-3 * x[:, -1:])
+    assert trial.off_by() > 1
+
+
+@pytest.mark.parametrize("targets", ["auto", "all-linear"])
+def test_of_a_model_that_sees_pictures_only_what_reads_text_is_adapted(
+    tiny: Make, targets: Any
+) -> None:
+    base = load_base(section(tiny("gemma3")))
+    model = attach_lora(base, LoraSection(r=2, target_modules=targets), "causal-lm", seed=0)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert trained and all("language_model" in name for name in trained)
