@@ -17,6 +17,12 @@ def source_of(name: str) -> str:
     return str(EMBEDDED) if name == "embedded" else name
 
 
+def is_lost(name: str) -> bool:
+    """Whether a model's name is the path of a folder that is not there."""
+    is_path = Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    return is_path and not Path(name).is_dir()
+
+
 def parameters_of(name: str) -> int | None:
     """How many parameters a base model has: of its folder, or of the hub's copy on this machine.
 

@@ -29,6 +29,7 @@ from fedpriv.hub.command import adapter
 from fedpriv.hub.generate_command import generate
 from fedpriv.logs import discreet
 from fedpriv.recipes import RECIPES, write_recipe
+from fedpriv.terminal import use_readable_output
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
@@ -115,8 +116,10 @@ def run(app: typer.Typer) -> NoReturn:
     """Run a command line; an error on purpose is one line and the exit code of its class.
 
     Of any other only class, files and lines are shown, for its text may quote a record; with
-    ``PYTHONDEVMODE=1`` all of it. So it is in every thread.
+    ``PYTHONDEVMODE=1`` all of it. So it is in every thread. Letters that a terminal does not have
+    are written in others, see `fedpriv.terminal`.
     """
+    use_readable_output()
     threading.excepthook = _fault_of_a_thread
     try:
         code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None

@@ -78,15 +78,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     It and all that is in it are its owner's alone (0700, 0600), and on disk before the name points
     at them. After an error, or Ctrl-C, `path` is as it was. What was there before is put aside
-    for a moment; if the machine fails in it, the next writer puts it back.
+    for a moment; if the machine fails in it, the next writer puts it back. Folders that lead to
+    `path` are made, and after an error taken away again.
     """
+    above = [folder for folder in path.absolute().parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     aside = path.with_name(f".{path.name}.old")
     if aside.exists() and not path.exists():
         aside.rename(path)
     for left in (temporary, aside):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary.mkdir(mode=0o700)
     try:
         yield temporary
@@ -106,6 +108,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         if aside.exists() and not path.exists():
             aside.rename(path)
         shutil.rmtree(temporary, ignore_errors=True)
+        for folder in above:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                folder.rmdir()
         raise
     sync_folder(path.parent)
     shutil.rmtree(aside, ignore_errors=True)

@@ -153,3 +153,17 @@ def test_a_folder_that_a_killed_process_left_is_put_back_or_removed(
 def test_what_is_not_finite_has_no_json() -> None:
     found = finite_json({"a": [1.0, float("nan")], "b": (float("-inf"), {"c": "x"}, None, 2)})
     assert found == {"a": [1.0, None], "b": [None, {"c": "x"}, None, 2]}
+
+
+def test_folders_that_lead_to_one_are_made_and_taken_away_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "c"
+    with pytest.raises(ZeroDivisionError), replacing_folder(path) as made:
+        (made / "file").write_text("x")
+        _ = 1 / 0
+    assert list(tmp_path.iterdir()) == []
+    with replacing_folder(path) as made:
+        (made / "file").write_text("x")
+    assert (path / "file").read_text() == "x"
+    with pytest.raises(ZeroDivisionError), replacing_folder(tmp_path / "a" / "d" / "e"):
+        _ = 1 / 0
+    assert [one.name for one in (tmp_path / "a").iterdir()] == ["b"]  # what was there stays

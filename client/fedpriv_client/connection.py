@@ -28,6 +28,7 @@ from fedpriv.errors import (
     ProtocolError,
     UnreachableError,
 )
+from fedpriv.proxy import through
 from fedpriv_client.envelope import unpack
 from fedpriv_client.fleet import MIB, FleetClient
 from fedpriv_client.flower import Announced, object_id_of, outgoing
@@ -47,6 +48,12 @@ class ServerConnection:
         tls: what to trust and to show; None speaks plain HTTP.
         key: the node's identity: P-256, as Flower asks for.
         largest: bytes of a request for a step, or of an adapter; of any other message 1 MiB.
+
+    Attributes:
+        address: as messages call it, with the proxy that is in between.
+
+    Raises:
+        NetworkError: the environment names a proxy that can't be used.
     """
 
     def __init__(
@@ -57,7 +64,7 @@ class ServerConnection:
         *,
         largest: int = 64 * MIB,
     ) -> None:
-        self.address = address
+        self.address = address if tls is None else address + through(f"https://{address}")
         self._client = FleetClient(address, tls, key)
         self._largest = largest
         self._node: int | None = None

@@ -13,6 +13,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpriv.errors import UnreachableError
+from fedpriv.proxy import transport_to
 from fedpriv_client.flower import FleetCalls
 
 TIMEOUT = 30.0  # seconds without a byte
@@ -31,22 +32,22 @@ class FleetClient(FleetCalls):
         key: signs every request.
 
     Raises:
+        NetworkError: the environment names a proxy that can't be used.
         UnreachableError: from a call whose answer is too long, or packed.
     """
 
     def __init__(
         self, address: str, tls: ssl.SSLContext | None, key: ec.EllipticCurvePrivateKey
     ) -> None:
-        scheme, verify = ("http", False) if tls is None else ("https", tls)
+        url = f"{'http' if tls is None else 'https'}://{address}"
         transport = httpx.Client(
-            verify=verify,
+            transport=httpx.HTTPTransport(verify=False) if tls is None else transport_to(url, tls),
             timeout=TIMEOUT,
             follow_redirects=False,
-            trust_env=tls is not None,
             headers={"accept-encoding": "identity"},
         )
-        self._address = f"{scheme}://{address}"
-        super().__init__(self._address, key, transport)
+        self._address = url
+        super().__init__(url, key, transport)
 
     def greet(self) -> None:
         """Make a connection and hang up. What the server answers is not read."""

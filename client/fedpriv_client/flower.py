@@ -147,9 +147,10 @@ class FleetCalls(FleetHttpClient):
     """
 
     def __init__(self, url: str, key: ec.EllipticCurvePrivateKey, transport: httpx.Client) -> None:
-        signing = NodeAuthHttpInterceptor(key, key.public_key())
-        super().__init__(url, interceptors=[signing], verify=False)
-        self._client.close()  # Flower's own, which follows redirects and has sent nothing
+        # Not by Flower's own constructor: it makes a client that follows redirects, and fails by
+        # a proxy of the environment that is not even needed.
+        self._base_url, self._retry_invoker = url, None
+        self._interceptors = (NodeAuthHttpInterceptor(key, key.public_key()),)
         versions = RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()
         transport.headers.update(dict(versions))
         self._client = transport

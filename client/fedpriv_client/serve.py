@@ -11,7 +11,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import CertificateError, EnrolmentError, FedprivError, UnreachableError
+from fedpriv.errors import (
+    AdmissionError,
+    CertificateError,
+    EnrolmentError,
+    FedprivError,
+    UnreachableError,
+)
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
@@ -66,6 +72,14 @@ def serve(file: SiteFile, config: Path) -> None:
             app = _app(file, config, stack)
             service.connect()
             service.run(app)
+        except AdmissionError as error:
+            try:
+                identity(file)  # the certificate may have ended since the start
+            except EnrolmentError as ended:
+                status.update(problem=str(ended))
+                raise ended from None
+            status.update(problem=str(error))
+            raise
         except Exception as error:
             ours = isinstance(error, FedprivError)  # of another, the text may quote a record
             status.update(problem=str(error) if ours else type(error).__name__)

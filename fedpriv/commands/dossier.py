@@ -122,7 +122,7 @@ def verify(
     )
     findings = verify_file(path, given)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         _show(findings)
     if page is not None:

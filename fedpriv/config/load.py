@@ -109,11 +109,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it does not exist, can't be read, or is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError("no such file", file=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"can't be read: {error}", file=path) from None
+    except UnicodeDecodeError:
+        raise ConfigError("is not in UTF-8", file=path, fix="Save it as UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"can't be read: {error.strerror}", file=path) from None
     try:
         return _toml(text)
     except ValueError as error:

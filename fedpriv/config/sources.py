@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -115,11 +115,11 @@ class FhirSection(_Dated):
         description="A .ndjson file, plain or .gz, or a folder of such files. Attachments that are"
         " files of their own lie beside it."
     )
-    status: tuple[str, ...] = Field(
+    status: tuple[Literal["current", "superseded"], ...] = Field(
         ("current",),
         min_length=1,
-        description="Leave out documents of another status: current, superseded or"
-        " entered-in-error.",
+        description="Leave out documents of another status. What was entered in error is never"
+        " read.",
     )
     type_code: tuple[str, ...] = Field(
         (),

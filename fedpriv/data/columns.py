@@ -23,7 +23,9 @@ def columns_of(records: Records) -> dict[str, str]:
     """
     check_records(records, KEY)
     named = getattr(records, "column_names", None)
-    rows: Iterable[Collection[str]] = rows_of(records, KEY) if named is None else [named]
+    rows: Iterable[Collection[str]] = (
+        (row.values for row in rows_of(records, KEY)) if named is None else [named]
+    )
     found: set[str] | None = None
     for number, row in enumerate(rows, 1):
         fields = next((fields for fields in _FIELDS if fields <= set(row)), None)

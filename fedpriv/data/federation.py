@@ -14,11 +14,12 @@ from pydantic import Field
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.formats import Row
-from fedpriv.data.read import Records, as_read, as_text, is_missing, rows_of
+from fedpriv.data.read import IN_MEMORY, Records, rows_of
+from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
 
+Values = Mapping[str, Any]
 FILE, EVALUATION = "federation.toml", "evaluation.jsonl"
 MAX_SITES = 100_000
 
@@ -56,7 +57,7 @@ def write_federation(
     Raises:
         ConfigError: a table that can't be; names key and value. Nothing was written.
         DataError: records that can't be used; never quotes one.
-        RunError: the folder is not empty.
+        RunError: the folder is not empty, or can't be written.
 
     Privacy:
         Writes private records, in clear, on this machine. Which site a unit goes to depends on that
@@ -98,18 +99,21 @@ def write_federation(
         "sites": [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()],
     }
     text = _toml(tree)
-    with replacing_folder(folder) as made:
-        (made / FILE).write_text(text, encoding="utf-8")
-        try:  # before a file is named by a site
-            load_job(made / FILE)
-        except ConfigError as error:
-            problem, key = error.problem, error.key
-            raise ConfigError(
-                problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
-            ) from None
-        for name, rows in divided.items():
-            _write(made / f"{name}.jsonl", rows)
-        _write(made / EVALUATION, _rows(public, [*named.values()]))  # of whom plays no part
+    try:
+        with replacing_folder(folder) as made:
+            (made / FILE).write_text(text, encoding="utf-8")
+            try:  # before a file is named by a site
+                load_job(made / FILE)
+            except ConfigError as error:
+                problem, key = error.problem, error.key
+                raise ConfigError(
+                    problem, file=folder / FILE, key=key, value=error.value, fix=error.fix
+                ) from None
+            for name, rows in divided.items():
+                _write(made / f"{name}.jsonl", rows)
+            _write(made / EVALUATION, _rows(public, [*named.values()], "record"))
+    except OSError as error:
+        raise RunError(f"{folder}: can't be written: {error.strerror}. Name another.") from None
     return folder / FILE
 
 
@@ -169,51 +173,60 @@ def _divided(
     sites: int | Sequence[str] | None,
     wanted: Sequence[str],
     unit: str,
-) -> dict[str, list[Row]]:
+) -> dict[str, list[Values]]:
     """The rows of each site."""
     if isinstance(records, Mapping):
-        return {name: _rows(own, wanted) for name, own in records.items()}
+        return {name: _rows(own, wanted, unit) for name, own in records.items()}
     names = [f"site-{n}" for n in range(1, sites + 1)] if isinstance(sites, int) else sites or ()
-    divided: dict[str, list[Row]] = {name: [] for name in names}
-    for row in _rows(records, wanted):
-        owner = canonical_json(row) if unit == "record" else _owner(row, unit).encode()
+    divided: dict[str, list[Values]] = {name: [] for name in names}
+    for row in _rows(records, wanted, unit):
+        owner = canonical_json(row) if unit == "record" else row[unit].encode()
         drawn = int.from_bytes(hashlib.sha256(b"site\0" + owner).digest()[:8])
         divided[names[drawn % len(names)]].append(row)
     return divided
 
 
-def _owner(row: Row, unit: str) -> str:
-    """Whose a row is, as readers know it."""
-    return as_read(as_text(row[unit]))
+def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
+    """The columns that are used, as JSON has them.
 
-
-def _rows(records: Records, wanted: Sequence[str]) -> list[Row]:
-    """The columns that are used, as JSON has them."""
-    rows = []
-    for number, row in enumerate(rows_of(records, KEY), 1):
+    Raises:
+        DataError: one is missing, or holds what readers of files refuse.
+    """
+    rows: list[Values] = []
+    for row, place, _ in rows_of(records, KEY):
         missing = [column for column in wanted if column not in row]
         if missing:
             raise DataError(
-                f"row {number} has no such column",
+                f"{place} has no such column",
                 key=KEY,
                 value=missing[0],
                 fix=f"Its columns are {', '.join(map(str, row))}.",
             )
-        held = {column: None if is_missing(row[column]) else row[column] for column in wanted}
-        try:
-            text = json.dumps(held, default=as_text)
-        except (TypeError, ValueError, RecursionError):
-            raise DataError(
-                f"row {number} holds what a file of JSON lines can't",
-                key=KEY,
-                fix="Use texts, numbers, and lists or dictionaries of them.",
-            ) from None
-        rows.append(json.loads(text, parse_constant=lambda _: None))
+        found: dict[str, Any] = {}
+        for column in wanted:
+            is_id = column == unit != "record"
+            try:
+                found[column] = as_id(row[column]) if is_id else _json(row[column])
+            except OddValueError as error:
+                raise DataError(
+                    f"{place} {error}", file=IN_MEMORY, key=KEY, value=column, fix=error.fix
+                ) from None
+        rows.append(found)
     return rows
 
 
+def _json(value: Any) -> Any:
+    """A value as JSON has it; nothing for what is no number."""
+    return json.loads(as_json(value), parse_constant=lambda _: None)
+
+
 def _declared(
-    name: str, rows: Sequence[Row], size: int | Mapping[str, int] | None, unit: str, *, public: bool
+    name: str,
+    rows: Sequence[Values],
+    size: int | Mapping[str, int] | None,
+    unit: str,
+    *,
+    public: bool,
 ) -> int:
     stated = size.get(name) if isinstance(size, Mapping) else size
     if stated is not None:
@@ -225,9 +238,9 @@ def _declared(
             fix="Type a number of units. It is public, and a count of private records would tell"
             " that somebody is among them.",
         )
-    return len(rows) if unit == "record" else len({_owner(row, unit) for row in rows})
+    return len(rows) if unit == "record" else len({row[unit] for row in rows})
 
 
-def _write(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8", errors="replace") as stream:  # as texts are read
+def _write(path: Path, rows: Iterable[Values]) -> None:
+    with path.open("w", encoding="utf-8", errors="replace") as stream:  # of half a surrogate
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

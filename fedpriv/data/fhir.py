@@ -10,45 +10,49 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
 from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fedpriv.config.sources import FhirSection
-from fedpriv.data.formats import json_rows
+from fedpriv.data.dates import day_of
+from fedpriv.data.formats import Row, json_rows
 from fedpriv.data.html import text_of
 from fedpriv.errors import DataError
 
-Row = Mapping[str, Any]
+Table = Mapping[str, Any]
 PLAIN, PAGE = "text/plain", "text/html"
 NAMES = (".ndjson", ".ndjson.gz")
+WRONG = "entered-in-error"
+STATUS = ("current", "superseded", WRONG)
 _PATIENT = re.compile(r"(?:.*/)?Patient/([A-Za-z0-9.-]{1,64})(?:/_history/[A-Za-z0-9.-]{1,64})?")
 
 
 def document_rows(section: FhirSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """The documents that pass the section's filters, in file order.
 
-    A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none),
-    ``note_date``, ``note_title``, ``note_text`` (None if no attachment is text) and ``language``.
+    A row has ``note_id``, ``person_id`` (the id of the patient; None if the subject is none, which
+    is refused if it is wanted), ``note_date``, ``note_title``, ``note_text`` (None if no attachment
+    is text) and ``language``. What was entered in error is never read.
     A document with several attachments is the same text in several formats, so that one is read:
     the first in plain text, or else the first page of HTML, without its tags.
 
     Raises:
-        DataError: a file is missing or not NDJSON; a resource is no DocumentReference; a text is
-            not in base64, or is somewhere else than beside the file. It names file and record,
-            and quotes neither.
+        DataError: a file is missing or not NDJSON; a resource is no DocumentReference, or of no
+            patient; its status or date is not known; a text is not in base64 or its character
+            set, or is somewhere else than beside the file. It names file and record, and quotes
+            neither.
 
     Privacy:
         Reads private records, one by one, and nothing over the network.
     """
     for path in _files(section.path, key):
-        for number, resource in enumerate(json_rows(path, wanted, key), 1):
-            document = _Document(resource, number, path, key)
-            row = document.row(section)
+        for number, found in enumerate(json_rows(path, wanted, key), 1):
+            document = _Document(found.values, number, path, key)
+            row = document.row(section, needs_patient="person_id" in wanted)
             if row is not None:
-                yield row
+                yield Row(row, f"record {number}", path)
 
 
 def _files(path: Path, key: str) -> list[Path]:
@@ -68,45 +72,80 @@ def _files(path: Path, key: str) -> list[Path]:
 class _Document:
     """One resource; what is wrong with it is said by its number."""
 
-    def __init__(self, resource: Row, number: int, path: Path, key: str) -> None:
+    def __init__(self, resource: Table, number: int, path: Path, key: str) -> None:
         self.resource, self.number, self.path, self.key = resource, number, path, key
-        if resource.get("resourceType") != "DocumentReference":
+        kind = resource.get("resourceType")
+        if kind != "DocumentReference":
             raise self._error(
-                "is no DocumentReference",
+                "is a Bundle" if kind == "Bundle" else "is no DocumentReference",
                 "resourceType",
-                "Keep other resources in files of their own, as a bulk export does.",
+                "Write the resources of its entries, one a line."
+                if kind == "Bundle"
+                else "Keep other resources in files of their own, as a bulk export does.",
             )
 
-    def row(self, section: FhirSection) -> Row | None:
+    def row(self, section: FhirSection, *, needs_patient: bool = True) -> Table | None:
         """What is read of it; None if it is left out."""
         resource = self.resource
-        if resource.get("status") not in section.status:
+        status = resource.get("status")
+        if status not in STATUS:
+            raise self._error(
+                "has no status that FHIR knows", "status", f"It is one of {', '.join(STATUS)}."
+            )
+        if WRONG in (status, resource.get("docStatus")) or status not in section.status:
             return None
         if section.type_code and not _codes(resource.get("type")) & set(section.type_code):
             return None
         day = str(resource.get("date") or "")[:10]
-        if not _within(day, section.first_date, section.last_date):
+        if not self._within(section):
             return None
         attachment, kind = self._attachment()
         language = attachment.get("language") or resource.get("language")
         if section.language and not _speaks(language, section.language):
             return None
+        person = _patient(resource.get("subject"))
+        if person is None and needs_patient:
+            raise self._error(
+                "is of no patient",
+                "subject.reference",
+                "Leave documents of groups and devices out of the file, or take each record as a"
+                " unit.",
+            )
         return {
             "note_id": resource.get("id"),
-            "person_id": _patient(resource.get("subject")),
+            "person_id": person,
             "note_date": day or None,
             "note_title": attachment.get("title"),
             "note_text": self._text(attachment, kind),
             "language": language,
         }
 
-    def _attachment(self) -> tuple[Row, Message]:
+    def _within(self, section: FhirSection) -> bool:
+        """Whether its date is between two days; one without a date is not."""
+        first, last = section.first_date, section.last_date
+        if first is None and last is None:
+            return True
+        value = self.resource.get("date")
+        try:
+            if value is not None and not isinstance(value, str):
+                raise ValueError("no instant")
+            day = day_of(value)
+        except ValueError:
+            raise self._error(
+                "has a date without a day that can be told",
+                "date",
+                "Expected YYYY-MM-DDThh:mm:ssZ.",
+            ) from None
+        return day is not None and (first or day) <= day <= (last or day)
+
+    def _attachment(self) -> tuple[Table, Message]:
         """The attachment that is read, and what kind of content it has; empty if none is text."""
         held = [_table(_table(content).get("attachment")) for content in self._contents()]
         kinds = [_kind(attachment) for attachment in held]
         for wanted in (PLAIN, PAGE):
             for attachment, kind in zip(held, kinds, strict=True):
-                if kind.get_content_type() == wanted and {"data", "url"} & set(attachment):
+                held_here = (attachment.get("data"), attachment.get("url"))
+                if kind.get_content_type() == wanted and held_here != (None, None):
                     return attachment, kind
         return {}, Message()
 
@@ -114,25 +153,33 @@ class _Document:
         contents = self.resource.get("content")
         return contents if isinstance(contents, list) else []
 
-    def _text(self, attachment: Row, kind: Message) -> str | None:
+    def _text(self, attachment: Table, kind: Message) -> str | None:
         if not attachment:
             return None
         content = self._content(attachment)
         try:
-            text = content.decode(str(kind.get_content_charset("utf-8")), "replace")
+            text = content.decode(str(kind.get_content_charset("utf-8")))
+        except UnicodeDecodeError:
+            raise self._error(
+                "has a text that is not in its character set",
+                "content.attachment.contentType",
+                "Name the right one there, such as text/plain; charset=iso-8859-1, or export it as"
+                " UTF-8.",
+            ) from None
         except LookupError:
             raise self._error(
                 "has a text in a character set that is not known",
                 "content.attachment.contentType",
                 "Name one that Python knows, such as utf-8.",
             ) from None
+        text = text.removeprefix("\ufeff")
         return text_of(text) if kind.get_content_type() == PAGE else text
 
-    def _content(self, attachment: Row) -> bytes:
-        if "data" in attachment:
+    def _content(self, attachment: Table) -> bytes:
+        if attachment.get("data") is not None:
             try:
-                return b64decode("".join(str(attachment["data"]).split()), validate=True)
-            except (binascii.Error, ValueError):
+                return b64decode("".join(attachment["data"].split()), validate=True)
+            except (binascii.Error, ValueError, AttributeError):
                 raise self._error(
                     "has a text that is not base64",
                     "content.attachment.data",
@@ -176,11 +223,11 @@ def _beside(folder: Path, address: str) -> Path | None:
     return file if is_local and file.is_relative_to(folder) and not is_export else None
 
 
-def _table(value: Any) -> Row:
+def _table(value: Any) -> Table:
     return value if isinstance(value, dict) else {}
 
 
-def _kind(attachment: Row) -> Message:
+def _kind(attachment: Table) -> Message:
     kind = Message()
     kind["Content-Type"] = " ".join(str(attachment.get("contentType") or "x/x").split())
     return kind
@@ -199,15 +246,6 @@ def _patient(subject: Any) -> str | None:
 def _codes(concept: Any) -> set[str]:
     codings = _table(concept).get("coding")
     return {str(_table(c).get("code")) for c in (codings if isinstance(codings, list) else [])}
-
-
-def _within(day: str, first: date | None, last: date | None) -> bool:
-    """Whether a date is between two days; one without a day is not."""
-    if first is None and last is None:
-        return True
-    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
-        return False
-    return (first is None or first.isoformat() <= day) and (last is None or day <= last.isoformat())
 
 
 def _speaks(language: Any, wanted: Sequence[str]) -> bool:

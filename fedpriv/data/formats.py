@@ -1,7 +1,8 @@
 """The rows of a local file, one by one, with each value as the file has it.
 
-A reader takes the path, the columns that are wanted (a table without one of them is read
-whole, so that its columns can be named) and the setting that named the file, for errors.
+A reader takes the path, the columns that are wanted (of a table without one of them a row comes
+that has all of its columns, so that they can be named) and the setting that named the file, for
+errors. What a value becomes, and what is refused, is for `fedpriv.data.values`.
 """
 
 from __future__ import annotations
@@ -9,47 +10,93 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
 from fedpriv.errors import DataError
+from fedpriv.files import each_once
 
-Row = Mapping[str, Any]
+
+class Row(NamedTuple):
+    """What a source has of one record.
+
+    Attributes:
+        values: by the names of the columns.
+        place: where it is in its file, such as ``line 3``, for errors.
+        file: which one it is, of a source that is several.
+    """
+
+    values: Mapping[str, Any]
+    place: str
+    file: Path | None = None
+
+
 Reader = Callable[[Path, Sequence[str], str], Iterator[Row]]
 MAX_FIELD = 2**31 - 1  # characters of a CSV field; Python's default is 131,072
+DELIMITERS = ",;\t|"
+UTF8 = "Save it as UTF-8."
+MAGIC = (  # what files begin with, of which some have another name
+    (b"\xff\xfe", "text in UTF-16 or UTF-32, not in UTF-8", UTF8),
+    (b"\xfe\xff", "text in UTF-16, not in UTF-8", UTF8),
+    (b"\x1f\x8b", "packed by gzip", "End its name in .gz."),
+    (b"PK\x03\x04", "a ZIP file or a workbook", "Unpack it, or save the sheet as CSV in UTF-8."),
+    (b"\xd0\xcf\x11\xe0", "an old workbook", "Save the sheet as CSV in UTF-8."),
+    (b"PAR1", "a Parquet file", "End its name in .parquet."),
+    (b"ARROW1", "an Arrow file", "End its name in .arrow."),
+    (
+        b"SQLite format 3\0",
+        "an SQLite database",
+        "Describe it in a table omop.",
+    ),
+)
 
 
 def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """JSON lines, or one JSON array."""
-    with _text(path) as stream:
+    with _legible(path, key), _text(path) as stream:
         while (first := stream.read(1)).isspace():
             pass
         stream.seek(0)
         if first == "[":
-            yield from (
-                _object(value, n, path, key) for n, value in enumerate(json.load(stream), 1)
-            )
+            for number, value in enumerate(_parsed(stream.read(), None, path, key), 1):
+                yield Row(_object(value, f"record {number}", path, key), f"record {number}")
             return
         for number, line in enumerate(stream, 1):
             if line.strip():
-                try:
-                    value = json.loads(line)
-                except ValueError:
-                    raise DataError(
-                        f"line {number} is not JSON",
-                        file=path,
-                        key=key,
-                        fix="Expected one object per line, or one array of objects.",
-                    ) from None
-                yield _object(value, number, path, key)
+                value = _parsed(line, number, path, key)
+                yield Row(_object(value, f"line {number}", path, key), f"line {number}")
 
 
-def _object(value: Any, number: int, path: Path, key: str) -> Row:
+def _parsed(text: str, line: int | None, path: Path, key: str) -> Any:
+    """What a line holds, or all of a file if there is no number."""
+    try:
+        return json.loads(text, object_pairs_hook=each_once)
+    except json.JSONDecodeError as error:
+        problem = f"is no whole JSON array: it ends, or is no JSON, in line {error.lineno}"
+        problem = f"line {line} is not JSON" if line else problem
+    except RecursionError:
+        problem = f"{'an array' if line is None else f'line {line}'} is nested too deeply"
+    except ValueError as error:  # of `each_once`, or a number of thousands of digits
+        said = "a key twice" if "twice" in str(error) else "a number of too many digits"
+        problem = f"{'an object' if line is None else f'line {line}'} has {said}"
+    raise DataError(
+        problem,
+        file=path,
+        key=key,
+        fix="Expected one object per line, or one array of objects and nothing around it.",
+    ) from None
+
+
+def _object(value: Any, place: str, path: Path, key: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise DataError(
-            f"record {number} is not a JSON object",
+            f"{place} is not a JSON object",
             file=path,
             key=key,
             fix='Expected one object per record, such as {"text": "…"}.',
@@ -58,67 +105,123 @@ def _object(value: Any, number: int, path: Path, key: str) -> Row:
 
 
 def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",") -> Iterator[Row]:
-    """Separated values with a header; every value is the text that was written."""
+    """Separated values with a header; every value is the text that was written.
+
+    What separates them is told from the header: it is public, and no record.
+    """
     csv.field_size_limit(MAX_FIELD)
-    with _text(path) as stream:
+
+    def refused(problem: str, fix: str) -> DataError:
+        return DataError(problem, file=path, key=key, fix=fix)
+
+    with _legible(path, key), _text(path) as stream:
+        before, first = 0, ""
+        for first in stream:  # Excel may say in a line before it what separates values
+            if first.strip(f'\r\n "{DELIMITERS}') and not re.match(r'"?sep=.', first, re.I):
+                break
+            before, first = before + 1, ""
+        delimiter = max(delimiter + DELIMITERS, key=partial(_fits, first, frozenset(wanted)))
         # strict: an unclosed quote would otherwise swallow the rows after it into one record.
-        reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+        rows = csv.reader(chain([first], stream), delimiter=delimiter, strict=True)
         try:
-            for number, row in enumerate(reader, 1):
-                if None in row:
-                    raise DataError(
-                        f"row {number} has more fields than the header",
-                        file=path,
-                        key=key,
-                        fix=f"Quote values that hold {delimiter!r}.",
+            header = next(rows, [])
+            _check_once(header, wanted, path, key)
+            if "\0" in first:
+                raise refused("begins with a NUL", f"It may be UTF-16. {UTF8}")
+            if not set(wanted) <= set(header):
+                yield Row(dict.fromkeys(header), "the header")  # to be told what is missing
+                return
+            number = 0
+            for row in rows:
+                if not row:
+                    continue
+                number += 1
+                place = f"row {number} (line {before + rows.line_num})"
+                if len(row) != len(header):
+                    raise refused(
+                        f"{place} has {len(row)} fields, and the header {len(header)}",
+                        f"Quote values that hold {delimiter!r} or a line break.",
                     )
-                yield row
+                if [row[0].lstrip("\ufeff"), *row[1:]] == header:
+                    raise refused(f"{place} is the header again", "Take it out.")
+                if "\0" in "".join(row):
+                    raise refused(f"{place} holds a NUL", f"Is it UTF-16, or damaged? {UTF8}")
+                yield Row(dict(zip(header, row, strict=True)), place)
         except csv.Error:
-            raise DataError(
-                f"is not well formed up to line {reader.line_num}",
-                file=path,
-                key=key,
-                fix="Check its quotes: one that opens a value must close it.",
+            raise refused(
+                f"is not well formed up to line {before + rows.line_num}",
+                "Check its quotes: one that opens a value must close it.",
             ) from None
+
+
+def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, int]:
+    """How well a header is separated by something: it has what is wanted, and many columns."""
+    try:
+        names = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error:
+        names = []
+    return wanted <= set(names), len(names)
+
+
+def _check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: str) -> None:
+    twice = next((name for name in wanted if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(
+            "has a column twice",
+            file=path,
+            key=key,
+            value=twice,
+            fix="Rename one of them, or leave it out.",
+        )
 
 
 def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
 
-    with ParquetFile(path) as file:
-        present = set(wanted) <= set(file.schema_arrow.names)
-        classes = _classes(file.schema_arrow)
-        for batch in file.iter_batches(batch_size=1024, columns=list(wanted) if present else None):
-            yield from named(batch.to_pylist(), classes)
+    with _legible(path, key), ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        _check_once(names, wanted, path, key)
+        present = set(wanted) <= set(names)
+        columns = list(wanted) if present else None
+        batches = file.iter_batches(batch_size=1024, columns=columns)
+        yield from arrow_rows(batches, _classes(file.schema_arrow))
 
 
-def _arrow_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
+def _arrow_file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
     import pyarrow  # type: ignore[import-untyped, unused-ignore]
 
-    with pyarrow.memory_map(str(path)) as file:
+    with _legible(path, key), pyarrow.memory_map(str(path)) as file:
         try:
             reader = pyarrow.ipc.open_stream(file)
             batches = iter(reader)
         except pyarrow.ArrowInvalid:
             reader = pyarrow.ipc.open_file(file)
             batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+        _check_once(reader.schema.names, wanted, path, key)
         present = set(wanted) <= set(reader.schema.names)
-        classes = _classes(reader.schema)
-        for batch in batches:
-            rows = (batch.select(list(wanted)) if present else batch).to_pylist()
-            yield from named(rows, classes)
+        kept = (b.select(list(wanted)) if present else b for b in batches)
+        yield from arrow_rows(kept, _classes(reader.schema))
 
 
-def named(rows: Iterable[Row], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """The rows with the names of classes in place of their numbers; a number of none is missing.
+def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """The rows of batches or tables of Arrow; a number that is of no class is missing.
 
     Args:
-        classes: column → names, of the columns that hold classes.
+        classes: column → names, of the columns that hold numbers of classes.
     """
-    for row in rows:
-        found = {column: row[column] for column in classes.keys() & row.keys()}
-        yield {**row, **{c: _name(number, classes[c]) for c, number in found.items()}}
+    number = 0
+    for batch in batches:
+        names = batch.schema.names
+        columns = [
+            [_name(value, classes[name]) for value in _values(column)]
+            if name in classes
+            else _values(column)
+            for name, column in zip(names, batch.columns, strict=True)
+        ]
+        for values in zip(*columns, strict=True):
+            number += 1
+            yield Row(dict(zip(names, values, strict=True)), f"row {number}")
 
 
 def _name(number: Any, names: Sequence[str]) -> str | None:
@@ -134,6 +237,79 @@ def _classes(schema: Any) -> dict[str, list[str]]:
         return {}
 
 
+def _values(column: Any) -> Iterable[Any]:
+    """A column's values; floats of few bits as numpy has them, and text that is none as bytes.
+
+    Raises:
+        pyarrow.ArrowInvalid: it is damaged, which Arrow would read from anywhere in memory.
+    """
+    import pyarrow
+
+    kind = column.type
+    raw = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
+    if kind in raw:
+        column = column.cast(raw[kind])
+    column.validate(full=True)
+    if kind in raw:
+        return [one if one is None else text_or_bytes(one) for one in column.to_pylist()]
+    if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
+        return cast("Iterable[Any]", column.to_numpy(zero_copy_only=False))
+    return cast("list[Any]", column.to_pylist())
+
+
+def text_or_bytes(content: bytes) -> str | bytes:
+    """Text of UTF-8, or the bytes as they are, to be refused with their row."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+@contextmanager
+def _legible(path: Path, key: str) -> Iterator[None]:
+    """Say what a file is that is not what its name says."""
+    try:
+        yield
+    except (ValueError, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk
+        with path.open("rb") as raw:
+            start = raw.read(16)
+        packed = path.suffix.lower() == ".gz"
+        cut = "is cut off or damaged", "Copy it again, as a whole."
+        if packed and not start.startswith(b"\x1f\x8b"):
+            problem, fix = "is no gzip file, though its name ends in .gz", "Leave .gz out of it."
+        elif packed and not isinstance(error, ValueError):
+            problem, fix = cut
+        else:
+            with _binary(path) as stream:
+                start = stream.read(16)
+            known = (one for one in MAGIC if start.startswith(one[0]))
+            kind, fix = next(((f"is {what}", fix) for _, what, fix in known), ("", ""))
+            if isinstance(error, UnicodeDecodeError):
+                problem = kind or f"line {_bad_line(path)} is not UTF-8"
+                fix = fix or f"{UTF8} It may be Latin-1 or Windows-1252 as yet."
+            elif path.suffix.lower().lstrip(".") in kind.lower():
+                problem, fix = cut
+            else:
+                problem = kind or "is not what its name says, or is cut off"
+                fix = fix or "Check that the file is whole and that its name ends as its format."
+        raise DataError(problem, file=path, key=key, fix=fix) from None
+
+
+def _bad_line(path: Path) -> int:
+    """The first line that is not UTF-8."""
+    with _binary(path) as stream:
+        bad = (n for n, line in enumerate(stream, 1) if isinstance(text_or_bytes(line), bytes))
+        return next(bad, 1)
+
+
+def _binary(path: Path) -> BinaryIO:
+    if path.suffix.lower() == ".gz":
+        return cast("BinaryIO", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
 def _text(path: Path) -> TextIO:
     """The file as UTF-8 text, without a byte order mark, with its own line ends."""
     if path.suffix.lower() == ".gz":
@@ -147,7 +323,7 @@ READERS: dict[str, Reader] = {
     ".csv": _csv_rows,
     ".tsv": partial(_csv_rows, delimiter="\t"),
     ".parquet": _parquet_rows,
-    ".arrow": _arrow_rows,
+    ".arrow": _arrow_file_rows,
 }
 COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpriv.data.encode import conversation
-from fedpriv.data.read import UNIT, as_read
+from fedpriv.data.read import UNIT
+from fedpriv.data.values import as_read
 from fedpriv.files import canonical_json
 from fedpriv.privacy.ledger.unit_index import ID, Identity
 

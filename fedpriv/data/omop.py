@@ -9,21 +9,30 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fedpriv.config.sources import OmopSection
+from fedpriv.data.dates import day_of
+from fedpriv.data.formats import Row, text_or_bytes
+from fedpriv.data.values import NOTHING, OddValueError, as_id
 from fedpriv.errors import DataError, FedprivError, without_passwords
 from fedpriv.secret import load_secret
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, Select
+    from sqlalchemy import URL, ColumnClause, Connection, Engine, Select
 
-ID = "note_id"
+ID, DATE = "note_id", "note_date"
+CONCEPTS = "note_type_concept_id", "language_concept_id"
+SQLITE_FILE = b"SQLite format 3\0"
 AT_ONCE = 100  # notes that are in memory
 PATIENCE = 10  # seconds until a server of PostgreSQL has to answer
+DATES = (
+    "Name a view that has YYYY-MM-DD there: 06/01/2015 is in June or in January, and a number has"
+    " to be YYYYMMDD, or whole days or seconds since 1970."
+)
 EXTRA = "pip install 'fedpriv[omop]'"
 DRIVERS = {
     "psycopg": EXTRA,
@@ -32,21 +41,25 @@ DRIVERS = {
 }
 
 
-def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator[Mapping[str, Any]]:
+def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """The notes that pass the section's filters, ordered by their ids.
 
     All are of one moment: they come from one query, and on PostgreSQL from one transaction that
     may only read. The order matters: of a person with many notes the first ones are used, and
-    without an order it could depend on other people's notes which ones those are.
+    without an order it could depend on other people's notes which ones those are. Each note is
+    held against the filters here, whatever a database makes of a comparison: SQLite keeps dates
+    as text or numbers, and has every number before every text.
 
     Args:
-        wanted: columns of the table. If one is missing, a single row comes that has all the
-            columns that there are, and nothing in them.
+        wanted: columns of the table, in small letters or as the table has them. If one is
+            missing, a single row comes that has all the columns that there are, and nothing in
+            them.
         key: the setting that named the database, for errors.
 
     Raises:
         DataError: a library or driver is not installed; the database, the table, or a column of
-            a filter is not there; no password is; or two notes have one id.
+            a filter is not there; no password is; a date or a kind can't be told; or two notes
+            have one id.
 
     Privacy:
         Reads private records, one by one. What a database says of an error while it reads could
@@ -61,12 +74,12 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
         ) from None
     with _connected(section, key) as connection:
         try:
-            known = _columns(connection, section, key)
-            if not set(wanted) <= set(known):
-                yield dict.fromkeys(known)
+            named, known = _columns(connection, section, key)
+            if not set(wanted) <= set(named):
+                yield Row(dict.fromkeys(known), "the table")
                 return
-            names = tuple(dict.fromkeys((ID, *wanted)))
-            query = _query(section, names)
+            names = tuple(dict.fromkeys((ID, *wanted, *_filters(section))))
+            query = _query(section, {name: named[name] for name in names}, known)
             last: Any = ...
             for number, row in enumerate(connection.execute(query).yield_per(AT_ONCE), 1):
                 if row[0] == last:
@@ -78,7 +91,9 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
                         fix="Name a table or view that has each note once.",
                     )
                 last = row[0]
-                yield dict(zip(names, row, strict=True))
+                found = Row(dict(zip(names, row, strict=True)), f"note {number}")
+                if _passes(section, found, key):
+                    yield found
         except sqlalchemy.exc.SQLAlchemyError as error:
             raise DataError(
                 f"the database could not be read ({_kind(error)})",
@@ -88,29 +103,78 @@ def note_rows(section: OmopSection, wanted: Sequence[str], key: str) -> Iterator
             ) from None
 
 
-def _query(section: OmopSection, names: Sequence[str]) -> Select[Any]:
-    from sqlalchemy import column, select, table
-
-    source = table(section.table, *map(column, names), schema=section.cdm_schema)
-    query = select(source).order_by(column(ID))
-    for name in ("note_type_concept_id", "language_concept_id"):
-        if kept := getattr(section, name):
-            query = query.where(column(name).in_(kept))
+def _filters(section: OmopSection) -> dict[str, str]:
+    """The columns that filters look at, and the settings that say so."""
+    found = {name: name for name in CONCEPTS if getattr(section, name)}
+    if section.last_date is not None:
+        found[DATE] = "last_date"
     if section.first_date is not None:
-        query = query.where(column("note_date") >= section.first_date)
+        found[DATE] = "first_date"
+    return found
+
+
+def _passes(section: OmopSection, note: Row, key: str) -> bool:
+    """Whether a note is one of those that are read; refused if that can't be told."""
+    for name, setting in _filters(section).items():
+        value = note.values[name]
+        try:
+            if name == DATE:
+                day = day_of(value)
+                first, last = section.first_date or date.min, section.last_date or date.max
+                keeps = day is not None and first <= day <= last
+            else:
+                keeps = int(as_id(value)) in getattr(section, name)
+        except ValueError as error:
+            if isinstance(error, OddValueError) and error.rule is NOTHING:
+                return False
+            raise DataError(
+                f"{note.place} has a {name} that can be read in several ways, or in none",
+                file=section.where,
+                key=f"{key}.{setting}",
+                fix=DATES if name == DATE else "Name a view that has whole numbers there.",
+            ) from None
+        if not keeps:
+            return False
+    return True
+
+
+def _query(section: OmopSection, named: Mapping[str, str], known: Mapping[str, Any]) -> Select[Any]:
+    """The notes in their order, without those that a filter is sure to leave out.
+
+    What a database compares are values of a column that it knows to be dates or whole numbers.
+    """
+    from sqlalchemy import Date, DateTime, Integer, column, select, table
+
+    held: dict[str, ColumnClause[Any]] = {name: column(own) for name, own in named.items()}
+    source = table(section.table, *held.values(), schema=section.cdm_schema)
+    query = select(source).order_by(held[ID])
+    for name in CONCEPTS:
+        if (kept := getattr(section, name)) and isinstance(known[named[name]], Integer):
+            query = query.where(held[name].in_(kept))
+    if DATE not in held or not isinstance(known[named[DATE]], Date | DateTime):
+        return query
+    if section.first_date is not None:
+        query = query.where(held[DATE] >= section.first_date)
     if section.last_date is not None:  # some have a time of the day in it
-        query = query.where(column("note_date") < section.last_date + timedelta(days=1))
+        query = query.where(held[DATE] < section.last_date + timedelta(days=1))
     return query
 
 
-def _columns(connection: Connection, section: OmopSection, key: str) -> list[str]:
-    """The columns of the table, those of the filters among them."""
+def _columns(
+    connection: Connection, section: OmopSection, key: str
+) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+    """The table's columns by every name that they may be asked for, and their types.
+
+    A database that keeps names in capitals has NOTE_ID for note_id. Of SQLite no type is known: any
+    column may hold anything.
+    """
     from sqlalchemy import inspect
 
     look, schema = inspect(connection), section.cdm_schema
     if not look.has_table(section.table, schema=schema):
         tables = [*look.get_table_names(schema), *look.get_view_names(schema)]
-        near = difflib.get_close_matches(section.table, tables, 1)
+        near = difflib.get_close_matches(section.table.lower(), map(str.lower, tables), 1)
+        near = [name for name in tables if name.lower() in near]
         there = ", ".join(sorted(tables)[:20]) or "none that this user may see"
         raise DataError(
             "no such table in the database",
@@ -119,28 +183,23 @@ def _columns(connection: Connection, section: OmopSection, key: str) -> list[str
             value=section.table if schema is None else f"{schema}.{section.table}",
             fix=f"Did you mean {near[0]!r}?" if near else f"Its tables are {there}.",
         )
-    known = [str(one["name"]) for one in look.get_columns(section.table, schema=schema)]
-    dated = section.first_date is not None or section.last_date is not None
-    needed = {
-        "note_type_concept_id": bool(section.note_type_concept_id),
-        "language_concept_id": bool(section.language_concept_id),
-        "note_date": dated,
-        ID: True,
+    typed = connection.dialect.name != "sqlite"
+    known = {
+        str(one["name"]): one["type"] if typed else None
+        for one in look.get_columns(section.table, schema=schema)
     }
-    for name, is_needed in needed.items():
-        if is_needed and name not in known:
-            setting = {
-                ID: "table",
-                "note_date": "first_date" if section.first_date else "last_date",
-            }
+    named = {name.lower(): name for name in known} | {name: name for name in known}
+    needed = {ID: "table", **_filters(section)}
+    for name, setting in needed.items():
+        if name not in named:
             raise DataError(
                 f"needs the column {name}, which the table does not have",
                 file=section.where,
-                key=f"{key}.{setting.get(name, name)}",
+                key=f"{key}.{setting}",
                 value=section.table,
                 fix=f"Its columns are {', '.join(known)}.",
             )
-    return known
+    return named, known
 
 
 @contextmanager
@@ -163,6 +222,9 @@ def _connected(section: OmopSection, key: str) -> Iterator[Connection]:
                 fix="Check the address, the user and the password, and that the server runs.",
             ) from None
         with connection:
+            if section.file is not None:  # what is no text is refused with its number
+                driver: Any = connection.connection.driver_connection
+                driver.text_factory = text_or_bytes
             options: dict[str, Any] = {"stream_results": True}
             if url.get_backend_name() == "postgresql":
                 options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -189,6 +251,15 @@ def _url(section: OmopSection, key: str) -> tuple[URL, str]:
     if file is not None:
         if not file.is_file():
             raise DataError("no such file", file=file, key=f"{key}.url", fix="Check the path.")
+        with file.open("rb") as content:
+            start = content.read(len(SQLITE_FILE))
+        if start not in (b"", SQLITE_FILE):
+            raise DataError(
+                "is no SQLite database, or is encrypted",
+                file=file,
+                key=f"{key}.url",
+                fix="Name the database's own file, or a copy that was made whole.",
+            )
         return url.set(database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}), ""
     password = _password(section, key)
     return (url.set(password=password) if password else url), password

@@ -2,8 +2,8 @@
 
 `datasets`' own readers of JSON and CSV infer a column's type from its rows, so that one row
 changes others: an id 7 becomes "7.0" beside a missing one, a note "2020-01-01" a timestamp
-beside other dates. Here every value is converted alone, and only the columns that were
-asked for are copied into the cache.
+beside other dates. Here every value is converted alone, by `fedpriv.data.values`, and only the
+columns that were asked for are copied into the cache.
 """
 
 from __future__ import annotations
@@ -11,30 +11,29 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 import re
 import secrets
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import Decimal
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv.config.job import HUB_NAME
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
 from fedpriv.data.fhir import document_rows
-from fedpriv.data.formats import Row, named, reader_of
+from fedpriv.data.formats import Row, arrow_rows, reader_of
 from fedpriv.data.omop import note_rows
+from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
+from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
 UNIT = "unit"
 IN_MEMORY = "the records in memory"
+READING = 2  # another whenever the same file is read in another way: results are kept
 
 
 class Records(Protocol):
@@ -42,7 +41,7 @@ class Records(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[Row]: ...
+    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
 
 # What starts the rows from the first, and a digest of what they hold.
@@ -70,13 +69,12 @@ def read_records(
     Returns:
         One row per record, in file order, or that of the notes' ids. Every column is text, or None
         where the file has nothing, except ``messages``, which holds what the file held. Whole
-        floats are written as integers, so that a label 1 that parquet stores as 1.0 is "1"; unit
-        ids lose the spaces around them and what is not seen, and are normalised (NFKC), so that
-        " 7" is no second patient beside "7".
+        floats are written as integers, so that a label 1 that parquet stores as 1.0 is "1". How an
+        id is read, so that " 7.0" is no second patient beside "7", says `fedpriv.data.values`.
 
     Raises:
         DataError: the source is missing, empty, unreadable, or of an unknown format; a
-            column is not in it; a record has no unit id, or a list where text belongs.
+            column is not in it; or `fedpriv.data.values` refuses a value. It names the row.
 
     Privacy:
         Reads private records and writes them, in clear, under `cache_dir` on this machine.
@@ -137,18 +135,22 @@ def rows_of(records: Any, key: str) -> Iterator[Row]:
         DataError: they are no rows.
     """
     check_records(records, key)
+    if hasattr(records, "column_names"):
+        yield from _rows_of_dataset(records)
+        return
     try:
-        rows = iter(_rows_of_dataset(records) if hasattr(records, "column_names") else records)
+        rows = iter(records)
     except TypeError:  # such as a class, or a tensor of one number
         raise _no_rows(records, key, "Give a list of rows.") from None
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
                 f"row {number} is a {type(row).__name__}",
+                file=IN_MEMORY,
                 key=key,
                 fix='A row is a mapping from column to value, such as {"text": "…"}.',
             )
-        yield row
+        yield Row(row, f"row {number}")
 
 
 def check_records(records: Any, key: str) -> None:
@@ -247,14 +249,17 @@ def _check_columns(
     """Refuse a source without rows, or without a column. A JSON record may lack keys."""
     available: dict[str, None] = {}
     for row in rows:
-        available.update(dict.fromkeys(row))
+        available.update(dict.fromkeys(row.values))
         if available.keys() >= set(fields.values()):
             return
     if not available:
         raise _no_records(source, key)
     field, column = next((f, c) for f, c in fields.items() if c not in available)
-    near = difflib.get_close_matches(column, available, 1)
-    known = f"Its columns are {', '.join(available)}."
+    known_as = {str(name).lower(): name for name in available}
+    near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
+    known = f"Its columns are {', '.join(map(str, available))}."
+    if not all(_NAME.fullmatch(str(name).strip()) for name in available):
+        known = "It should name its columns in its first line, and holds something else there."
     raise DataError(
         "no such column in the data",
         file=source,
@@ -262,6 +267,10 @@ def _check_columns(
         value=column,
         fix=f"Did you mean {near[0]!r}? {known}" if near else known,
     )
+
+
+# What a column may be called. Where a header is missing, a record is in its place.
+_NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
 def _no_records(source: Path | str, key: str) -> DataError:
@@ -290,25 +299,22 @@ def _write(
         features["messages"] = Json()
 
     def records() -> Iterator[dict[str, str | None]]:
-        for number, row in enumerate(rows(), 1):
-            record = {
-                field: _cell(row.get(column), field, number, source)
-                for field, column in fields.items()
-            }
-            if UNIT in fields:
-                record[UNIT] = as_read(record[UNIT] or "")
-            if UNIT in fields and not record[UNIT]:
-                raise DataError(
-                    f"row {number} has no unit id",
-                    file=source,
-                    key="privacy.unit",
-                    value=fields[UNIT],
-                    fix="Every record needs the id of whom it belongs to: fill it in,"
-                    " or take the row out.",
-                )
+        for row in rows():
+            record = {}
+            for field, column in fields.items():
+                try:
+                    record[field] = _value(row.values.get(column), field)
+                except OddValueError as error:
+                    raise DataError(
+                        f"{row.place} {error}",
+                        file=row.file or source,
+                        key="privacy.unit" if field == UNIT else f"data.columns.{field}",
+                        value=column,
+                        fix=error.fix,
+                    ) from None
             yield record
 
-    named = json.dumps([fingerprint, list(fields.items())])
+    named = json.dumps([READING, fingerprint, list(fields.items())])
     return Dataset.from_generator(
         records,
         features=Features(features),
@@ -317,49 +323,13 @@ def _write(
     )
 
 
-# What is not seen, and is no format character: joiners, fillers, variation selectors.
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
-    "\U000e0000-\U000e0fff]"
-)
-
-
-def as_read(text: str) -> str:
-    """A text as people read it: of two ids that look alike, both are one person's."""
-    if text.isascii():  # which none of this changes, and most text is
-        return text.strip()
-    seen = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
-    return "".join(c for c in seen if unicodedata.category(c) != "Cf").strip()
-
-
-def _cell(value: Any, field: str, number: int, source: Path | str) -> str | None:
-    """One value as text, by itself."""
-    if is_missing(value):
-        return None
-    if field == "messages":
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-    if isinstance(value, (list, dict, bytes)):
-        raise DataError(
-            f"row {number} holds a {type(value).__name__} where text is expected",
-            file=source,
-            key="privacy.unit" if field == UNIT else f"data.columns.{field}",
-            fix="Name a column of text.",
-        )
+def _value(value: Any, field: str) -> str | None:
+    """One value as the records of a job have it."""
+    if field == UNIT:
+        return as_id(value)
+    if field == "messages" and isinstance(value, list | dict):
+        return as_json(value)
     return as_text(value)
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value says that there is none: None, NaN of any kind, and what pandas has."""
-    if isinstance(value, Real | Decimal) and not isinstance(value, int):
-        return math.isnan(value)
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def as_text(value: Any) -> str:
-    """A value as text, whole numbers without a point: 7.0 and 7.00 are no patients beside 7."""
-    if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
-        value = int(value)
-    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _load_folder(path: Path, key: str) -> datasets.Dataset:
@@ -386,7 +356,7 @@ def _load_hub(name: str, cache_dir: Path, key: str) -> datasets.Dataset:
         loaded = load_dataset(name, cache_dir=str(cache_dir))
     except Exception as error:  # of the network, the hub or the files there
         raise DataError(
-            f"is no file here, and can't be loaded from the hub ({_reason(error)})",
+            f"is no file here, and can't be loaded from the hub{through_hub()} ({_reason(error)})",
             file=name,
             key=key,
             fix="Check the path, or the name and the network.",
@@ -425,7 +395,7 @@ def _rows_of_dataset(dataset: datasets.Dataset) -> Iterator[Row]:
         for column, feature in dataset.features.items()
         if isinstance(feature, ClassLabel)
     }
-    return named(dataset.with_format(None), classes)
+    return arrow_rows(dataset.with_format("arrow").iter(batch_size=1024), classes)
 
 
 def _digest(path: Path) -> str:

@@ -23,6 +23,9 @@ def adapter(
         str | None,
         typer.Option(help="Hub name of a base model that the run had from a folder."),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Where the base model is now, if the run had it elsewhere.")
+    ] = None,
     license: Annotated[
         str | None, typer.Option(help="Identifier of the licence, for the card.")
     ] = None,
@@ -31,7 +34,7 @@ def adapter(
     """Write the adapter of a run for others: safetensors, tokenizer, and a card on its privacy."""
     from fedpriv.hub.export import Wanted, export
 
-    contents = export(run, out, Wanted(merge, dtype, base, license))
+    contents = export(run, out, Wanted(merge, dtype, base, license, model))
     if as_json:
         facts = {"folder": str(out), "merged": merge, "private": contents.private}
         print(json.dumps(facts | {"adapter": contents.weights_digest}, indent=2))

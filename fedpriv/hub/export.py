@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.base_model import EMBEDDED
+from fedpriv.base_model import EMBEDDED, is_lost
 from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
@@ -51,12 +51,14 @@ class Wanted:
         dtype: of a merged model's weights; None is that in which the base is stored.
         base: the name of the base model at a hub, where the run had it from a folder.
         license: what the card states.
+        where: see `fedpriv.hub.load.load`.
     """
 
     merge: bool = False
     dtype: Dtype | None = None
     base: str | None = None
     license: str | None = None
+    where: str | None = None
 
 
 def export(run: Path, out: Path, wanted: Wanted) -> Contents:
@@ -98,13 +100,12 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
         raise RunError(f"{out}: is there already. Give another --out.")
     settings = settings_of(run).config.model
     contents = _contents(directory, settings, facts, wanted, run)
-    base, model = load(run / "adapter", settings, facts)
+    base, model = load(run / "adapter", settings, facts, wanted.where)
     if not wanted.merge:
         _check_whole(base, model)
     from fedpriv.models.trial import AS_IT_IS, Trial
 
     trial = Trial(model, base.tokenizer, settings.max_length, AS_IT_IS)
-    out.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(out) as made:
         if wanted.merge:
             kind = _write_merged(made, base, model, wanted.dtype, trial)
@@ -146,7 +147,7 @@ def _contents(
         raise ConfigError(
             "is no name at a hub", key="--base", value=wanted.base, fix="Give OWNER/NAME."
         )
-    named = model.name != "embedded" and not Path(model.name).exists()
+    named = model.name != "embedded" and not Path(model.name).exists() and not is_lost(model.name)
     return Contents(
         private=directory.is_private,
         merged=wanted.merge,

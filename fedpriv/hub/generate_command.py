@@ -29,6 +29,9 @@ def generate(
     base: Annotated[
         bool, typer.Option("--base", help="Let the base model write, without the adapter.")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Where the base model is now, if the run had it elsewhere.")
+    ] = None,
     temperature: Annotated[
         float, typer.Option(min=0, max=100, help="0 takes the likeliest token each time.")
     ] = 0.0,
@@ -54,7 +57,7 @@ def generate(
     from fedpriv.hub.text_scores import text_scores
     from fedpriv.hub.writer import Writer
 
-    writer = Writer(run)
+    writer = Writer(run, model)
     if score is not None:
         given = read_pairs(score, writer.columns, "--score")
     elif prompts is not None:
@@ -78,7 +81,7 @@ def generate(
                 for one, text in zip(given, made, strict=True)
             ],
         }
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(found, indent=2))
         return
     if writer.private is False:
         print("NOT PRIVATE, for public data only.", file=sys.stderr)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from fedpriv.base_model import is_lost
 from fedpriv.config.job import DataSection, ModelSection
 from fedpriv.config.personal import OWN_KINDS
 from fedpriv.errors import ConfigError, ModelError
@@ -68,7 +69,9 @@ def refuse_own(folder: Path) -> None:
         )
 
 
-def load(folder: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Base, PeftModel]:
+def load(
+    folder: Path, settings: ModelSection, facts: AdapterFacts, where: str | None = None
+) -> tuple[Base, PeftModel]:
     """A run's model with its adapter, in float32 on the CPU, however it was trained.
 
     A base that was kept in fewer bits has the weights that it was computed with.
@@ -77,6 +80,7 @@ def load(folder: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Bas
         folder: of the adapter.
         settings: of the model, with a name by which it is found here.
         facts: of the adapter.
+        where: folder or hub name of the base, where it is no longer where the run had it.
 
     Raises:
         ModelError: the base can't be loaded, or is another one than that of the run.
@@ -87,6 +91,13 @@ def load(folder: Path, settings: ModelSection, facts: AdapterFacts) -> tuple[Bas
     from fedpriv.models.quantised import unpack
 
     proposal = facts.proposal
+    if where is None and is_lost(settings.name):
+        raise ModelError(
+            f"model.name: there is no such folder: {settings.name!r}, where the run had its base"
+            " model. Say where it is now: --model FOLDER, or a hub model."
+        )
+    if where is not None:
+        settings = settings.model_copy(update={"name": where})
     base = load_base(settings, seed=proposal.seed, whole=trained_whole(proposal.lora))
     unpack(base.model)
     if base.digest != proposal.base_digest:

@@ -43,9 +43,11 @@ def read_prompts(path: Path, columns: Mapping[str, str], key: str) -> list[Promp
     """
     if path.suffix == LINES:
         try:
-            found = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"can't be read: {error}", file=path, key=key) from None
+            found = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise DataError("is not UTF-8", file=path, key=key, fix="Save it as UTF-8.") from None
+        except OSError as error:
+            raise DataError(f"can't be read: {error.strerror}", file=path, key=key) from None
     else:
         (field,) = columns.keys() - {"completion"}
         rows = _rows(path, {field: columns[field]}, key)

@@ -25,6 +25,7 @@ class Writer:
 
     Args:
         run: run directory, or the folder of an adapter.
+        where: see `fedpriv.hub.load.load`.
 
     Attributes:
         job: its id.
@@ -37,7 +38,7 @@ class Writer:
         ModelError: the base model is not what the run was made with.
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, where: str | None = None) -> None:
         folder = run / "adapter" if (run / "run.json").exists() else run
         refuse_own(folder)
         facts = read_facts(folder)
@@ -58,7 +59,7 @@ class Writer:
             settings = settings_of(run)
             self.columns, self.private = settings.config.data.columns, settings.private
             model = settings.config.model
-        base, self._model = load(folder, model, facts)
+        base, self._model = load(folder, model, facts, where)
         self._longest = model.max_length
         self._tokenizer: Any = base.tokenizer
 

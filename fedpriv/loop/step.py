@@ -16,8 +16,9 @@ from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.read import Records, as_text, check_records
+from fedpriv.data.read import Records, check_records
 from fedpriv.data.spec import DataSpec
+from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
@@ -160,7 +161,8 @@ class PrivateStep:
             )
             check_records(records, KEY)
             columns = columns_of(records) if columns is None else columns
-            section = section_of(model, tokenizer, tuple(map(as_text, labels)), max_length)
+            names = tuple(str(as_text(label)) for label in labels)
+            section = section_of(model, tokenizer, names, max_length)
             self._spec = spec_of(columns, section, unit, max_records_per_unit)
             self._worker = worker_of(model, tokenizer, section, engine, microbatch)
             resources.callback(self._worker.gradients.detach)

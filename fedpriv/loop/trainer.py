@@ -16,7 +16,8 @@ from transformers import (
 from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from fedpriv.data.columns import columns_of
-from fedpriv.data.read import Records, as_text, check_records
+from fedpriv.data.read import Records, check_records
+from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import PrivateConfig, of_transformers, refuse_named
 from fedpriv.loop.model import section_of
@@ -98,7 +99,8 @@ class PrivateTrainer(Trainer):
         with of_transformers("model"):
             model = _with_adapter(model, peft_config, len(args.labels))
         tokenizer = _tokenizer_of(model) if processing_class is None else processing_class
-        section_of(model, tokenizer, tuple(map(as_text, args.labels)), args.max_length)
+        names = tuple(str(as_text(label)) for label in args.labels)
+        section_of(model, tokenizer, names, args.max_length)
         with of_transformers("args"):
             super().__init__(
                 model=model,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.base_model import source_of
+from fedpriv.base_model import is_lost, source_of
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.models.attention import attend_alone
@@ -19,6 +20,7 @@ from fedpriv.models.digest import (
     stored_type,
 )
 from fedpriv.models.outputs import check_problem, check_tokens, other_head, stored_names
+from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,7 +110,7 @@ def load_base(
         ):
             options["dtype"] = torch.float32  # a constant that the model computes was rounded
             model, new = load()
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (*_FAILURES, RuntimeError, SafetensorError) as error:
         raise _not_loaded(settings, error) from None
     if settings.task == "classification" and settings.pooling == "own":
         check_problem(stored.settings.get("problem_type"))
@@ -160,7 +162,7 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
         with torch.device("meta"), quiet():
             config = AutoConfig.from_pretrained(source, trust_remote_code=False)
             model = factory.from_config(config)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (*_FAILURES, RuntimeError) as error:
         raise _not_loaded(settings, error) from None
     linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
     sizes = ((m, m.weight.shape) for m in linear)
@@ -218,7 +220,7 @@ def digest_of(name: str) -> str:
     tokenizer = load_tokenizer(settings)
     try:
         stored = find_base(source_of(name))
-    except (OSError, ValueError, KeyError) as error:
+    except _FAILURES as error:
         raise _not_loaded(settings, error) from None
     return base_digest(stored, tokenizer)
 
@@ -257,10 +259,13 @@ def load_tokenizer(settings: ModelSection) -> PreTrainedTokenizerBase:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             source_of(settings.name), trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _FAILURES as error:
+        if is_lost(settings.name):
+            raise _not_loaded(settings, error) from None
         raise ModelError(
-            f"model.name: can't load the tokenizer of {settings.name!r}: {first_line(error)}."
-            " Name a folder that holds tokenizer.json, or a hub model."
+            f"model.name: can't load the tokenizer of {settings.name!r}:"
+            f" {first_line(error)}{_way(settings)}. Name a folder that holds tokenizer.json, or a"
+            " hub model."
         ) from None
     pad_with_end(tokenizer, f"model.name: the tokenizer of {settings.name!r}")
     return tokenizer  # type: ignore[no-any-return]
@@ -280,11 +285,26 @@ def pad_with_end(tokenizer: Any, name: str) -> None:
         tokenizer.pad_token = tokenizer.eos_token
 
 
+# Of files, of what they hold, and of the libraries that a proxy may need.
+_FAILURES = (OSError, ValueError, KeyError, ImportError)
+
+
 def _not_loaded(settings: ModelSection, error: Exception) -> ModelError:
+    if is_lost(settings.name):
+        return ModelError(
+            f"model.name: there is no such folder: {settings.name!r}. Put the model back there, or"
+            " name the folder where it is, or a hub model."
+        )
     return ModelError(
-        f"model.name: can't load {settings.name!r} for {settings.task}: {first_line(error)}."
-        " Name a folder with config.json and model.safetensors, or a hub model."
+        f"model.name: can't load {settings.name!r} for {settings.task}:"
+        f" {first_line(error)}{_way(settings)}. Name a folder with config.json and"
+        " model.safetensors, or a hub model."
     )
+
+
+def _way(settings: ModelSection) -> str:
+    """Of what comes from a hub, the proxy in between."""
+    return "" if Path(source_of(settings.name)).is_dir() else through_hub()
 
 
 def first_line(error: Exception) -> str:

@@ -296,7 +296,7 @@ def _check_dates(found: Description, path: Path, now: datetime) -> None:
     if now > found.expires:
         who = {"site": found.name, "server": "server", None: ""}[found.use]
         fix = (
-            f"The coordinator renews it with fedpriv provision --renew {who}."
+            f"The coordinator renews it with fedpriv provision FILE --renew {who}."
             if who
             else "The coordinator has to provision a new federation."
         )

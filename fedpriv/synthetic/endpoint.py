@@ -21,6 +21,7 @@ import httpx
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError, RoundError, RunError
 from fedpriv.files import canonical_json, write_json
+from fedpriv.proxy import through, transport_to
 
 AT_ONCE = 8
 ATTEMPTS = 5
@@ -64,7 +65,9 @@ def endpoint(
             for index, instruction in enumerate(instructions)
         ]
         with (
-            httpx.Client(timeout=settings.timeout, headers=headers) as client,
+            httpx.Client(
+                transport=transport_to(url), timeout=settings.timeout, headers=headers
+            ) as client,
             ThreadPoolExecutor(AT_ONCE) as pool,
         ):
             return list(pool.map(lambda body: _answer(client, url, body, cache, pause), bodies))
@@ -89,7 +92,7 @@ def _answer(client: httpx.Client, url: str, body: dict[str, Any], cache: Path, p
         try:
             response = client.post(url, json=body)
         except httpx.HTTPError as error:
-            problem = type(error).__name__
+            problem = f"{type(error).__name__}{through(url)}"
             continue
         if response.status_code in _AGAIN:
             problem = f"HTTP {response.status_code}"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedpriv.environment import set_environment
 from fedpriv.progress import is_watched
+from fedpriv.terminal import use_readable_output
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def compare(
     set_environment()
     from fedpriv_comparison.carry_out import carry_out
 
+    use_readable_output()
     console = Console()
     console.quiet = quiet or not is_watched(console)
     path = None if file is None else Path(file)

@@ -54,6 +54,10 @@ def serve(
     job = load_job(config, set_ or [])
     logs.configure(as_json=json_logs)
     stop_on_terminate()
+    if job.job.engine == "network" and job.server is not None and not plain:
+        from fedpriv_server.listen import checked_certificate
+
+        checked_certificate(job.server)  # at once: what serves takes long to load
     from fedpriv_server.serve import serve as serve_job
 
     serve_job(job, out or Path("runs") / job.job.name, source=config, plain=plain)

@@ -20,11 +20,11 @@ from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
-from fedpriv.pki.certificates import SOON, check_certificate, load_certificate
+from fedpriv.pki.certificates import SOON
 from fedpriv.training.pool import load_model, with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
-from fedpriv_server.listen import ServerTls
+from fedpriv_server.listen import checked_certificate
 from fedpriv_server.provision_options import server_names
 from fedpriv_server.roster import roster_of
 from fedpriv_server.site_keys import SiteKeys
@@ -87,21 +87,11 @@ def examine(source: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 
 def _certificate(server: ServerSection) -> str:
-    from fedpriv.pki.keys import load_key
-
-    tls = ServerTls.of(server)
-    path, key = tls.certificate, load_key(tls.key)
-    found = check_certificate(
-        load_certificate(path),
-        load_certificate(server.pki / "ca.crt"),
-        use="server",
-        path=path,
-        key=key.public_key(),
-    )
+    found = checked_certificate(server)
     if found.names != server_names(server):
         raise EnrolmentError(
-            f"{path}: is for {', '.join(found.names)}, and sites dial {server.address}. Type:"
-            " fedpriv provision federation.toml"
+            f"{server.pki / 'server.crt'}: is for {', '.join(found.names)}, and sites dial"
+            f" {server.address}. Type: fedpriv provision federation.toml"
         )
     text = f"for {', '.join(found.names)}, until {found.expires:%Y-%m-%d}"
     if found.expires - datetime.now(UTC) < SOON:

@@ -18,6 +18,8 @@ from fastapi import FastAPI
 
 from fedpriv.config.job import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.pki.certificates import Description, check_certificate, load_certificate
+from fedpriv.pki.keys import load_key
 from fedpriv_server.handshake import Refusals, watch
 from fedpriv_server.prompt import PromptProtocol
 
@@ -50,6 +52,22 @@ class ServerTls:
                 raise EnrolmentError(f"{needed}: no such file. {fix}")
         authority = pki / "ca.crt" if section.client_certificates else None
         return cls(pki / "server.crt", pki / "server.key", authority)
+
+
+def checked_certificate(section: ServerSection) -> Description:
+    """The server's certificate, if its authority vouches for it now.
+
+    Raises:
+        EnrolmentError: a file is missing; or it has expired, is not valid yet, or of another key.
+    """
+    tls = ServerTls.of(section)
+    return check_certificate(
+        load_certificate(tls.certificate),
+        load_certificate(section.pki / "ca.crt"),
+        use="server",
+        path=tls.certificate,
+        key=load_key(tls.key).public_key(),
+    )
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from fedpriv_server.garbage import look_seldom
 from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.handover import hand_over
 from fedpriv_server.job import Job
-from fedpriv_server.listen import ServerTls, serving
+from fedpriv_server.listen import ServerTls, checked_certificate, serving
 from fedpriv_server.metrics import RunFigures
 from fedpriv_server.number_format import settle
 from fedpriv_server.reports import collect_reports
@@ -63,7 +64,9 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
     check_installed(config.tracking, source)
     address = _bound(section, plain, source)
     site_keys = SiteKeys.read(section.pki / "sites.json")
-    tls = None if plain else ServerTls.of(section)
+    tls, expires = None, None
+    if not plain:
+        tls, expires = ServerTls.of(section), checked_certificate(section).expires
     share_heap()
     with only_run(out):
         run = RunDirectory.open(out, config)
@@ -75,7 +78,7 @@ def serve(config: JobConfig, out: Path, *, source: Path, plain: bool = False) ->
                 out / "adapter",
             )
         else:
-            _serve(config, run, site_keys, address, tls)
+            _serve(config, run, site_keys, address, tls, expires)
     return run
 
 
@@ -85,6 +88,7 @@ def _serve(
     site_keys: SiteKeys,
     address: tuple[str, int],
     tls: ServerTls | None,
+    expires: datetime | None,
 ) -> None:
     assert config.server is not None
     out = run.path
@@ -99,7 +103,7 @@ def _serve(
             stack.callback(shutil.rmtree, out / "link", ignore_errors=True)
             broker = MessageBroker(out / "link")
             grid = NetworkGrid(broker)
-            door = _Door(broker, site_keys, {site.name for site in config.sites})
+            door = _Door(broker, site_keys, {site.name for site in config.sites}, expires)
             door.review()
             port = stack.enter_context(serving(fleet_api(broker), address, tls))
             stack.callback(broker.close)
@@ -213,7 +217,7 @@ class Assembly:
                 break
             if time.monotonic() - reminded >= REMIND or reminded == started:
                 reminded = time.monotonic() + 1e-9
-                text = f"Waiting for {', '.join(missing)}; {there} there."
+                text = f"Waiting for {', '.join(map(self._door.named, missing))}; {there} there."
                 log.info(text)
                 self._status.update(state="waiting", problem=text, sites=self.sites())
             time.sleep(LOOK)
@@ -247,14 +251,43 @@ class Assembly:
 
 
 class _Door:
-    """Lets in whom `sites.json` admits, and nobody else, for as long as it does."""
+    """Lets in whom `sites.json` admits, and nobody else, for as long as it does.
 
-    def __init__(self, broker: MessageBroker, site_keys: SiteKeys, wanted: set[str]) -> None:
+    Args:
+        expires: the end of the server's own certificate, after which nobody comes in.
+    """
+
+    def __init__(
+        self,
+        broker: MessageBroker,
+        site_keys: SiteKeys,
+        wanted: set[str],
+        expires: datetime | None = None,
+    ) -> None:
         self.broker, self._site_keys, self._wanted = broker, site_keys, wanted
+        self._expires = expires
         self._let_in: dict[str, bytes] = {}
+
+    def named(self, site: str) -> str:
+        """A site's name, with why it can't come in if that is known."""
+        known = self._site_keys.sites.get(site)
+        status = "not provisioned" if known is None else known.status()
+        why = {
+            "active": "",
+            "waiting": " (its request is not approved)",
+            "expired": f" (its certificate expired: fedpriv provision FILE --renew {site})",
+        }
+        return site + why.get(status, f" ({status})")
 
     def review(self) -> None:
         """Let in and turn out, by what `sites.json` says now."""
+        if self._expires is not None and datetime.now(UTC) > self._expires:
+            log.error(
+                "The server's certificate expired on %s: no site can connect. Type fedpriv"
+                " provision FILE --renew server, then start the server again.",
+                f"{self._expires:%Y-%m-%d %H:%M} UTC",
+            )
+            self._expires = None  # once is enough
         try:
             if self._site_keys.reload_if_changed():
                 log.info("%s: read again.", self._site_keys.path)

@@ -19,6 +19,7 @@ from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse
+from fedpriv.terminal import use_readable_output
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
 
@@ -91,6 +92,7 @@ def simulate(
         raise RunError("There is no run to go on with: name its folder with out.")
     config, source = _job(job, overrides)
     folder = new_run(config) if out is None else Path(out)
+    use_readable_output()
     console = Console()
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"

@@ -166,6 +166,18 @@ def test_what_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
     assert "is not TOML" in str(error_of(file=file))
 
 
+def test_a_file_of_windows_editor_is_read_and_other_encodings_are_named(tmp_path: Path) -> None:
+    text = HOSPITALS.read_text(encoding="utf-8")
+    folder = shutil.copytree(HOSPITALS.parent, tmp_path / "f")
+    file = folder / HOSPITALS.name
+    expected = load_job(file)
+    file.write_bytes(text.encode("utf-8-sig").replace(b"\n", b"\r\n"))
+    assert load_job(file) == expected
+    for encoding in ("utf-16", "utf-32", "latin-1"):
+        file.write_text("# ü\n" + text.replace("ε", "e"), encoding=encoding)
+        assert "is not in UTF-8. Save it as UTF-8" in str(error_of(file=file))
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert "no such file" in str(error_of(file=tmp_path / "nowhere.toml"))
 

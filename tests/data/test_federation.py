@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
@@ -43,7 +44,7 @@ def test_it_writes_what_the_commands_read(tmp_path: Path) -> None:
         ("south", 20, folder / "south.jsonl"),
     ]
     written = [json.loads(line) for line in (folder / "north.jsonl").read_text().splitlines()]
-    assert written == [{"note": row["note"], "mrn": row["mrn"]} for row in rows(8)]
+    assert written == [{"note": row["note"], "mrn": str(row["mrn"])} for row in rows(8)]
     assert len((folder / "evaluation.jsonl").read_text().splitlines()) == 3
     assert folder.stat().st_mode & 0o77 == (folder / "north.jsonl").stat().st_mode & 0o77 == 0
 
@@ -55,14 +56,14 @@ def test_a_unit_is_at_one_site_and_moves_no_other(units: list[int], more: int, s
         return _divided(found, sites, ["note", "mrn"], "mrn")  # type: ignore[return-value]
 
     before, after = divided(units), divided([*units, more])
-    homes = {row["mrn"]: name for name, own in after.items() for row in own}
-    assert all(homes[row["mrn"]] == name for name, own in after.items() for row in own)
+    homes = {int(row["mrn"]): name for name, own in after.items() for row in own}
+    assert all(homes[int(row["mrn"])] == name for name, own in after.items() for row in own)
     changed = [name for name in after if after[name] != before[name]]
     assert changed == [homes[more]]
 
 
 def test_one_person_is_at_one_site_however_the_number_is_written(tmp_path: Path) -> None:
-    ways = (7, 7.0, "7", " 7", Decimal("7.00"))
+    ways = (7, 7.0, "7.0", " 7", Decimal("7.00"))
     found = [{"note": f"note {i}", "mrn": way} for i, way in enumerate(ways)]
     parts: Any = {"sites": 50, "size": 2, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}}
     file = write_federation(tmp_path / "f", found, [{"note": "of nobody"}], **parts, **JOB)
@@ -125,6 +126,50 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(RunError, match="is not empty"):
         write_federation(tmp_path, rows(), rows(2), sites=2, size=30, **JOB)
+
+
+def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
+    given: Any = {"size": 30, "sites": 2, "columns": {"text": "note"}}
+    assert write_federation(tmp_path / "a" / "b", rows(), rows(2), **given, **JOB).is_file()
+    (tmp_path / "file").write_text("x")
+    for inside in (tmp_path / "file", tmp_path / "file" / "f"):
+        with pytest.raises(RunError, match=r"is not empty|can't be written"):
+            write_federation(inside, rows(), rows(2), **given, **JOB)
+    with pytest.raises(ConfigError):
+        write_federation(tmp_path / "c" / "d", rows(), rows(2), **given, job={"rounds": 0})
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"note": b"secret", "mrn": 1}, "row 3 holds a value of type bytes"),
+        ({"note": ["secret", b"x"], "mrn": 1}, "row 3 holds a value of type bytes"),
+        ({"note": object(), "mrn": 1}, "row 3 holds a value of type object"),
+        ({"note": "secret", "mrn": b"1"}, "row 3 holds a value of type bytes"),
+        ({"note": "secret", "mrn": None}, "row 3 has no unit id"),
+        ({"note": "secret", "mrn": "N/A"}, "row 3 has no unit id"),
+        ({"note": "secret", "mrn": 2.0**53}, "row 3 has a unit id that is a rounded number"),
+        ({"note": "secret", "mrn": True}, "row 3 has a unit id that is a truth value"),
+        ("secret", "row 3 is a str"),
+    ],
+)
+def test_what_readers_refuse_is_not_written(tmp_path: Path, odd: Any, said: str) -> None:
+    given: Any = {"size": 30, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}}
+    with pytest.raises(DataError, match=said) as caught:
+        write_federation(tmp_path / "f", {"one": [*rows(2), odd]}, rows(2), **given, **JOB)
+    assert "secret" not in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+def test_half_a_surrogate_is_written_as_it_is_read(tmp_path: Path) -> None:
+    found = [{"note": "a \ud800 b", "mrn": 1}, {"note": Decimal("7.00"), "mrn": np.float32(2)}]
+    given: Any = {"size": 30, "columns": {"text": "note"}, "privacy": {"unit": "mrn"}}
+    file = write_federation(tmp_path / "f", {"one": found}, rows(2), **given, **JOB)
+    lines = (file.parent / "one.jsonl").read_text(encoding="utf-8").splitlines()
+    assert list(map(json.loads, lines)) == [
+        {"note": "a ? b", "mrn": "1"},
+        {"note": "7", "mrn": "2"},
+    ]
 
 
 def test_every_table_of_the_file_is_an_argument(tmp_path: Path) -> None:

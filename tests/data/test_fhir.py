@@ -7,12 +7,14 @@ import json
 import tracemalloc
 from base64 import b64encode
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fedpriv.config.sources import FhirSection
 from fedpriv.data import fhir, read_records
@@ -93,7 +95,8 @@ def test_a_document_without_a_patient_is_refused_and_not_quoted(
 ) -> None:
     lost = document(2, reference, attachment(SECRET))
     section = write(tmp_path / "a.ndjson", document(1), lost)
-    with pytest.raises(DataError, match=r"a.ndjson: privacy.unit: row 2 has no unit id") as caught:
+    said = r"a.ndjson: data.fhir: record 2 is of no patient \(subject.reference\)"
+    with pytest.raises(DataError, match=said) as caught:
         read(section, tmp_path)
     assert SECRET not in str(caught.value)
     assert len(read(section, tmp_path, "record")) == 2
@@ -116,11 +119,13 @@ def test_of_several_formats_of_a_text_the_plainest_is_read(tmp_path: Path) -> No
 
 def test_characters_are_those_that_the_content_type_says(tmp_path: Path) -> None:
     old = attachment("Übelkeit".encode("latin-1"), "text/plain; charset=ISO-8859-1")
-    broken = attachment(b"caf\xe9")
-    section = write(
-        tmp_path / "a.ndjson", document(1, "Patient/p", old), document(2, "Patient/p", broken)
-    )
-    assert read(section, tmp_path)["text"][:] == ["Übelkeit", "caf\ufffd"]
+    section = write(tmp_path / "a.ndjson", document(1, "Patient/p", old))
+    assert read(section, tmp_path)["text"][:] == ["Übelkeit"]
+    marked = document(1, "Patient/p", attachment("\ufeffÜbelkeit"))
+    assert read(write(tmp_path / "c.ndjson", marked), tmp_path)["text"][:] == ["Übelkeit"]
+    broken = document(2, "Patient/p", attachment(b"caf\xe9"))
+    with pytest.raises(DataError, match="record 1 has a text that is not in its character set"):
+        read(write(tmp_path / "b.ndjson", broken), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +155,72 @@ def test_a_filter_keeps_or_leaves_out_each_document_by_itself(
     ).path
     section = FhirSection.model_validate({"path": path, **settings})
     assert read(section, tmp_path)["text"][:] == [f"text {number}" for number in expected]
+
+
+def test_what_was_entered_in_error_is_never_read(tmp_path: Path) -> None:
+    wrong = "entered-in-error"
+    section = write(
+        tmp_path / "a.ndjson",
+        document(1, status=wrong),
+        document(2, docStatus=wrong),
+        document(3, docStatus="final"),
+        document(4, None, status=wrong),
+    )
+    assert read(section, tmp_path)["text"][:] == ["text 3"]
+    with pytest.raises(ValidationError, match="'current' or 'superseded'"):
+        FhirSection.model_validate({"path": section.path, "status": [wrong]})
+
+
+@pytest.mark.parametrize("status", [None, "active", ["current"], 1])
+def test_a_status_that_nobody_knows_is_refused(status: Any, tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", document(1), document(2, status=status))
+    with pytest.raises(DataError, match=r"record 2 has no status that FHIR knows \(status\)"):
+        read(section, tmp_path)
+
+
+@pytest.mark.parametrize("day", ["2020", "06/15/2020", 1592179200, "soon"])
+def test_a_date_without_a_day_is_refused_where_dates_are_filtered(day: Any, tmp_path: Path) -> None:
+    section = write(tmp_path / "a.ndjson", document(1), document(2, date=day))
+    assert len(read(section, tmp_path)) == 2
+    dated = section.model_copy(update={"first_date": date(2020, 1, 1)})
+    with pytest.raises(
+        DataError, match=r"a.ndjson: .*record 2 has a date without a day that can be told \(date\)"
+    ):
+        read(dated, tmp_path)
+
+
+def test_nothing_is_no_text(tmp_path: Path) -> None:
+    """A null is not the word None, nor bytes that this word would be in base64."""
+    (tmp_path / "a.txt").write_text("from the file")
+    empty = {"contentType": "text/plain", "data": None, "url": None}
+    linked = {"contentType": "text/plain", "data": None, "url": "a.txt"}
+    section = write(
+        tmp_path / "a.ndjson",
+        document(1, "Patient/p", empty),
+        document(2, "Patient/p", linked),
+        document(3, "Patient/p", empty, attachment("second")),
+        document(4, content=[{"attachment": None}, None]),
+        document(5, content=None, date=None),
+    )
+    assert read(section, tmp_path)["text"][:] == [None, "from the file", "second", None, None]
+
+
+def test_a_message_names_the_file_and_the_record_in_it(tmp_path: Path) -> None:
+    """Also where a filter has left out what is before it, in this file or another."""
+    folder = tmp_path / "export"
+    write(folder / "a.ndjson", document(1), document(2, status="superseded"))
+    write(folder / "b.ndjson", document(3, None, status="superseded"), document(4, "Group/1"))
+    with pytest.raises(DataError, match=r"b.ndjson: data.fhir: record 2 is of no patient"):
+        read(FhirSection(path=folder), tmp_path)
+    write(folder / "b.ndjson", document(3), document(4, "Patient/-"))
+    with pytest.raises(DataError, match=r"b.ndjson: privacy.unit: record 2 has no unit id"):
+        read(FhirSection(path=folder), tmp_path)
+
+
+def test_a_bundle_is_told_from_its_entries(tmp_path: Path) -> None:
+    bundle = {"resourceType": "Bundle", "entry": [{"resource": document(1)}]}
+    with pytest.raises(DataError, match=r"record 1 is a Bundle .* one a line"):
+        read(write(tmp_path / "a.ndjson", bundle), tmp_path)
 
 
 def test_a_text_may_be_in_a_file_beside_it(tmp_path: Path) -> None:
@@ -198,9 +269,11 @@ def test_a_text_elsewhere_is_refused_by_name(url: str, tmp_path: Path) -> None:
         ({"resourceType": "Patient", "id": SECRET}, r"record 2 is no DocumentReference"),
         (document(2, "Patient/p", {"contentType": "text/plain", "data": SECRET}),
          r"record 2 has a text that is not base64"),
+        (document(2, "Patient/p", {"contentType": "text/plain", "data": True}),
+         r"record 2 has a text that is not base64"),
         (document(2, "Patient/p", attachment(SECRET, "text/plain; charset=klingon")),
          r"record 2 has a text in a character set that is not known"),
-        ([SECRET], "record 2 is not a JSON object"),
+        ([SECRET], "line 2 is not a JSON object"),
     ],
 )  # fmt: skip
 def test_errors_name_the_record_and_quote_nothing(resource: Any, said: str, tmp_path: Path) -> None:
@@ -272,4 +345,4 @@ def test_whatever_a_resource_holds_the_error_is_ours(parts: Json, tmp_path: Path
             found = list(fhir.document_rows(one, ("note_text",), "data.fhir"))
         except DataError:
             continue
-        assert all(isinstance(row["note_text"], str | None) for row in found)
+        assert all(isinstance(row.values["note_text"], str | None) for row in found)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import tracemalloc
 from collections.abc import Sequence
-from datetime import date
+from contextlib import closing
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,119 @@ def test_a_filter_keeps_or_leaves_out_each_note_by_itself(
 ) -> None:
     undated = note(9, 9, "undated", note_date=None, language_concept_id=None)
     assert read(section(tmp_path, (*NOTES, undated), **settings), tmp_path)["text"][:] == expected
+
+
+def made(path: Path, rows: Sequence[tuple[Any, ...]], *, upper: bool = False) -> str:
+    """The URL of an SQLite database with these values of id, person, date, type and text."""
+    names = "note_id, person_id, note_date, note_type_concept_id, note_text"
+    with closing(sqlite3.connect(path)) as base, base:
+        statement = f"CREATE TABLE note ({names})"
+        base.execute(statement.upper() if upper else statement)
+        base.executemany("INSERT INTO note VALUES (?, ?, ?, ?, ?)", rows)
+    return f"sqlite:///{path}"
+
+
+def seconds(day: date) -> float:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+
+
+KEPT: dict[str, Any] = {
+    "text": date.isoformat,
+    "time": lambda day: f"{day} 10:30:00",
+    "instant": lambda day: f"{day}T23:59:59Z",
+    "digits": lambda day: f"{day:%Y%m%d}",
+    "number": lambda day: int(f"{day:%Y%m%d}"),
+    "seconds": seconds,
+    "whole seconds": lambda day: int(seconds(day)),
+    "seconds in text": lambda day: str(seconds(day)),
+    "milliseconds": lambda day: int(1000 * seconds(day)),
+    "days": lambda day: float((day - date(1970, 1, 1)).days),
+}
+REFUSED: dict[str, Any] = {
+    "american": lambda day: f"{day:%m/%d/%Y}",
+    "german": lambda day: f"{day:%d.%m.%Y}",
+    "spreadsheet": lambda day: (day - date(1899, 12, 30)).days,
+    "julian": lambda day: (day - date(1970, 1, 1)).days + 2440587.5,
+    "local midnight": lambda day: seconds(day) - 7200,
+    "year": lambda day: day.year,
+    "bytes": lambda day: day.isoformat().encode(),
+    "month": lambda day: f"{day:%Y-%m}",
+}
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(days=st.lists(st.dates(date(2000, 1, 1), date(2030, 12, 31)), min_size=1, max_size=6))
+def test_a_filter_of_dates_holds_however_they_are_kept(days: list[date], tmp_path: Path) -> None:
+    """Each in a table of its own, and all in one: the others don't decide."""
+    first, last = date(2010, 6, 1), date(2020, 6, 30)
+    right = [str(n) for n, day in enumerate(days, 1) if first <= day <= last]
+    ways = [*([way] * len(days) for way in KEPT), list(KEPT)]
+    for written in ways:
+        pairs = zip(days, written, strict=False)
+        rows = [(n, n, KEPT[how](day), 1, str(n)) for n, (day, how) in enumerate(pairs, 1)]
+        (tmp_path / "dates.db").unlink(missing_ok=True)
+        url = made(tmp_path / "dates.db", [*rows, (99, 99, None, 1, "no date")])
+        source = OmopSection(url=url, first_date=first, last_date=last)
+        found = [row.values["note_text"] for row in omop.note_rows(source, ("note_text",), "x.y")]
+        assert found == right
+
+
+@pytest.mark.parametrize("way", REFUSED)
+@pytest.mark.parametrize("setting", ["first_date", "last_date"])
+def test_a_date_that_could_be_another_is_refused_with_its_note(
+    setting: str, way: str, tmp_path: Path
+) -> None:
+    day = date(2015, 6, 1)
+    rows = [(1, 1, "2015-06-01", 1, "fine"), (2, 2, REFUSED[way](day), 1, SECRET)]
+    url = made(tmp_path / "dates.db", rows)
+    said = rf"omop.{setting}: note 2 has a note_date that can be read in several ways.* YYYY-MM-DD"
+    source = OmopSection.model_validate({"url": url, setting: date(2015, 6, 1)})
+    with pytest.raises(DataError, match=said) as caught:
+        read(source, tmp_path)
+    assert SECRET not in str(caught.value)
+    assert len(read(OmopSection(url=url), tmp_path)) == 2  # without a filter no date is looked at
+
+
+def test_a_kind_is_known_however_its_number_is_kept(tmp_path: Path) -> None:
+    kinds = [NURSING, float(NURSING), str(NURSING), f"{NURSING}.0", None, "", 1, "1.0"]
+    rows = [(n, n, None, kind, str(n)) for n, kind in enumerate(kinds, 1)]
+    source = OmopSection(url=made(tmp_path / "a.db", rows), note_type_concept_id=(NURSING,))
+    assert read(source, tmp_path)["text"][:] == ["1", "2", "3", "4"]
+    odd = made(tmp_path / "b.db", [(1, 1, None, "nursing", SECRET)])
+    with pytest.raises(DataError, match="note 1 has a note_type_concept_id that can be"):
+        read(source.model_copy(update={"url": odd}), tmp_path)
+
+
+def test_names_in_capitals_are_the_same_names(tmp_path: Path) -> None:
+    rows = [(1, 7, "2015-06-01", 1, "old"), (2, 7.0, "2016-06-01", 1, "new")]
+    url = made(tmp_path / "a.db", rows, upper=True)
+    records = read(OmopSection(url=url, first_date=date(2016, 1, 1)), tmp_path)
+    assert (records["text"][:], records["unit"][:]) == (["new"], ["7"])
+    other = OmopSection(url=url, table="notes")
+    with pytest.raises(DataError, match="Did you mean 'NOTE'"):
+        read(other, tmp_path)
+
+
+def test_what_is_no_text_is_refused_with_its_note(tmp_path: Path) -> None:
+    for odd in (SECRET.encode(), "Schmerz für Tage".encode("latin-1")):
+        (tmp_path / "a.db").unlink(missing_ok=True)
+        url = made(tmp_path / "a.db", [(1, 1, None, 1, "fine"), (2, 2, None, 1, "x")])
+        with closing(sqlite3.connect(tmp_path / "a.db")) as base, base:
+            base.execute("UPDATE note SET note_text = CAST(? AS TEXT) WHERE note_id = 2", (odd,))
+            if odd.isascii():
+                base.execute("UPDATE note SET note_text = ? WHERE note_id = 2", (odd,))
+        said = r"columns.text: note 2 holds a value of type bytes .* as text in UTF-8"
+        with pytest.raises(DataError, match=said) as caught:
+            read(OmopSection(url=url), tmp_path)
+        assert SECRET not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("note_id,person_id\n1,1\n")
+    with pytest.raises(DataError, match=r"a.db: sites.a.omop.url: is no SQLite database"):
+        read(OmopSection(url=f"sqlite:///{tmp_path / 'a.db'}"), tmp_path)
 
 
 def test_the_last_day_is_in_it_whatever_the_time_of_the_day(tmp_path: Path) -> None:
@@ -210,7 +325,7 @@ def test_a_password_comes_from_elsewhere_and_is_never_shown(
 
 def test_a_note_without_a_person_is_refused_and_not_quoted(tmp_path: Path) -> None:
     source = section(tmp_path, (note(1, 1, "fine"), note(2, None, SECRET)))
-    with pytest.raises(DataError, match="row 2 has no unit id") as caught:
+    with pytest.raises(DataError, match="note 2 has no unit id") as caught:
         read(source, tmp_path)
     assert SECRET not in str(caught.value)
     assert len(read(source, tmp_path, "record")) == 2
@@ -262,7 +377,8 @@ def test_a_schema_other_than_the_users_own(tmp_path: Path) -> None:
     engine = sa.create_engine(source.url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         connection.exec_driver_sql(f"ATTACH '{tmp_path / 'other.db'}' AS other")
-        found = omop._query(source.model_copy(update={"cdm_schema": "other"}), ("note_text",))
+        elsewhere = source.model_copy(update={"cdm_schema": "other"})
+        found = omop._query(elsewhere, {"note_id": "note_id", "note_text": "note_text"}, {})
         assert len(connection.execute(found).all()) == len(NOTES)
 
 

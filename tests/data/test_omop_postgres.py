@@ -78,13 +78,14 @@ def test_all_notes_are_of_one_moment_and_only_read(owner: sa.Engine, section: Om
     count = 5 * omop.AT_ONCE
     table = fill(owner, [note(i, i, "before") for i in range(count)], schema="cdm")
     rows = omop.note_rows(section, ("note_text", "person_id"), "data.omop")
-    found = [next(rows)["note_text"]]
+    found = [next(rows).values["note_text"]]
     with owner.begin() as writing:
         writing.execute(table.update().values(note_text="after"))
         writing.execute(table.insert(), note(count, 1, "new"))
         writing.execute(table.delete().where(table.c.note_id > count - 10))
-    assert {*found, *(row["note_text"] for row in rows)} == {"before"}
-    assert {row["note_text"] for row in omop.note_rows(section, ("note_text",), "x.y")} == {"after"}
+    assert {*found, *(row.values["note_text"] for row in rows)} == {"before"}
+    again = omop.note_rows(section, ("note_text",), "x.y")
+    assert {row.values["note_text"] for row in again} == {"after"}
     with omop._connected(section, "data.omop") as connection:
         shown = connection.exec_driver_sql(
             "SELECT current_setting('transaction_read_only')"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hub_runs import MakeRun
+from typer.testing import CliRunner
 
-from fedpriv.errors import ConfigError
+from fedpriv.cli import app
+from fedpriv.errors import ConfigError, ModelError
 from fedpriv.hub.writer import Writer
 
 PAIR = {"prompt": "mr", "completion": "ref"}
@@ -126,3 +129,28 @@ def test_the_command_writes_and_scores(make_run: MakeRun, tmp_path: Path) -> Non
     for options, said in (((), "one of three"), (("a", "--prompts", str(file)), "one of three")):
         refused = command("fedpriv", "generate", str(run), *options)
         assert refused.returncode == 2 and said in refused.stderr
+
+
+def test_a_base_model_that_was_moved_is_asked_for_and_found(
+    make_run: MakeRun, model_folder: Any, tmp_path: Path
+) -> None:
+    """Such as on another machine. Another model in its place is still refused."""
+    base = tmp_path / "base"
+    shutil.copytree(model_folder("llama"), base)
+    run, _ = make_run(name=str(base))
+    asked = ["generate", str(run), "fever", "--json"]
+    before = CliRunner().invoke(app, asked)
+    moved = base.rename(tmp_path / "moved")
+    lost = CliRunner().invoke(app, asked)
+    assert isinstance(lost.exception, ModelError)
+    assert "no such folder" in str(lost.exception) and "--model FOLDER" in str(lost.exception)
+    found = CliRunner().invoke(app, [*asked, "--model", str(moved)])
+    assert found.stdout == before.stdout and found.exit_code == 0
+    out = str(tmp_path / "out")
+    assert isinstance(
+        CliRunner().invoke(app, ["adapter", str(run), "--out", out]).exception, ModelError
+    )
+    written = CliRunner().invoke(app, ["adapter", str(run), "--out", out, "--model", str(moved)])
+    assert written.exit_code == 0 and str(base) not in (tmp_path / "out" / "README.md").read_text()
+    other = CliRunner().invoke(app, [*asked, "--model", str(model_folder("gpt2"))])
+    assert isinstance(other.exception, ModelError) and "run was made" in str(other.exception)

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,10 +19,14 @@ from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.secure_sum.roster import write
+from fedpriv_server.broker import MessageBroker
+from fedpriv_server.cli import app as server_app
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
+from fedpriv_server.serve import _Door, serve
+from fedpriv_server.site_keys import SiteKeys
 
 Found = dict[str, dict[str, Any]]
 Make = Callable[..., Any]
@@ -147,6 +152,42 @@ def test_certificates_and_keys_are_looked_at(file: Path) -> None:
     assert "site-1: revoked" in found["sites"]["found"]
     key.unlink()
     assert "Make it: fedpriv provision" in examined(file)[1]["certificate"]["found"]
+
+
+def test_what_the_doctor_knows_of_certificates_the_server_says_itself(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki, out = file.parent / "pki", tmp_path / "run"
+    order(file, renew=("server",), now=datetime.now(UTC) - timedelta(days=2000))
+    with pytest.raises(EnrolmentError, match=r"server.crt: the certificate expired on .*--renew"):
+        serve(load_job(file), out, source=file)
+    assert not out.exists() and EnrolmentError.exit_code == 3
+    monkeypatch.setitem(sys.modules, "fedpriv_server.serve", None)  # it takes long to load
+    said = CliRunner().invoke(server_app, ["--config", str(file), "--out", str(out)])
+    assert isinstance(said.exception, EnrolmentError)
+    monkeypatch.undo()
+    order(file, renew=("server",))
+    (pki / "server.key").write_bytes((pki / "enrolments" / "site-0" / "site.key").read_bytes())
+    with pytest.raises(EnrolmentError, match="belongs to another private key"):
+        serve(load_job(file), out, source=file)
+
+
+def test_why_a_site_can_not_come_is_said(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    order(file, renew=("site-1",), now=datetime.now(UTC) - timedelta(days=2000))
+    keys = SiteKeys.read(file.parent / "pki" / "sites.json")
+    broker = MessageBroker(file.parent / "link")
+    ended = datetime.now(UTC) - timedelta(seconds=1)
+    door = _Door(broker, keys, {"site-0", "site-1", "site-9"}, ended)
+    assert door.named("site-0") == "site-0"
+    assert door.named("site-1") == (
+        "site-1 (its certificate expired: fedpriv provision FILE --renew site-1)"
+    )
+    assert door.named("site-9") == "site-9 (not provisioned)"
+    door.review()
+    door.review()
+    said = [r.getMessage() for r in caplog.records if "server's certificate" in r.getMessage()]
+    assert len(said) == 1 and "no site can connect" in said[0] and "--renew server" in said[0]
+    broker.close()
 
 
 def test_a_certificate_that_ends_soon_is_no_fault_but_told(file: Path) -> None:
