@@ -94,10 +94,10 @@ class Trial:
         Args:
             stored: in which its weights were kept meanwhile, if in fewer bits.
         """
-        tolerance = FACTOR * _distance(self._rounded_otherwise(stored), self._expected[:1])
         self._model, own = model, self._model
         try:
             found = self._alone([self._short, self._long])
+            tolerance = FACTOR * _distance(self._rounded_otherwise(stored), found[:1])
         finally:
             self._model = own
         off = _distance(found, self._expected)

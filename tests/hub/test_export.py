@@ -107,6 +107,17 @@ def test_a_merged_model_is_stored_as_its_base_or_as_wanted(
     assert Rounded(lambda: logits(worker.model)).off_by(found) > 1
 
 
+def test_a_merged_model_that_would_be_another_one_is_refused(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """The output layer shares its weights with the embeddings, into which it would be merged."""
+    run, _ = make_run("llama", targets=("lm_head", "q_proj"), model=TIED)
+    export(run, tmp_path / "a", Wanted())
+    with pytest.raises(ModelError, match=r"is not what was trained.*shares its weights"):
+        export(run, tmp_path / "m", Wanted(merge=True, dtype="float32"))
+    assert not (tmp_path / "m").exists()
+
+
 def test_nothing_but_what_may_be_handed_on_goes_out(make_run: MakeRun, tmp_path: Path) -> None:
     run, _ = make_run()
     export(run, tmp_path / "a", Wanted())
