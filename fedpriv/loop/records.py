@@ -44,7 +44,8 @@ def spec_of(
             f"are not those of a model for {model.task}",
             key="columns",
             value=dict(columns),
-            fix=f"Such a model is trained on {shapes}.",
+            fix=f"Such a model is trained on {shapes}."
+            + (" If it is a classifier, name its labels." if "label" in columns else ""),
         )
     return DataSpec.of(columns, model, unit=unit, max_records_per_unit=max_records_per_unit)
 

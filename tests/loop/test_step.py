@@ -340,6 +340,8 @@ def test_labels_are_those_of_the_model(
     private_step(rows, model, labels=("a", "b")).close()
     with pytest.raises(ModelError, match="one output a text"):
         private_step(notes, model)
+    with pytest.raises(ConfigError, match="name its labels"):
+        private_step(rows, model)
     with pytest.raises(ModelError, match="no classifier"):
         private_step(rows, labels=("a", "b"))
 
