@@ -70,6 +70,16 @@ class ServerConnection:
         self._node: int | None = None
         self._stored: dict[str, bytes] = {}  # objects of the newest message, by digest
 
+    def greet(self) -> None:
+        """Find out what is wrong with the connection; the server is told nothing of this site.
+
+        Raises:
+            UnreachableError: nobody answers; may heal by itself.
+            CertificateError: somebody answers who is not the server of our enrolment.
+        """
+        with _naming(self.address):
+            self._client.greet()
+
     def connect(self) -> int:
         """Say who we are; gives the node's id. The server sends again what is unanswered.
 

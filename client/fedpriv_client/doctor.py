@@ -161,22 +161,22 @@ def _ledger(file: SiteFile, config: Path) -> str:
 
 
 def _records(file: SiteFile) -> str:
-    from fedpriv.data import read_labelled
     from fedpriv.files import private_folder
+    from fedpriv_client.own_records import check_examples, read_records
+    from fedpriv_client.settings import settings_of
     from fedpriv_client.site_settings import cache_folder
 
     private_folder(file.site.state_dir)
     kept = private_folder(cache_folder(file.site.state_dir))  # what a kill leaves, the site removes
     with tempfile.TemporaryDirectory(dir=kept, prefix="doctor-") as cache:
-        records = read_labelled(
-            file.data.records,
-            file.data.columns,
-            unit=file.data.unit,
-            labels=file.data.labels,
-            cache_dir=Path(cache),
-            key="data.path",
-        )
-        return f"{len(records)} rows, readable; {file.data.size} units declared"
+        settings = settings_of(file, file.data.dataset_id or "")
+        own = read_records(settings, Path(cache))
+        found = f"{len(own.training) + len(own.held_out)} rows, readable"
+        tally = check_examples(settings, own)
+    found = f"{found}; {file.data.size} units declared"
+    if not tally.is_whole:
+        raise DoubtError(f"{found}; {tally.told}")
+    return found
 
 
 def _transform(file: SiteFile) -> str:

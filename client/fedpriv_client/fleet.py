@@ -46,7 +46,13 @@ class FleetClient(FleetCalls):
             follow_redirects=False,
             headers={"accept-encoding": "identity"},
         )
+        self._address = url
         super().__init__(url, key, transport)
+
+    def greet(self) -> None:
+        """Make a connection and hang up. What the server answers is not read."""
+        with self._client.stream("HEAD", self._address):
+            pass
 
     def exchange(self, request: httpx.Request, call: str) -> httpx.Response:
         """Send a request and read its answer, as far as one of that call may be long.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedpriv.config.site import SiteFile
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
-from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.files import private_folder
@@ -24,6 +24,7 @@ from fedpriv.training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import disk_space_needed, megabytes
+from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
@@ -101,7 +102,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
 
     Raises:
         RunningError: another such look is under way.
-        DataError: see `read_own`; or a running client would be left too little of the disk.
+        DataError: see `read_records`; or a running client would be left too little of the disk.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
@@ -113,16 +114,7 @@ def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
         stack.callback(shutil.rmtree, private_folder(cache), ignore_errors=True)
         say("Reading the records")
-        records = read_own(
-            settings.data,
-            settings.held_out,
-            settings.columns,
-            unit=settings.terms.unit,
-            labels=settings.limits.labels,
-            cache_dir=cache,
-            key="data.path",
-            transform=settings.transform,
-        )
+        records = read_records(settings, cache)
         say("Loading the model")
         look = partial(check_loaded, proposal=proposal, limits=settings.limits)
         pool = WorkerPool(1)

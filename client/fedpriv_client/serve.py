@@ -11,7 +11,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
 from fedpriv.config.site import SiteFile
-from fedpriv.errors import AdmissionError, CertificateError, EnrolmentError, FedprivError
+from fedpriv.errors import (
+    AdmissionError,
+    CertificateError,
+    EnrolmentError,
+    FedprivError,
+    UnreachableError,
+)
 from fedpriv.files import private_folder
 from fedpriv.health import health_service
 from fedpriv.metrics import metrics_service
@@ -30,8 +36,8 @@ log = logging.getLogger(__name__)
 def serve(file: SiteFile, config: Path) -> None:
     """Answer the server until stopped.
 
-    The connection is made first, so that what is wrong with it shows at once, and the server
-    knows that a site that was restarted is back while it still reads its records.
+    A wrong certificate shows at once. The records are read before the site says who it is: whether
+    they can be used is decided by its own file, and no server learns of it (law 18).
 
     Raises:
         FedprivError: something that waiting does not heal.
@@ -59,10 +65,13 @@ def serve(file: SiteFile, config: Path) -> None:
         service = Service(connection, status, healthy)
         stack.callback(service.close)
         try:
-            service.connect()
+            with contextlib.suppress(UnreachableError):  # it is waited for later
+                connection.greet()
             log.info("%s reads its records.", file.site.name)
             status.update(activity="reading records")
-            service.run(_app(file, config, stack))
+            app = _app(file, config, stack)
+            service.connect()
+            service.run(app)
         except AdmissionError as error:
             try:
                 identity(file)  # the certificate may have ended since the start

@@ -67,6 +67,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         transform=file.data.transform,
         server=file.server.address,
         ask=allow.approve == "ask",
+        max_empty=file.data.max_empty,
     )
 
 

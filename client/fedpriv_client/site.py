@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedpriv.config.job import Wire
 from fedpriv.data import Population, TokenFile, encode_population
-from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.identity import identities
 from fedpriv.data.read import UNIT
 from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
@@ -54,6 +54,7 @@ from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.number_format import settle
+from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_client.site_job import (
@@ -97,8 +98,8 @@ class Site:
             by default they are claimed here.
 
     Raises:
-        DataError: the records can't be read, hold a label that is not declared, or the disk has no
-            space for what the site's own limits allow.
+        DataError: the records can't be read, hold a label that is not declared, too few of them
+            give an example, or the disk has no space for what the site's own limits allow.
         LedgerError: the ledger or the signing key can't be used, or the ledger is gone although
             the site has reported from it.
         OverlapError: another ledger of the site covers some of the same units.
@@ -125,6 +126,8 @@ class Site:
         self.ledger = open_ledger(settings)
         try:
             self._records = self._read_records()
+            if not settings.terms.simulated and settings.model is not None:
+                check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
             self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
@@ -136,18 +139,8 @@ class Site:
             raise
 
     def _read_records(self) -> OwnRecords:
-        settings = self.settings
         shutil.rmtree(self._cache, ignore_errors=True)  # of a process that was killed
-        return read_own(
-            settings.data,
-            settings.held_out,
-            settings.columns,
-            unit=settings.terms.unit,
-            labels=settings.limits.labels,
-            cache_dir=self._cache,
-            key=f"sites.{settings.name}.data" if settings.terms.simulated else "data.path",
-            transform=settings.transform,
-        )
+        return read_records(self.settings, self._cache)
 
     def _claim_units(self) -> list[tuple[str, str]]:
         """Claim the units, and return the statements about look-alikes that this rests on."""
@@ -253,15 +246,20 @@ class Site:
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe, check) as worker:
                 try_lengths(worker, population.units)
-        if population.empty_rows:
-            shown = ", ".join(map(str, population.empty_rows[:10]))
-            log.warning(
-                "%s: rows without tokens contribute nothing: %s%s",
-                settings.name,
-                shown,
-                ", …" if len(population.empty_rows) > 10 else "",
-            )
+        if not population.tally.is_whole:
+            log.warning("%s: %s", settings.name, population.tally.told)
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
+
+    def check_examples(self) -> None:
+        """Check, in a simulation, that the job in hand has something to learn from the records.
+
+        Raises:
+            DataError: too few of them give an example.
+        """
+        assert self._job is not None
+        refuse_empty(self.settings, self._job.population.tally)
+        if self._job.held_out is not None:
+            refuse_empty(self.settings, self._job.held_out.tally, held_out=True)
 
     def step(
         self, request: StepRequest, vector: Vector, change: SetChange | None = None

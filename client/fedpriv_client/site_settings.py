@@ -9,6 +9,7 @@ from pathlib import Path
 from fedpriv.config.job import ComputeSection
 from fedpriv.config.personal import OwnKind
 from fedpriv.config.sources import Source
+from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv_client.limits import Limits
 
@@ -37,6 +38,7 @@ class SiteSettings:
         server: host:port from which proposals come; None in a simulation, which keeps none.
         ask: a job waits until a person has approved its proposal.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
+        max_empty: the largest share of the records that may give no example.
     """
 
     name: str
@@ -55,6 +57,7 @@ class SiteSettings:
     server: str | None = None
     ask: bool = False
     report_folder: Path | None = None
+    max_empty: float = usual.MAX_EMPTY
 
     @property
     def report(self) -> Path:

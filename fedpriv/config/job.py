@@ -80,6 +80,17 @@ SHAPES = {
 }
 
 
+def check_distinct(names: Sequence[str], key: str) -> None:
+    """Check that no name of a class comes twice: one of its outputs would never be learned.
+
+    Raises:
+        ValueError: one does.
+    """
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{key}: {twice!r} comes twice; name each class once")
+
+
 class JobSection(Section):
     """What is run, for how long, and where."""
 
@@ -190,6 +201,7 @@ class ModelSection(Section):
     def _labels_belong_to_classification(self) -> ModelSection:
         if self.task == "classification" and len(set(self.labels)) < 2:
             raise ValueError("classification needs labels: at least two distinct names")
+        check_distinct(self.labels, "labels")
         if self.task == "causal-lm" and self.labels:
             raise ValueError("labels belong to task = 'classification'")
         if self.task == "causal-lm" and self.pooling != "own":
@@ -204,6 +216,14 @@ class DataSection(Section):
         {"text": "text"},
         description="From each field to the column of the files that holds it. The fields are"
         " text; prompt and completion; messages; or, for a classification, text and label.",
+    )
+    max_empty: float = Field(
+        usual.MAX_EMPTY,
+        ge=0,
+        le=1,
+        description="The largest share of a site's records that may give nothing to learn from,"
+        " such as conversations without an answer. Beyond it, or where no record gives anything,"
+        " a site does not begin, and nothing is spent.",
     )
 
     @field_validator("columns")
@@ -459,6 +479,7 @@ class ComputeSection(Section):
     microbatch: int | None = Field(
         None,
         ge=1,
+        le=100_000,
         description="Private records that are computed at once, at most. Without it, 4, or 32 on a"
         " GPU.",
     )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import HUB_NAME, JobConfig
 from fedpriv.config.left_out import with_defaults
 from fedpriv.config.section import Section
@@ -30,7 +31,8 @@ NOT_OF_A_RUN: Any = {"tracking": True, "job": {"ray_address"}}  # for `model_dum
 _SECRET = re.compile(r"pas+w|pwd|secret", re.I)  # in the name of a key, there or not
 
 
-def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConfig:
+@checked
+def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> JobConfig:
     """The job of a federation file, with absolute paths and the defaults for its model.
 
     Args:
@@ -41,7 +43,7 @@ def load_job(path: Path | None = None, overrides: Sequence[str] = ()) -> JobConf
     Raises:
         ConfigError: names the file, the key, the value and what to do.
     """
-    path = EMBEDDED if path is None else path
+    path = EMBEDDED if path is None else Path(path)
     job = _absolute(_load(JobConfig, path, overrides), path)
     _check_public(job, path)
     return with_defaults(job, path)

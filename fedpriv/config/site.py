@@ -23,6 +23,7 @@ from fedpriv.config.job import (
     HeldOut,
     Name,
     Port,
+    check_distinct,
 )
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
@@ -283,6 +284,7 @@ class SiteFile(Section):
             )
         if "label" in data.columns and len(set(data.labels)) < 2:
             raise ValueError("data.labels: a label column needs at least two distinct names")
+        check_distinct(data.labels, "data.labels")
         if data.labels and "label" not in data.columns:
             raise ValueError("data.labels: belong to a label column, and data.columns names none")
         if self.server.ca is None and not self.server.plain:

@@ -8,10 +8,12 @@ needs torch, so it is not imported by this package.
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.population import (
     Population,
+    Tally,
     encode_population,
     load_examples,
     load_population,
     read_labelled,
+    tally_records,
 )
 from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
@@ -21,6 +23,7 @@ __all__ = [
     "DataSpec",
     "Example",
     "Population",
+    "Tally",
     "TokenFile",
     "bytes_needed",
     "encode_population",
@@ -29,4 +32,5 @@ __all__ = [
     "load_population",
     "read_labelled",
     "read_records",
+    "tally_records",
 ]

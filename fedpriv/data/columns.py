@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedpriv.data.read import Records
+from fedpriv.data.read import Records, check_records, rows_of
 from fedpriv.errors import DataError
 
 KEY = "records"  # how errors call them
@@ -21,8 +21,11 @@ def columns_of(records: Records) -> dict[str, str]:
     Privacy:
         A record decides about itself alone (law 2): rows in a list all have to say the same.
     """
+    check_records(records, KEY)
     named = getattr(records, "column_names", None)
-    rows: Iterable[Collection[str]] = records if named is None else [named]
+    rows: Iterable[Collection[str]] = (
+        (row.values for row in rows_of(records, KEY)) if named is None else [named]
+    )
     found: set[str] | None = None
     for number, row in enumerate(rows, 1):
         fields = next((fields for fields in _FIELDS if fields <= set(row)), None)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,12 @@ class Example:
         input_ids: T token ids, 1 ≤ T ≤ max_length; at least 2 for causal-lm.
         labels: for causal-lm T token ids, -100 where there is no loss, not shifted; for
             classification the index of the class.
+        cut: of a conversation or an answer to a prompt, tokens were cut off.
     """
 
     input_ids: list[int]
     labels: list[int] | int
+    cut: bool = field(default=False, compare=False)
 
 
 def encode_record(
@@ -82,14 +85,17 @@ def encode_record(
 def check_label(
     record: Mapping[str, Any], labels: Sequence[str], *, row: int, source: Path | str
 ) -> None:
-    """Refuse a record whose label is not declared.
+    """Refuse a record whose label is missing or not declared.
+
+    A missing label is none of the classes, also where one of them is called "None".
 
     Raises:
         DataError: names the row, not what it holds.
     """
-    if str(record["label"]) not in labels:
+    label = record["label"]
+    if label is None or str(label) not in labels:
         raise DataError(
-            f"row {row} has a label that is not declared",
+            f"row {row} has {'no label' if label is None else 'a label that is not declared'}",
             file=source,
             key="model.labels",
             fix=f"Correct the row, or declare its label beside {', '.join(labels)}.",
@@ -123,8 +129,7 @@ def encode_completion(
 ) -> list[Example]:
     """A prompt, without loss, and its completion, ended by eos, with loss.
 
-    Cut at `max_length`. A prompt that fills the window by itself keeps only its tail, so
-    that at least half of the window (or all of a shorter completion) is completion.
+    Cut at `max_length`; see `_window`.
     """
     if _is_blank(completion):
         return []
@@ -135,11 +140,7 @@ def encode_completion(
     before = _tokenize(tokenizer, prompt or "", special=True)
     if before and before[-1] == tokenizer.eos_token_id and len(before) > 1:
         before = before[:-1]  # an eos that the tokenizer adds belongs after the completion
-    if len(before) >= max_length:
-        room = max_length - min(len(after), (max_length + 1) // 2)
-        before = before[len(before) - room :]
-    ids = (before + after)[:max_length]
-    return _with_target(ids, ([NO_LOSS] * len(before) + after)[:max_length])
+    return _window(before + after, [NO_LOSS] * len(before) + after, max_length)
 
 
 def encode_messages(
@@ -150,7 +151,8 @@ def encode_messages(
     Where the template marks them (``{% generation %}``) its marks are used. Elsewhere a
     turn's tokens are those that rendering the conversation up to and including it adds to
     rendering it up to the turn's header; a turn that later turns rewrite (templates that
-    drop past reasoning), or that has nothing before it, has no loss. Cut at `max_length`.
+    drop past reasoning), or that has nothing before it, has no loss. Cut at `max_length`;
+    see `_window`.
 
     Args:
         messages: a list of ``{"role": …, "content": …}``, or the same as JSON text.
@@ -169,7 +171,7 @@ def encode_messages(
         return []
     ids, mask = rendered
     labels = [token if on else NO_LOSS for token, on in zip(ids, mask, strict=True)]
-    return _with_target(ids[:max_length], labels[:max_length])
+    return _window(ids, labels, max_length)
 
 
 def encode_labelled(
@@ -212,20 +214,108 @@ def check_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def conversation(messages: Any) -> list[dict[str, Any]] | None:
-    """The messages if they are well formed."""
+    """The messages if they are well formed.
+
+    A content in parts (``[{"type": "text", "text": …}, …]``) is the text of its parts, one after
+    the other. One with a part that is no text, such as an image, is not well formed.
+    """
     if isinstance(messages, str):
         try:
             messages = json.loads(messages)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not isinstance(messages, list) or not messages:
         return None
+    talk = []
     for message in messages:
-        if not isinstance(message, dict):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             return None
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+        content = _content(message.get("content"))
+        if content is None:
             return None
-    return messages
+        talk.append({**message, "content": content})
+    return talk
+
+
+def _content(content: Any) -> str | None:
+    """A message's text; None of what is no text."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else None
+        for part in content
+    ]
+    return "".join(map(str, texts)) if all(isinstance(text, str) for text in texts) else None
+
+
+class Cause(Enum):
+    """Why a record gives no example, and what to do about it."""
+
+    EMPTY = "the text is empty", "Look whether data.columns names the right columns."
+    SHORT = "the text has no token that could be predicted", "Take such records out."
+    LABEL = "the label is missing or not declared", "Declare it in labels."
+    TURNS = (
+        "the messages are no list in which each has a role and a content",
+        "Call the keys role and content, and the speakers user and assistant.",
+    )
+    PARTS = "a message holds no text, such as a tool call or an image", "Leave such records out."
+    SILENT = "the assistant says nothing", "Call its role assistant, after a message of the user."
+    REFUSED = (
+        "the tokenizer's chat template refuses the messages",
+        "Use roles in the order that it knows (many know no system), or another chat_template.",
+    )
+    HIDDEN = (
+        "the tokenizer's chat template does not show what the assistant says",
+        "Use another chat_template.",
+    )
+    FAILED = "the tokenizer fails on it", "Use another model, or take what it fails on out."
+    DISK = "there was no room on the disk", "Free some of it."
+
+    @property
+    def said(self) -> str:
+        """In a clause."""
+        return self.value[0]
+
+    @property
+    def fix(self) -> str:
+        """In a sentence."""
+        return self.value[1]
+
+
+def cause_of(
+    record: Mapping[str, Any], spec: DataSpec, tokenizer: PreTrainedTokenizerBase
+) -> Cause:
+    """Why `encode_record` made no example of a record.
+
+    Privacy:
+        Private as the record is: for the site's own screen and log.
+    """
+    if "messages" in spec.columns:
+        return _cause_of_talk(record["messages"], tokenizer)
+    text = record["completion" if "completion" in spec.columns else "text"]
+    return Cause.EMPTY if _is_blank(text) else Cause.SHORT
+
+
+def _cause_of_talk(messages: Any, tokenizer: PreTrainedTokenizerBase) -> Cause:
+    if messages is None or (isinstance(messages, str) and not messages.strip()):
+        return Cause.EMPTY
+    talk = conversation(messages)
+    if talk is None:
+        return Cause.PARTS if _has_roles(messages) else Cause.TURNS
+    if _template_text(talk, tokenizer) is None:
+        return Cause.REFUSED
+    said = [m["content"] for m in talk[1:] if m["role"] == "assistant"]
+    return Cause.HIDDEN if any(not _is_blank(text) for text in said) else Cause.SILENT
+
+
+def _has_roles(messages: Any) -> bool:
+    try:
+        turns = json.loads(messages) if isinstance(messages, str) else messages
+        return bool(turns) and all(isinstance(turn["role"], str) for turn in turns)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _render(
@@ -320,10 +410,24 @@ def _with_eos(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
     return ids if eos is None or ids[-1] == eos else [*ids, eos]
 
 
-def _with_target(ids: list[int], labels: list[int]) -> list[Example]:
+def _window(ids: list[int], labels: list[int], max_length: int) -> list[Example]:
+    """The example of one window of `max_length` tokens, if there is something to predict.
+
+    It begins with the first token, unless too little would be left of what is to be predicted.
+    Then context is cut off the front, so that at least half of the window, or all that follows
+    the first target, is what is predicted.
+    """
+    first = next((n for n, label in enumerate(labels) if n and label != NO_LOSS), 0)
+    room = max_length - min(len(ids) - first, (max_length + 1) // 2)
+    start = max(0, first - room)
+    kept = slice(start, start + max_length)
+    return _with_target(ids[kept], labels[kept], cut=len(ids) > max_length)
+
+
+def _with_target(ids: list[int], labels: list[int], *, cut: bool = False) -> list[Example]:
     """The example, unless its loss would be over no token.
 
     Nothing predicts the first token; with padding on the left, padding would.
     """
     labels = [NO_LOSS, *labels[1:]]
-    return [Example(ids, labels)] if any(label != NO_LOSS for label in labels) else []
+    return [Example(ids, labels, cut)] if any(label != NO_LOSS for label in labels) else []

@@ -6,29 +6,34 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+from pydantic import Field
 
+from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.read import IN_MEMORY, Records, rows_in_memory
+from fedpriv.data.read import IN_MEMORY, Records, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder
 
 Values = Mapping[str, Any]
 FILE, EVALUATION = "federation.toml", "evaluation.jsonl"
+MAX_SITES = 100_000
 
 
+@checked
 def write_federation(
-    folder: Path | str,
+    folder: PathName,
     records: Records | Mapping[str, Records],
-    evaluation: Records,
+    public: Records | None = None,
     *,
-    sites: int | Sequence[str] | None = None,
+    sites: Annotated[int, Field(ge=1, le=MAX_SITES)] | Sequence[str] | None = None,
     size: int | Mapping[str, int] | None = None,
     columns: Mapping[str, str] | None = None,
+    evaluation: Records | Mapping[str, Any] | None = None,
     **tables: Mapping[str, Any],
 ) -> Path:
     """Write a federation file and the records of its sites, as `fedpriv simulate` reads them.
@@ -37,11 +42,13 @@ def write_federation(
         folder: new; only its owner may read it, as the records are there in clear.
         records: a data set for each site, by its name; or one, which is divided among `sites`.
             All records of a unit go to one site, chosen by a hash of the unit alone.
-        evaluation: public records, or the coordinator's own, by which models are measured.
+        public: public records, or the coordinator's own, by which models are measured.
         sites: how many, or their names, where `records` is one data set.
         size: declared number of units of each site, which is public and so never counted, unless
             ``job={"data_is_public": True}`` says that everything is.
         columns: from text, label, prompt, completion, messages to the names of your columns.
+        evaluation: the table of that name, such as ``evaluation={"every": 5}``; or, without
+            `public`, these records.
         tables: of the federation file, such as ``job={"rounds": 20}``, ``privacy={"epsilon": 4}``.
 
     Returns:
@@ -59,24 +66,39 @@ def write_federation(
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder}: is not empty. Name a new folder.")
+    if public is None and not isinstance(evaluation, Mapping):
+        public, evaluation = evaluation, None
+    if isinstance(evaluation, Mapping):
+        tables["evaluation"] = evaluation
+    elif evaluation is not None:
+        raise ConfigError(
+            f"is a {type(evaluation).__name__}, and records to measure models by were given",
+            key="evaluation",
+            fix='It is a table of the federation file, such as {"every": 5}.',
+        )
+    if "columns" in tables.get("data", {}):
+        raise ConfigError("is an argument of its own", key="data.columns", fix="Give columns.")
+    if public is None:
+        raise ConfigError("is missing", key="public", fix="Give records to measure models by.")
+    _check_sites(records, sites)
     named = columns or columns_of(
         next(iter(records.values())) if isinstance(records, Mapping) else records
     )
     unit = str(tables.get("privacy", {}).get("unit", "record"))
     wanted = list(dict.fromkeys([*named.values(), *([] if unit == "record" else [unit])]))
     divided = _divided(records, sites, wanted, unit)
-    public = tables.get("job", {}).get("data_is_public") is True
-    tree = {
-        **{name: dict(table) for name, table in tables.items()},
-        "data": {"columns": dict(named)},
-    }
-    tree.setdefault("job", {}).setdefault("name", folder.name)
-    tree["evaluation"] = {**tree.get("evaluation", {}), "data": EVALUATION}
+    counted = tables.get("job", {}).get("data_is_public") is True
     described = {
-        name: _declared(name, rows, size, unit, public=public) for name, rows in divided.items()
+        name: _declared(name, rows, size, unit, public=counted) for name, rows in divided.items()
     }
-    sections = [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()]
-    text = tomli_w.dumps({**tree, "sites": sections})
+    tree: dict[str, Any] = {
+        **tables,
+        "job": {"name": folder.name, **tables.get("job", {})},
+        "data": {**tables.get("data", {}), "columns": named},
+        "evaluation": {**tables.get("evaluation", {}), "data": EVALUATION},
+        "sites": [{"name": n, "data": f"{n}.jsonl", "size": s} for n, s in described.items()],
+    }
+    text = _toml(tree)
     try:
         with replacing_folder(folder) as made:
             (made / FILE).write_text(text, encoding="utf-8")
@@ -89,19 +111,40 @@ def write_federation(
                 ) from None
             for name, rows in divided.items():
                 _write(made / f"{name}.jsonl", rows)
-            _write(made / EVALUATION, _rows(evaluation, [*named.values()], "record"))
+            _write(made / EVALUATION, _rows(public, [*named.values()], "record"))
     except OSError as error:
         raise RunError(f"{folder}: can't be written: {error.strerror}. Name another.") from None
     return folder / FILE
 
 
-def _divided(
-    records: Records | Mapping[str, Records],
-    sites: int | Sequence[str] | None,
-    wanted: Sequence[str],
-    unit: str,
-) -> dict[str, list[Values]]:
-    """The rows of each site.
+def _toml(tree: Mapping[str, Any]) -> str:
+    """The text of a file; what is None is left out.
+
+    Raises:
+        ConfigError: a value is of a type that TOML does not have.
+    """
+    try:
+        text = tomli_w.dumps(_plain(tree))
+        text.encode()
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"hold what a file can't ({error})",
+            key="tables",
+            fix="Use texts, numbers, true and false, lists, and dictionaries with names as keys.",
+        ) from None
+    return text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _check_sites(records: Any, sites: int | Sequence[str] | None) -> None:
+    """Check that it is said once among whom the records are divided.
 
     Raises:
         ConfigError: nobody said how many sites there are, or somebody did who named them, too.
@@ -116,12 +159,25 @@ def _divided(
             )
         if sites is not None:
             raise ConfigError("are named by the records already", key="sites", value=sites)
-        return {name: _rows(own, wanted, unit) for name, own in records.items()}
-    names = [f"site-{n}" for n in range(1, sites + 1)] if isinstance(sites, int) else sites
-    if not names:
+        sites = list(records)
+    if not sites:
         raise ConfigError(
             "is missing", key="sites", value=sites, fix="Say among how many to divide the records."
         )
+    if not isinstance(sites, int) and len(set(sites)) < len(sites):
+        raise ConfigError("name one site twice", key="sites", value=sites, fix="Name each once.")
+
+
+def _divided(
+    records: Records | Mapping[str, Records],
+    sites: int | Sequence[str] | None,
+    wanted: Sequence[str],
+    unit: str,
+) -> dict[str, list[Values]]:
+    """The rows of each site."""
+    if isinstance(records, Mapping):
+        return {name: _rows(own, wanted, unit) for name, own in records.items()}
+    names = [f"site-{n}" for n in range(1, sites + 1)] if isinstance(sites, int) else sites or ()
     divided: dict[str, list[Values]] = {name: [] for name in names}
     for row in _rows(records, wanted, unit):
         owner = canonical_json(row) if unit == "record" else row[unit].encode()
@@ -137,7 +193,7 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
         DataError: one is missing, or holds what readers of files refuse.
     """
     rows: list[Values] = []
-    for row, place, _ in rows_in_memory(records, KEY):
+    for row, place, _ in rows_of(records, KEY):
         missing = [column for column in wanted if column not in row]
         if missing:
             raise DataError(
@@ -150,13 +206,18 @@ def _rows(records: Records, wanted: Sequence[str], unit: str) -> list[Values]:
         for column in wanted:
             is_id = column == unit != "record"
             try:
-                found[column] = as_id(row[column]) if is_id else json.loads(as_json(row[column]))
+                found[column] = as_id(row[column]) if is_id else _json(row[column])
             except OddValueError as error:
                 raise DataError(
                     f"{place} {error}", file=IN_MEMORY, key=KEY, value=column, fix=error.fix
                 ) from None
         rows.append(found)
     return rows
+
+
+def _json(value: Any) -> Any:
+    """A value as JSON has it; nothing for what is no number."""
+    return json.loads(as_json(value), parse_constant=lambda _: None)
 
 
 def _declared(

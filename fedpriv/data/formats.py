@@ -183,7 +183,8 @@ def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
         _check_once(names, wanted, path, key)
         present = set(wanted) <= set(names)
         columns = list(wanted) if present else None
-        yield from arrow_rows(file.iter_batches(batch_size=1024, columns=columns))
+        batches = file.iter_batches(batch_size=1024, columns=columns)
+        yield from arrow_rows(batches, _classes(file.schema_arrow))
 
 
 def _arrow_file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
@@ -199,17 +200,41 @@ def _arrow_file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Ro
             batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
         _check_once(reader.schema.names, wanted, path, key)
         present = set(wanted) <= set(reader.schema.names)
-        yield from arrow_rows(b.select(list(wanted)) if present else b for b in batches)
+        kept = (b.select(list(wanted)) if present else b for b in batches)
+        yield from arrow_rows(kept, _classes(reader.schema))
 
 
-def arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
-    """The rows of batches or tables of Arrow."""
+def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """The rows of batches or tables of Arrow; a number that is of no class is missing.
+
+    Args:
+        classes: column → names, of the columns that hold numbers of classes.
+    """
     number = 0
     for batch in batches:
         names = batch.schema.names
-        for values in zip(*map(_values, batch.columns), strict=True):
+        columns = [
+            [_name(value, classes[name]) for value in _values(column)]
+            if name in classes
+            else _values(column)
+            for name, column in zip(names, batch.columns, strict=True)
+        ]
+        for values in zip(*columns, strict=True):
             number += 1
             yield Row(dict(zip(names, values, strict=True)), f"row {number}")
+
+
+def _name(number: Any, names: Sequence[str]) -> str | None:
+    return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
+
+
+def _classes(schema: Any) -> dict[str, list[str]]:
+    """The names of classes, as `datasets` writes them beside an Arrow schema (`ClassLabel`)."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {c: f["names"] for c, f in features.items() if f.get("_type") == "ClassLabel"}
+    except (TypeError, ValueError, KeyError, AttributeError):  # nobody wrote any
+        return {}
 
 
 def _values(column: Any) -> Iterable[Any]:

@@ -6,23 +6,106 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import Source, where
-from fedpriv.data.encode import Example, check_chat_template, check_label, encode_record
+from fedpriv.data.encode import (
+    Cause,
+    Example,
+    cause_of,
+    check_chat_template,
+    check_label,
+    encode_record,
+)
 from fedpriv.data.read import UNIT, read_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, Units, UnitStore
 from fedpriv.errors import DataError
 
 log = logging.getLogger(__name__)
+SHOWN = 10  # rows that a message names
 
 if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass
+class Tally:
+    """What became of records when they were encoded.
+
+    Attributes:
+        empty: numbers in the file of those that gave no example, by why they give none.
+        records: how many there were, whatever came of them.
+        cut: how many conversations and answers, of those that gave one, were longer than a window.
+        max_length: tokens of a window.
+
+    Privacy:
+        Private: for the site's own screen and log.
+    """
+
+    empty: dict[Cause, list[int]] = field(default_factory=dict)
+    records: int = 0
+    cut: int = 0
+    max_length: int = 0
+
+    def add(self, row: int, cause: Cause) -> None:
+        """Count a record that gave none."""
+        self.empty.setdefault(cause, []).append(row)
+
+    @property
+    def without(self) -> int:
+        """How many gave no example."""
+        return sum(map(len, self.empty.values()))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything that records hold is learned from."""
+        return not self.without and not self.cut
+
+    @property
+    def told(self) -> str:
+        """How many gave none, which and why, and how many lost a part."""
+        told = f"{self.without} of {self.records} records give no example and contribute nothing"
+        parts = [f"{len(rows)}: {cause.said} (rows {_shown(rows)})" for cause, rows in self._by()]
+        if parts:
+            told += f", of these {'; '.join(parts)}"
+        if self.cut:
+            told += (
+                f". {self.cut} of {self.records} have more tokens than max_length ="
+                f" {self.max_length}, and those that are cut off contribute nothing"
+            )
+        return told
+
+    def _by(self) -> list[tuple[Cause, list[int]]]:
+        """The most frequent cause first."""
+        return sorted(self.empty.items(), key=lambda item: -len(item[1]))
+
+    def check(self, most: float, *, key: str, limit: str, file: Path | str | None = None) -> None:
+        """Refuse to spend a budget on records of which too few give an example.
+
+        Args:
+            most: the largest share of them that may give none.
+            key: the setting that named the records, for the message.
+            limit: the setting that says `most`.
+
+        Raises:
+            DataError: there are more, or none gives an example.
+        """
+        some = self.without < self.records
+        if not self.without or (some and self.without <= most * self.records):
+            return
+        fixes = [cause.fix for cause, _ in self._by()]
+        if some:
+            fixes.append(f"If it is meant so, allow more by {limit} (now {most:g}).")
+        raise DataError(self.told, file=file, key=key, fix=" ".join(fixes))
+
+
+def _shown(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:SHOWN])) + (", …" if len(rows) > SHOWN else "")
 
 
 @dataclass(frozen=True)
@@ -30,19 +113,19 @@ class Population:
     """The units of one site: what Poisson sampling draws from.
 
     Args:
-        units: the examples of each unit; none for a unit whose records have no tokens,
+        units: the examples of each unit; none for a unit whose records give none,
             which stays in the population and contributes 0. They are read when asked for.
-        empty_rows: numbers, from 1, of the rows that gave no example.
+        tally: what became of the records.
         problem: why records could not be kept and were left out. Which ones, depends on the others,
             so whoever answers no server refuses to go on.
 
     Privacy:
-        Private throughout, its length and `empty_rows` too: for the site's own screen and
+        Private throughout, its length and `tally` too: for the site's own screen and
         logs. A declared size is typed by the administrator, never taken from here.
     """
 
     units: Units
-    empty_rows: tuple[int, ...]
+    tally: Tally
     problem: OSError | None = None
 
     def __len__(self) -> int:
@@ -134,27 +217,67 @@ def encode_population(
     _check(spec, tokenizer)
     store = file.store()
     places: dict[str, int] = {}  # of units, by their ids
-    empty_rows = []
-    problem: OSError | None = None
-    for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
-        try:
-            examples = encode_record(record, spec, tokenizer, row=row, source="")
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # a tokenizer that panics raises no Exception
-            examples = []
-        if not examples:
-            empty_rows.append(row)
+    tally, problem = Tally(max_length=spec.max_length), None
+    for row, record, examples in _encoded(records, rows, spec, tokenizer, tally):
         place = _place_of(None if spec.unit == "record" else record[UNIT], places, store)
         try:
             for example in examples[: spec.max_records_per_unit - store.examples_of(place)]:
                 store.append(place, example)
         except OSError as error:
-            empty_rows.append(row)
+            tally.add(row, Cause.DISK)
             if problem is None:
                 problem = error
                 log.error("Records were left out, as they could not be kept: %s.", error.strerror)
-    return Population(store, tuple(empty_rows), problem)
+    return Population(store, tally, problem)
+
+
+def tally_records(
+    records: Iterable[Mapping[str, Any]],
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    rows: Iterable[int] | None = None,
+) -> Tally:
+    """What would become of records, found out without keeping any.
+
+    Args:
+        records, spec, tokenizer, rows: see `encode_population`.
+
+    Raises:
+        DataError: as `encode_population`.
+    """
+    _check(spec, tokenizer)
+    tally = Tally(max_length=spec.max_length)
+    for _ in _encoded(records, rows, spec, tokenizer, tally):
+        pass
+    return tally
+
+
+def _encoded(
+    records: Iterable[Mapping[str, Any]],
+    rows: Iterable[int] | None,
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    tally: Tally,
+) -> Iterator[tuple[int, Mapping[str, Any], list[Example]]]:
+    """Each record with its number and its examples; `tally` is kept."""
+    for row, record in zip(itertools.count(1) if rows is None else rows, records, strict=False):
+        cause: Cause | None = None
+        examples: list[Example] = []
+        try:
+            examples = encode_record(record, spec, tokenizer, row=row, source="")
+            cause = None if examples else cause_of(record, spec, tokenizer)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except DataError:
+            cause = Cause.LABEL
+        except BaseException:  # a tokenizer that panics raises no Exception
+            cause = Cause.FAILED
+        tally.records += 1
+        tally.cut += any(example.cut for example in examples)
+        if cause is not None:
+            tally.add(row, cause)
+        yield row, record, examples
 
 
 def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> int:

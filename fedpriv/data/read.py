@@ -110,30 +110,74 @@ def take_records(
         As `read_records`.
     """
     fields = _fields(columns, unit)
+    check_records(records, key)
     with _quiet():
         if hasattr(records, "column_names"):
-            _check_dataset(records, key)
             opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
         else:
-            opened = (lambda: rows_in_memory(records, key)), secrets.token_hex(16)
+            opened = (lambda: rows_of(records, key)), secrets.token_hex(16)
         return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
 
 
-def rows_in_memory(records: Iterable[Any], key: str) -> Iterator[Row]:
-    """The rows of a list, or of another sequence.
+_AS_ROWS = {  # how other tables are made a list of rows
+    "to_pylist": "Give its rows: to_pylist().",
+    "to_dicts": "Give its rows: to_dicts().",
+    "to_dict": 'Give its rows: to_dict("records").',
+}
+
+
+def rows_of(records: Any, key: str) -> Iterator[Row]:
+    """The rows of records in memory, each a mapping from column to value.
+
+    The classes of a data set have their names.
 
     Raises:
-        DataError: one is no mapping from column to value.
+        DataError: they are no rows.
     """
-    for number, row in enumerate(records, 1):
+    check_records(records, key)
+    if hasattr(records, "column_names"):
+        yield from _rows_of_dataset(records)
+        return
+    try:
+        rows = iter(records)
+    except TypeError:  # such as a class, or a tensor of one number
+        raise _no_rows(records, key, "Give a list of rows.") from None
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {number} is a {type(row).__name__}, where columns with values are expected",
+                f"row {number} is a {type(row).__name__}",
                 file=IN_MEMORY,
                 key=key,
-                fix='Give a mapping for each record, such as {"text": "…"}.',
+                fix='A row is a mapping from column to value, such as {"text": "…"}.',
             )
         yield Row(row, f"row {number}")
+
+
+def check_records(records: Any, key: str) -> None:
+    """Refuse what does not iterate over rows, or only once.
+
+    Raises:
+        DataError: says what it is.
+    """
+    if hasattr(records, "column_names") and not hasattr(records, "to_pylist"):
+        _check_dataset(records, key)
+        return
+    if isinstance(records, Mapping):
+        fix = "Give a list of rows, or datasets.Dataset.from_dict(…) of columns."
+    elif isinstance(records, str | bytes | Path):
+        fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
+    elif found := [text for name, text in _AS_ROWS.items() if hasattr(records, name)]:
+        fix = found[0]
+    elif not (hasattr(records, "__iter__") and hasattr(records, "__len__")):
+        fix = "Give a list of its rows: they are read more than once."
+    else:
+        return
+    raise _no_rows(records, key, fix)
+
+
+def _no_rows(records: Any, key: str, fix: str) -> DataError:
+    kind = type(records).__name__
+    return DataError(f"is a {kind}, where rows are expected", file=IN_MEMORY, key=key, fix=fix)
 
 
 def _check_dataset(records: Any, key: str) -> None:
@@ -141,12 +185,7 @@ def _check_dataset(records: Any, key: str) -> None:
     from datasets import Dataset
 
     if not isinstance(records, Dataset):
-        raise DataError(
-            f"is a {type(records).__name__}, where rows are expected",
-            file=IN_MEMORY,
-            key=key,
-            fix="Give one split of it, and not as a stream.",
-        )
+        raise _no_rows(records, key, "Give one split of it, and not as a stream.")
     if records.format["type"] == "custom":
         raise DataError(
             "has a transform, which is made of several rows at once whenever some are looked at",
@@ -344,11 +383,19 @@ def _from_dataset(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
     chosen = dataset.with_format(None)
     chosen = chosen.select_columns(list(wanted)) if present else chosen
     digests = [_digest(Path(file["filename"])) for file in dataset.cache_files]
-    tables = chosen.with_format("arrow")
-    return (
-        lambda: arrow_rows(tables.iter(batch_size=1024)),
-        " ".join([str(dataset._fingerprint), *digests]),
-    )
+    return lambda: _rows_of_dataset(chosen), " ".join([str(dataset._fingerprint), *digests])
+
+
+def _rows_of_dataset(dataset: datasets.Dataset) -> Iterator[Row]:
+    """Its rows, whatever format it was set to, with the names of its classes."""
+    from datasets import ClassLabel
+
+    classes = {
+        column: feature.names
+        for column, feature in dataset.features.items()
+        if isinstance(feature, ClassLabel)
+    }
+    return arrow_rows(dataset.with_format("arrow").iter(batch_size=1024), classes)
 
 
 def _digest(path: Path) -> str:

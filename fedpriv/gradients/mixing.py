@@ -25,6 +25,10 @@ _QUANTISERS = (
     "eetq.",
     "transformers.integrations.",
 )
+_IN_FULL = (  # in a loop of somebody's own, and in a job
+    'Load it in full, or in dtype="bfloat16" where less memory is needed. A federation file can'
+    " keep frozen weights in 8 or 4 bits, also for one site: quantize in its table [model]."
+)
 # Rotary positions that are the same for a position whatever else was seen.
 _CONSTANT_ROPE = ("default", "linear", "llama3", "yarn", "proportional")
 # Architectures with a linear layer that is also fed something other than the batch.
@@ -66,8 +70,7 @@ def refuse_mixing(model: nn.Module) -> None:
     if any(key == "quantization_config" and value for key, value in entries):
         raise NotPrivateError(
             f"{kind} is quantised: how a record's activations are rounded may depend on the others"
-            " of its batch, as where 8 bits are chosen by their outliers. Load it in full, and set"
-            " model.quantize where less memory is needed."
+            f" of its batch, as where 8 bits are chosen by their outliers. {_IN_FULL}"
         )
     ropes = (value for key, value in entries if key == "rope_type" and isinstance(value, str))
     for rope in ropes:
@@ -100,6 +103,5 @@ def _refuse_foreign_products(name: str, module: nn.Module) -> None:
         if foreign or (issubclass(kind, Tensor) and kind is not nn.Parameter):
             raise NotPrivateError(
                 f"{name}: {kind.__name__} is quantised: how it rounds a record's activations may"
-                " depend on the others of the batch. Load the model in full, and set model.quantize"
-                " where less memory is needed."
+                f" depend on the others of the batch. {_IN_FULL}"
             )

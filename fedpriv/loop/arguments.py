@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
+from pydantic import TypeAdapter
 from transformers import TrainingArguments
 
-from fedpriv.errors import ConfigError
+from fedpriv.arguments import FINITE, valid
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy import usual
 from fedpriv.privacy.usual import Numerics
 
@@ -18,6 +22,11 @@ _BATCH = "a step is one secret Poisson sample, whose size is by chance and never
 _ALONE = "a record's gradient has to be a function of that record alone, or clipping bounds nothing"
 _ONCE = "runs a layer once, when gradients of single records are made"
 _BOUNDED = "Leave it out; microbatches bound what a step holds."
+_PLAIN = {int, float, bool, str, type(None)}
+_NUMBERS = (bool, int, float)
+_OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "dataset_text_field"}
+_LOADED = "Load the model yourself, and give it in place of its name."
+_TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
 # What an argument may be, else why not, and what to do.
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "packing": ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE),
@@ -69,6 +78,28 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         "logs no memory: it tells how many records were drawn, and how long they are",
         _LEAVE,
     ),
+    "eval_packing": (
+        (False, None),
+        f"does not pack several records into a window: {_ALONE}",
+        _LEAVE,
+    ),
+    "loss_type": (
+        ("nll",),
+        "has the negative log-likelihood as its loss",
+        _LEAVE,
+    ),
+    "router_aux_loss_coef": ((None, 0), f"has no loss over a batch: {_ALONE}", _LEAVE),
+    "activation_offloading": ((False, None), _ONCE, _BOUNDED),
+    "trust_remote_code": ((False, None), "runs no code of a model's repository", _LEAVE),
+    "truncation_mode": (
+        ("keep_start", None),
+        "keeps the beginning of a text, and of a conversation what is to be learned",
+        _LEAVE,
+    ),
+    "model_init_kwargs": ((None,), "loads a model as it is stored", _LOADED),
+    "chat_template_path": ((None,), "takes the template of the tokenizer", _TOKENIZER),
+    "eos_token": ((None,), "takes the end token of the tokenizer", _TOKENIZER),
+    "pad_token": ((None,), "takes the padding token of the tokenizer", _TOKENIZER),
     "deepspeed": ((None, ""), "clips a record's gradient as a whole, in one process", _LEAVE),
 }
 _LOSS = (
@@ -100,9 +131,12 @@ class PrivateConfig(TrainingArguments):
         settings: those of `TrainingArguments`, and as of `PrivateStep` `epsilon`,
             `noise_multiplier`, `delta`, `size`, `sample_rate`, `clip_norm`, `unit`,
             `max_records_per_unit`, `columns`, `labels`, `max_length`, `numerics`, `ledger`,
-            `witness`, `job` and `microbatch`. `ledger` and `witness` are paths as text.
+            `witness`, `job`, `microbatch` and `max_empty`. `ledger` and `witness` are paths as
+            text.
         dataset_text_field: the column of the text, where records have no other format.
         eval_data_is_public: whoever writes the script states that the records of evaluation are.
+        dataset_num_proc, dataset_kwargs, shuffle_dataset, packing_strategy, pad_to_multiple_of: of
+            trl; they change nothing here.
 
     Raises:
         ConfigError: an argument that has no place in a private run; says why.
@@ -124,22 +158,45 @@ class PrivateConfig(TrainingArguments):
     witness: str | None = None
     job: str | None = None
     microbatch: int | None = None
+    max_empty: float = usual.MAX_EMPTY
     dataset_text_field: str = "text"
     eval_data_is_public: bool = False
     packing: bool = False
     padding_free: bool = False
     completion_only_loss: bool | None = None
     assistant_only_loss: bool | None = None
+    eval_packing: bool | None = None
+    loss_type: str = "nll"
+    router_aux_loss_coef: float | None = None
+    activation_offloading: bool = False
+    trust_remote_code: bool = False
+    truncation_mode: str = "keep_start"
+    model_init_kwargs: dict[str, Any] | str | None = None
+    chat_template_path: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    dataset_num_proc: int | None = None
+    dataset_kwargs: dict[str, Any] | str | None = None
+    shuffle_dataset: bool = False
+    packing_strategy: str = "bfd"
+    pad_to_multiple_of: int | str | None = None
     max_grad_norm: float = 0.0
     report_to: str | list[str] | None = "none"
     logging_nan_inf_filter: bool = False  # the loss of a step is not known, and says so
 
     def __post_init__(self) -> None:
+        for name, adapter in _adapters().items():
+            setattr(self, name, valid(name, getattr(self, name), adapter))
+        for name, kinds in _kinds().items():
+            value = getattr(self, name)
+            if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
+                raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
         for name, (allowed, why, fix) in _ALLOWED.items():
             value = getattr(self, name, allowed[0])
-            if value not in allowed:
+            if not (isinstance(value, tuple(_PLAIN)) and value in allowed):
                 raise ConfigError(f"a private run {why}", key=name, value=value, fix=fix)
-        super().__post_init__()  # type: ignore[no-untyped-call]
+        with of_transformers("args"):
+            super().__post_init__()  # type: ignore[no-untyped-call]
         if self.world_size > 1:
             raise ConfigError(
                 "has several processes, each of which would sample and pay by itself",
@@ -157,9 +214,51 @@ class PrivateConfig(TrainingArguments):
         rate = self.sample_rate
         if rate is None:
             rate = min(1.0, self.per_device_train_batch_size / size)
+        for key, stated in (
+            ("per_device_train_batch_size" if self.sample_rate is None else "sample_rate", rate),
+            ("num_train_epochs", self.num_train_epochs if self.max_steps <= 0 else 1),
+        ):
+            if stated <= 0:
+                raise ConfigError("must be above 0", key=key, fix="Such as 1.")
         if self.max_steps > 0:
             return rate, self.max_steps
         return rate, max(1, math.ceil(self.num_train_epochs / rate))
+
+
+@cache
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    """What checks the arguments that are numbers, true or false, and some of ours."""
+    hints: dict[str, Any] = get_type_hints(PrivateConfig)
+    hints["labels"] = list[str | bool | int]
+    return {
+        name: TypeAdapter(hints[name], config=FINITE)
+        for name, kinds in _kinds().items()
+        if name in _OURS or kinds <= _PLAIN - {str}
+    }
+
+
+@cache
+def _kinds() -> dict[str, set[Any]]:
+    """The types that an argument may have. transformers opens a number as a file, where none is."""
+    hints = get_type_hints(PrivateConfig)
+    names = [field.name for field in fields(PrivateConfig) if field.init]
+    return {name: set(get_args(hints[name])) or {hints[name]} for name in names}
+
+
+@contextmanager
+def of_transformers(key: str) -> Iterator[None]:
+    """Say as an error of ours what transformers refuses in a setting: it has no errors of its own.
+
+    Raises:
+        ConfigError: with what transformers says.
+    """
+    try:
+        yield
+    except FedprivError:
+        raise
+    except Exception as error:
+        text = str(error).strip().rstrip(".") or type(error).__name__
+        raise ConfigError(f"transformers refuses it: {text}", key=key) from error
 
 
 def refuse_named(given: Mapping[str, Any]) -> None:

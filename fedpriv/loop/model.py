@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, NotPrivateError
@@ -22,21 +23,36 @@ _FORMATS: dict[torch.dtype, Any] = {
 }
 
 
-def section_of(model: Any, labels: tuple[str, ...], max_length: int) -> ModelSection:
+def section_of(
+    model: Any, tokenizer: Any, labels: tuple[str, ...], max_length: int
+) -> ModelSection:
     """What a model is, as a federation file would say.
 
     Args:
         labels: of a classifier; a language model has none.
 
     Raises:
-        ConfigError: a window is longer than what the model can read.
+        ConfigError: it is no model with a tokenizer of transformers, or a window is longer than
+            what the model can read.
     """
     base = base_of(model)
+    for name, given, kind in (
+        ("model", base, PreTrainedModel),
+        ("tokenizer", tokenizer, PreTrainedTokenizerBase),
+    ):
+        if not isinstance(given, kind):
+            raise ConfigError(
+                f"is a {type(given).__name__}",
+                key=name,
+                fix=f"Give a {name} of transformers (a {kind.__name__})"
+                + (", with one adapter of peft's at most." if name == "model" else "."),
+            )
     if max_length > longest(base):
         raise ConfigError(
             f"is more than the {longest(base)} tokens that the model can read",
             key="max_length",
             value=max_length,
+            fix="Lower it.",
         )
     return ModelSection(
         name=base.config.name_or_path or "in memory",

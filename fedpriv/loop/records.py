@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,13 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import sha256
+from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.unit_index import Identity
 
 if TYPE_CHECKING:
     import datasets
 
+log = logging.getLogger(__name__)
 Claim = Callable[[Iterable[Sequence[Identity]]], None]
 
 
@@ -41,33 +44,37 @@ def spec_of(
             f"are not those of a model for {model.task}",
             key="columns",
             value=dict(columns),
-            fix=f"Such a model is trained on {shapes}.",
+            fix=f"Such a model is trained on {shapes}."
+            + (" If it is a classifier, name its labels." if "label" in columns else ""),
         )
     return DataSpec.of(columns, model, unit=unit, max_records_per_unit=max_records_per_unit)
 
 
 def own_units(
-    records: Records, spec: DataSpec, tokenizer: Any, claim: Claim | None = None
+    records: Records,
+    spec: DataSpec,
+    tokenizer: Any,
+    claim: Claim | None = None,
+    max_empty: float = usual.MAX_EMPTY,
 ) -> tuple[Population, frozenset[str]]:
     """A site's records as units; no clear text of them is left on the disk.
 
     Args:
-        claim: told by what another ledger would know the same units, before anything is encoded.
+        claim: told by what another ledger would know the same units, once they can be used.
+        max_empty: the largest share of the records that may give no example.
 
     Returns:
         What is sampled, and digests of whole records, to tell that others are not among them.
 
     Raises:
-        DataError: they can't be read or kept, or one has a label that is not declared; names the
-            row and never what it holds.
+        DataError: they can't be read or kept, one has a label that is not declared, or too few
+            give an example; names rows and never what they hold.
         FedprivError: whatever `claim` raises.
 
     Privacy:
         A map over single units by public settings; see `encode_population`. Private throughout.
     """
     with _read(records, spec, spec.unit) as (rows, folder):
-        if claim is not None:
-            claim(identities(row, spec.unit) for row in rows)
         population = encode_population(rows, spec, tokenizer, TokenFile(folder))
         if population.problem is not None:
             raise DataError(
@@ -75,6 +82,11 @@ def own_units(
                 file=folder.parent,
                 fix="Free some of this disk, or name another in TMPDIR.",
             )
+        population.tally.check(max_empty, key=KEY, limit="max_empty")
+        level = logging.INFO if population.tally.is_whole else logging.WARNING
+        log.log(level, "%s", population.tally.told)
+        if claim is not None:
+            claim(identities(row, spec.unit) for row in rows)
         return population, frozenset(_digests(rows))
 
 

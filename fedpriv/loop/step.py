@@ -9,13 +9,16 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedpriv.data.columns import columns_of
-from fedpriv.data.read import Records
+from fedpriv.arguments import PathName, checked
+from fedpriv.data.columns import KEY, columns_of
+from fedpriv.data.read import Records, check_records
 from fedpriv.data.spec import DataSpec
+from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
@@ -72,7 +75,8 @@ class PrivateStep:
         unit: what is protected: ``record``, or the column of an id, such as a patient's.
         max_records_per_unit: records, or windows of a long text, of a unit that are used.
         columns: from those names to the names that your columns have.
-        labels: of a classifier, in the order of its outputs.
+        labels: of a classifier, in the order of its outputs. Where the model has names for them
+            (``config.id2label``), they are the same.
         max_length: tokens in a window.
         numerics: with ``strict``, each record is computed alone and sums are whole numbers.
         ledger: file of a ledger that `fedpriv ledger init` made, with the budget that these people
@@ -81,6 +85,8 @@ class PrivateStep:
         job: name of the plan in the ledger. A name that is there goes on with that plan.
         microbatch: records that are computed at once at most.
         engine: which library makes the gradients of single records; ``opacus`` knows more layers.
+        max_empty: the largest share of the records that may give no example, such as conversations
+            without an answer. If more do, or all, nothing is spent.
 
     Attributes:
         plan: what was decided, with its noise multiplier.
@@ -88,6 +94,7 @@ class PrivateStep:
 
     Raises:
         ConfigError, DataError: a setting or records that can't be used; never quotes a record.
+        ModelError: the model is not for the task, the labels or the tokenizer.
         NotPrivateError: a record's gradient would not be a function of that record alone.
         BudgetError: the ledger does not pay for so much. Nothing was spent.
         OverlapError: another ledger beside this one covers some of the same units.
@@ -105,6 +112,7 @@ class PrivateStep:
         them; see docs/privacy.md.
     """
 
+    @checked
     def __init__(
         self,
         model: Any,
@@ -122,14 +130,15 @@ class PrivateStep:
         unit: str = usual.UNIT,
         max_records_per_unit: int = usual.MAX_RECORDS_PER_UNIT,
         columns: Mapping[str, str] | None = None,
-        labels: Sequence[str] = (),
+        labels: Sequence[str | bool | int] = (),
         max_length: int = 128,
         numerics: Numerics = "default",
-        ledger: Path | str | None = None,
-        witness: Path | str | None = None,
+        ledger: PathName | None = None,
+        witness: PathName | None = None,
         job: str | None = None,
         microbatch: int | None = None,
         engine: Literal["fedpriv", "opacus"] = "fedpriv",
+        max_empty: Annotated[float, Field(ge=0, le=1)] = usual.MAX_EMPTY,
     ) -> None:
         _check(epsilon, noise_multiplier, sample_rate, batch, clip_norm, ledger, size, delta)
         resources = ExitStack()
@@ -150,8 +159,10 @@ class PrivateStep:
                 batch=batch,
                 size=size,
             )
+            check_records(records, KEY)
             columns = columns_of(records) if columns is None else columns
-            section = section_of(model, tuple(labels), max_length)
+            names = tuple(str(as_text(label)) for label in labels)
+            section = section_of(model, tokenizer, names, max_length)
             self._spec = spec_of(columns, section, unit, max_records_per_unit)
             self._worker = worker_of(model, tokenizer, section, engine, microbatch)
             resources.callback(self._worker.gradients.detach)
@@ -169,7 +180,9 @@ class PrivateStep:
             )
             self._execution = PlanExecution(self.plan, values)
             claim = None if lasting is None else partial(_claim, lasting)
-            self._population, self._own = own_units(records, self._spec, tokenizer, claim)
+            self._population, self._own = own_units(
+                records, self._spec, tokenizer, claim, max_empty
+            )
             self.ledger = lasting or resources.enter_context(
                 ledger_for(planned, size, unit, max_records_per_unit)
             )

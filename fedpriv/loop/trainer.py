@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+)
 from transformers.trainer_utils import PredictionOutput, TrainOutput
 
 from fedpriv.data.columns import columns_of
-from fedpriv.data.read import Records
+from fedpriv.data.read import Records, check_records
+from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError, ModelError
-from fedpriv.loop.arguments import PrivateConfig, refuse_named
+from fedpriv.loop.arguments import PrivateConfig, of_transformers, refuse_named
+from fedpriv.loop.model import section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
 
@@ -82,18 +90,27 @@ class PrivateTrainer(Trainer):
                 fix="Use fedpriv.PrivateConfig, which takes the same arguments and more.",
             )
         _check_evaluation(args, eval_dataset)
+        _check_parts(callbacks, optimizers)
+        check_records(train_dataset, "train_dataset")
+        if eval_dataset is not None:
+            check_records(eval_dataset, "eval_dataset")
         size = declared_size(args.size, args.ledger)
         rate, args.max_steps = args.steps_of(size)
-        model = _with_adapter(model, peft_config)
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=range(args.max_steps),
-            eval_dataset=eval_dataset,
-            processing_class=processing_class or _tokenizer_of(model),
-            callbacks=[*(callbacks or []), _StopWhenUsedUp(self)],
-            optimizers=optimizers,
-        )
+        with of_transformers("model"):
+            model = _with_adapter(model, peft_config, len(args.labels))
+        tokenizer = _tokenizer_of(model) if processing_class is None else processing_class
+        names = tuple(str(as_text(label)) for label in args.labels)
+        section_of(model, tokenizer, names, args.max_length)
+        with of_transformers("args"):
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=range(args.max_steps),
+                eval_dataset=eval_dataset,
+                processing_class=tokenizer,
+                callbacks=[*(callbacks or []), _StopWhenUsedUp(self)],
+                optimizers=optimizers,
+            )
         self.private = PrivateStep(
             self.model,
             self.processing_class,
@@ -115,6 +132,7 @@ class PrivateTrainer(Trainer):
             witness=args.witness,
             job=args.job,
             microbatch=args.microbatch,
+            max_empty=args.max_empty,
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -226,29 +244,64 @@ def _check_evaluation(args: PrivateConfig, records: Any, key: str = "eval_datase
         )
 
 
+def _check_parts(callbacks: Any, optimizers: Any) -> None:
+    """Raises: ConfigError, for what a Trainer would take now and fail with in its first step."""
+    listed = [] if callbacks is None else callbacks
+    for one in listed if isinstance(listed, list | tuple) else [listed]:
+        if not issubclass(one if isinstance(one, type) else type(one), TrainerCallback):
+            raise ConfigError(
+                f"holds a {type(one).__name__}", key="callbacks", fix="Give a list of callbacks."
+            )
+    kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+    pair = isinstance(optimizers, list | tuple) and len(optimizers) == len(kinds)
+    for one, kind in zip(optimizers if pair else [optimizers] * 2, kinds, strict=True):
+        if not isinstance(one, kind | None):
+            raise ConfigError(
+                f"holds a {type(one).__name__}",
+                key="optimizers",
+                fix="Give (optimizer, scheduler), each of torch's or None.",
+            )
+
+
 def _columns(records: Records, text: str) -> dict[str, str]:
     return {"text": text} if text != "text" else columns_of(records)
 
 
-def _with_adapter(model: Any, peft_config: Any) -> Any:
-    if isinstance(model, str):
-        model = AutoModelForCausalLM.from_pretrained(
-            model, dtype="float32", use_safetensors=True, trust_remote_code=False
+def _with_adapter(model: Any, peft_config: Any, labels: int) -> Any:
+    """The model with its adapter.
+
+    Args:
+        labels: how many outputs a classifier has that is loaded; 0 for a language model.
+
+    Raises:
+        ConfigError: it has an adapter already, under whose names another one's would be lost.
+    """
+    if isinstance(model, str | Path):
+        kind: Any = AutoModelForSequenceClassification if labels else AutoModelForCausalLM
+        heads = {"num_labels": labels} if labels else {}
+        model = kind.from_pretrained(
+            model, dtype="float32", use_safetensors=True, trust_remote_code=False, **heads
         )
     if peft_config is None:
         return model
     from peft import get_peft_model
 
+    if getattr(model, "peft_config", None):
+        raise ConfigError(
+            "is for a model that has an adapter already",
+            key="peft_config",
+            fix="Leave it out to train that adapter, or merge that into the model first.",
+        )
     return get_peft_model(model, peft_config)
 
 
 def _tokenizer_of(model: Any) -> Any:
     from transformers import AutoTokenizer
 
-    name = model.config.name_or_path
+    name = getattr(getattr(model, "config", None), "name_or_path", None)
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError):
+    except Exception:  # there are as many kinds of error as of tokenizers
         raise ModelError(
             f"No tokenizer of {name!r} was found. Give one with processing_class."
         ) from None

@@ -19,6 +19,7 @@ from fedpriv.models.digest import (
     quantised_digest,
     stored_type,
 )
+from fedpriv.models.outputs import check_problem, check_tokens, other_head, stored_names
 from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def load_base(
     Raises:
         ModelError: not found, no safetensors, or not a model for the task.
         NotPrivateError: its files are quantised already.
-        ConfigError: a text may be longer than the model reads, or what quantises is not installed.
+        ConfigError: a text may be longer than the model reads, its own classes are in another order
+            than the labels, or what quantises is not installed.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -111,6 +113,11 @@ def load_base(
         raise
     except Exception as error:  # of files, of what they hold, of what a library needs besides
         raise _not_loaded(settings, error) from None
+    if settings.task == "classification" and settings.pooling == "own":
+        check_problem(stored.settings.get("problem_type"))
+        new |= other_head(
+            model, new, stored_names(stored.settings.get("id2label")), settings.labels
+        )
     model.requires_grad_(False)
     model.eval()
     compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}")
@@ -118,13 +125,7 @@ def load_base(
         pack(model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new)))
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
-    tokens = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
-    rows = len(model.get_input_embeddings().weight)
-    if tokens > rows:
-        raise ModelError(
-            f"model.name: the tokenizer of {settings.name!r} knows {tokens} tokens, the"
-            f" model {rows}. Use the tokenizer the model was trained with."
-        )
+    check_tokens(model, tokenizer, settings.name)
     most = longest(model)
     if settings.max_length > most:
         raise ConfigError(

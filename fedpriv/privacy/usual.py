@@ -8,6 +8,7 @@ Numerics = Literal["default", "strict"]
 DELTA = 1e-5
 UNIT = "record"
 MAX_RECORDS_PER_UNIT = 4
+MAX_EMPTY = 0.5  # of the records
 # Bounds on what can be asked for.
 MAX_UNITS = 10**10  # of a population
 MAX_PUBLIC_RECORDS = 10_000  # that a site may have to hold for a job

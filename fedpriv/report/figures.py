@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
@@ -37,6 +37,23 @@ def score(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if math.isfinite(value) else "not finite"
+
+
+def worse(before: float | None, after: float | None) -> str:
+    """What to say of a model whose loss is higher than before any training; nothing of another."""
+    if before is None or after is None or not (after > before or math.isnan(after)):
+        return ""
+    return (
+        f"The model is worse than before: its loss on held-out records was {score(before)} and is"
+        f" {score(after)}. Use the base model as it is. A lower learning rate, fewer rounds or more"
+        " records may help; ε was spent all the same."
+    )
+
+
+def last_loss(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """The loss after the last round that was evaluated, of rows as in metrics.jsonl."""
+    losses = (row["eval_loss"] for row in reversed(rounds))
+    return next((loss for loss in losses if loss is not None), None)
 
 
 def give_or_take(mean: float, deviation: float) -> str:

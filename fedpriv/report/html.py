@@ -34,6 +34,7 @@ from fedpriv.report.figures import (
     small,
     upper,
     when,
+    worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
@@ -140,6 +141,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "older": older_reports(directory),
         "scores": _scores(directory),
         "evaluated": directory.last_evaluation,
+        "worse": "" if run.status == "running" else _worse(directory),
         "bytes_up": sum(one.bytes_up for one in moved),
         "bytes_down": sum(one.bytes_down for one in moved),
         "seconds": math.fsum(row.seconds for row in rounds),
@@ -251,6 +253,11 @@ def _scores(directory: RunDirectory) -> list[tuple[str, float | None, float | No
     }
     rows = [(n, getattr(before, f, None), getattr(after, f, None)) for f, n in names.items()]
     return [row for row in rows if row[1] is not None or row[2] is not None]
+
+
+def _worse(directory: RunDirectory) -> str:
+    before, after = directory.run.baseline, directory.last_evaluation
+    return worse(before.eval_loss if before else None, after.eval_loss if after else None)
 
 
 def _trainable(trainable: Any) -> str:

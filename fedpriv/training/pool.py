@@ -22,6 +22,7 @@ from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.models.outputs import check_outputs
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
 from fedpriv.training.probe import probe_gradients
@@ -105,17 +106,22 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
 
     Raises:
         NotPrivateError: this model's per-record gradients can't be computed exactly.
-        ModelError: it can't compute them at all.
+        ModelError, ConfigError: it can't compute them at all, or is not for the task, the labels or
+            the tokenizer.
     """
     share_heap()
     keep_freed_memory()
+    worker = None
     try:
         worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+        check_outputs(model, base.tokenizer, recipe.model)
         probe_gradients(worker)
-    except FedprivError:
-        raise
-    except Exception as error:  # whatever an architecture does with what it is given
-        raise ModelError(
+    except BaseException as error:
+        if worker is not None:
+            worker.gradients.detach()  # or what somebody else loaded would stay changed
+        if isinstance(error, FedprivError) or not isinstance(error, Exception):
+            raise
+        raise ModelError(  # whatever an architecture does with what it is given
             f"model.name: this {model.config.model_type} can't be trained: {first_line(error)}."
             " Take another architecture, or other lora.target_modules."
         ) from error

@@ -12,6 +12,8 @@ from typing import Any
 
 from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
+from fedpriv.data import DataSpec, tally_records
+from fedpriv.data.held_out import read_own
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
@@ -160,6 +162,45 @@ def _roster(config: JobConfig) -> str:
     )
 
 
+def _records(config: JobConfig, tokenizer: Any) -> str:
+    """Whether the sites of a simulation have something to learn from.
+
+    Raises:
+        DataError: the records of one can't be used, or too few give an example.
+        DoubtError: some give none.
+    """
+    privacy, count, told = config.privacy, 0, []
+    spec = DataSpec.of(
+        config.data.columns,
+        config.model,
+        unit=privacy.unit,
+        max_records_per_unit=privacy.max_records_per_unit,
+    )
+    for site in config.sites:
+        assert site.records is not None  # checked when the file was read
+        key = f"sites.{site.name}.data"
+        with tempfile.TemporaryDirectory() as cache:
+            own = read_own(
+                site.records,
+                site.held_out,
+                spec.columns,
+                unit=spec.unit,
+                labels=spec.labels,
+                cache_dir=Path(cache),
+                key=key,
+                transform=site.transform,
+            )
+            tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
+            tally.check(config.data.max_empty, key=key, limit="data.max_empty")
+            count += len(own.training) + len(own.held_out)
+        if not tally.is_whole:
+            told.append(f"{site.name}: {tally.told}")
+    found = f"{count} at {len(config.sites)} sites, readable"
+    if told:
+        raise DoubtError(". ".join([found, *told]))
+    return found
+
+
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     """How many parameters are trained, 0 if the model can't be, and what was found."""
     recipe = ModelRecipe.of(config)
@@ -186,6 +227,9 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     if not loaded:
         return 0, findings
     findings += [look("privacy", private), look("evaluation", records)]
-    if config.job.engine != "network" and workers:
-        findings.append(look("step", lambda: memory.step(workers[0])))
+    if config.job.engine != "network":
+        tokenizer = loaded[0][0].tokenizer
+        findings.append(look("records", lambda: _records(config, tokenizer)))
+        if workers:
+            findings.append(look("step", lambda: memory.step(workers[0])))
     return TrainableVector(loaded[0][1]).size, findings

@@ -20,7 +20,7 @@ from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
 from fedpriv.process import Status
 from fedpriv.report import write_report
-from fedpriv.report.figures import look_line
+from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
@@ -169,6 +169,8 @@ def _run(
     hand_over(grid, job.strategy, run.path / "adapter")
     status.update(state="finished", problem="")
     log.info("Job %s is finished: %s.", run.info["job_id"], run.path / "report.html")
+    if said := worse(job.baseline.eval_loss, last_loss(job.rounds)):
+        log.warning("%s", said)
 
 
 class Assembly:

@@ -19,7 +19,7 @@ from fedpriv.doctor.scarcity import scarcity
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.report.alike import rows_of, said_together
-from fedpriv.report.figures import amount, give_or_take
+from fedpriv.report.figures import amount, give_or_take, worse
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
 
@@ -230,6 +230,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "rounds": len(outcome.rounds),
         "before": outcome.baseline.as_dict(),
         "after": last,
+        "worse": bool(worse(outcome.baseline.eval_loss, last["eval_loss"])),
         "held_out": looks[-1] if looks else None,
         "bytes_up": sum(row["bytes_up"] for row in moved),
         "bytes_down": sum(row["bytes_down"] for row in moved),
@@ -280,6 +281,8 @@ def show(outcome: Outcome, console: Console) -> None:
             form = ".3f" if key != "eval_accuracy" else ".1%"
             utility.add_row(name, format(before[key], form), format(after[key], form))
     console.print(utility)
+    if said := worse(before["eval_loss"], after["eval_loss"]):
+        console.print(f"[red]{said}[/]", highlight=False, soft_wrap=True)
     if figures["held_out"] is not None:
         console.print(_looked_at(figures["held_out"]))
     budget = Table(

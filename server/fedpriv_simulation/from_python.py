@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, InstanceOf
 from rich.console import Console
 
-from fedpriv.config.job import JobConfig
+from fedpriv.arguments import PathName, checked
+from fedpriv.config.job import MAX_SEED, JobConfig
 from fedpriv.config.load import EMBEDDED
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.figures import last_loss, worse
 from fedpriv.terminal import use_readable_output
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Simulation:
         metrics: a row for each round, of figures only, as `pandas.DataFrame` takes them; those of
             a site are in columns such as ``sites.surgery.epsilon_spent``.
         before: the scores of the base model.
+        worse: the model ends with a higher loss than it began with.
         adapter: folder that peft loads.
         budget: site → its signed budget report.
         report: the page report.html.
@@ -41,18 +48,20 @@ class Simulation:
     folder: Path
     metrics: list[dict[str, Any]]
     before: dict[str, float]
+    worse: bool
     adapter: Path
     budget: dict[str, BudgetReport]
     report: Path
 
 
+@checked
 def simulate(
-    job: JobConfig | Path | str | None = None,
+    job: InstanceOf[JobConfig] | PathName | None = None,
     overrides: Sequence[str] = (),
     *,
-    out: Path | str | None = None,
+    out: PathName | None = None,
     resume: bool = False,
-    insecure_seed: int | None = None,
+    insecure_seed: Annotated[int, Field(ge=-MAX_SEED, le=MAX_SEED)] | None = None,
     quiet: bool = False,
 ) -> Simulation:
     """Fine-tune a model across the sites of a federation, all here or on a Ray cluster.
@@ -104,10 +113,14 @@ def simulate(
                 f" out={str(folder)!r}, resume=True."
             )
         raise
+    said = worse(found.baseline.eval_loss, last_loss(found.rounds))
+    if said and not quiet:
+        log.warning("%s", said)
     return Simulation(
         folder=folder,
         metrics=[_flat(row) for row in found.rounds],
         before=found.baseline.as_dict(),
+        worse=bool(said),
         adapter=folder / "adapter",
         budget=dict(found.budgets),
         report=found.report,

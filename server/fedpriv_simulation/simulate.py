@@ -210,6 +210,7 @@ def _meeting(
                 own.callback(site.close)
                 with as_own_threads(workers) if inline else contextlib.nullcontext():
                     site.consider(job.proposal)
+                    site.check_examples()
                 claimed.append(site.distinct)
                 if len(opened) < most:
                     opened.append(site)

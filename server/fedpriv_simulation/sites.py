@@ -136,6 +136,7 @@ class Sites:
             witness=section.witness,
             held_out=section.held_out,
             transform=section.transform,
+            max_empty=config.data.max_empty,
         )
 
     def _budget_alone(self, section: SiteSection, cap: float) -> float | None:

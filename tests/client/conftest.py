@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,11 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
+
+from fedpriv.config.load import load_site
+from fedpriv.models.base import digest_of
+from fedpriv.pki.keys import new_key, write_key
+from fedpriv_client.init import init_site
 
 Answer = tuple[int, bytes, dict[str, str]]  # status, content, headers
 
@@ -171,3 +178,32 @@ def server() -> Iterator[Any]:
 def quiet_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command does to SIGTERM would last for all other tests."""
     monkeypatch.setattr("fedpriv.process.stop_on_terminate", lambda: None)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A site's file without TLS, with its records, its key and its ledger."""
+    path = tmp_path / "site.toml"
+    path.write_text(
+        f"""
+        site = {{ name = "clinic" }}
+        server = {{ address = "127.0.0.1:1", key = "site.key", plain = true }}
+        [data]
+        path = "notes.jsonl"
+        columns = {{ text = "note" }}
+        max_records_per_unit = 1
+        size = 24
+        [budget]
+        epsilon = 10.0
+        per_job = 4.0
+        witness = "elsewhere/witness"
+        [allow]
+        model_digest = "{digest_of("embedded")}"
+        """
+    )
+    rows = [json.dumps({"note": f"note {number}"}) for number in range(24)]
+    (tmp_path / "notes.jsonl").write_text("\n".join(rows))
+    write_key(tmp_path / "site.key", new_key())
+    (tmp_path / "elsewhere").mkdir()
+    init_site(load_site(path), path)
+    return path

@@ -23,44 +23,13 @@ from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
 from fedpriv.models.base import digest_of
-from fedpriv.pki.keys import new_key, write_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv.report.budget import load_or_create_key
 from fedpriv_client import doctor
-from fedpriv_client.init import init_site
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site_settings import SIGNING_KEY, cache_folder
 
 Found = dict[str, dict[str, Any]]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A site's file without TLS, with its records, its key and its ledger."""
-    path = tmp_path / "site.toml"
-    path.write_text(
-        f"""
-        site = {{ name = "clinic" }}
-        server = {{ address = "127.0.0.1:1", key = "site.key", plain = true }}
-        [data]
-        path = "notes.jsonl"
-        columns = {{ text = "note" }}
-        max_records_per_unit = 1
-        size = 24
-        [budget]
-        epsilon = 10.0
-        per_job = 4.0
-        witness = "elsewhere/witness"
-        [allow]
-        model_digest = "{digest_of("embedded")}"
-        """
-    )
-    rows = [json.dumps({"note": f"note {number}"}) for number in range(24)]
-    (tmp_path / "notes.jsonl").write_text("\n".join(rows))
-    write_key(tmp_path / "site.key", new_key())
-    (tmp_path / "elsewhere").mkdir()
-    init_site(load_site(path), path)
-    return path
 
 
 def examined(file: Path, *options: str) -> tuple[int, Found]:
@@ -85,17 +54,19 @@ def test_records_of_a_database_and_what_they_go_through(
     url = sqlite(file.parent / "cdm.db")
     text = file.read_text().replace('path = "notes.jsonl"', f'omop.url = "{url}"')
     text = text.replace('text = "note"', 'text = "note_text"')
-    for name, ok, said in (
-        ("upper", True, "scrubbing_of_site:upper, the same whatever came before"),
-        ("number", None, "remembers other texts"),
-        ("broken", False, "fails on a made-up text (KeyError)"),
-        ("none", False, "there is no such function"),
+    readable = "3 rows, readable; 24 units declared"
+    for name, ok, said, records in (
+        ("upper", True, "scrubbing_of_site:upper, the same whatever came before", readable),
+        ("number", None, "remembers other texts", readable),
+        ("broken", False, "fails on a made-up text (KeyError)", "3 of 3 records give no example"),
+        ("none", False, "there is no such function", "there is no such function"),
     ):
         file.write_text(
             text.replace("size = 24", f'size = 24\ntransform = "scrubbing_of_site:{name}"')
         )
         _, found = examined(file, "--offline")
-        assert found["records"]["found"] == "3 rows, readable; 24 units declared"
+        assert found["records"]["ok"] is (ok is not False)
+        assert records in found["records"]["found"]
         assert found["transform"]["ok"] is ok
         assert said in found["transform"]["found"]
 
@@ -108,6 +79,19 @@ def test_a_site_that_is_ready_and_nothing_is_changed(file: Path) -> None:
     assert list(found) == order.split(",")
     assert found["ledger"]["found"] == "ε = 0.000 spent, 0.000 allocated of 10 for life"
     assert tree(file.parent) == before
+
+
+def test_records_that_give_nothing_are_counted(file: Path) -> None:
+    rows = file.parent / "notes.jsonl"
+    for empty, code, ok in ((6, 0, None), (13, 2, False), (24, 2, False)):
+        texts = ["" if number < empty else f"note {number}" for number in range(24)]
+        rows.write_text("\n".join(json.dumps({"note": text}) for text in texts))
+        found_code, found = examined(file, "--offline")
+        assert (found_code, found["records"]["ok"]) == (code, ok)
+        assert f"{empty} of 24 records give no example" in found["records"]["found"]
+    file.write_text(file.read_text().replace("size = 24", "size = 24\nmax_empty = 0.6"))
+    rows.write_text("\n".join(json.dumps({"note": text}) for text in [""] * 13 + ["a"] * 11))
+    assert examined(file, "--offline")[1]["records"]["ok"] is None
 
 
 def test_it_tells_how_fast_a_number_format_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

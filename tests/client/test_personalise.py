@@ -149,7 +149,7 @@ def test_an_adapter_of_another_base_is_refused_by_both_digests(
 ) -> None:
     other = "sha256:" + "b" * 64
     setting.hand_over(base_digest=other)
-    monkeypatch.setattr("fedpriv_client.own.read_own", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr("fedpriv_client.own.read_records", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(ConfigError) as caught:
         personalise(setting.file, setting.config)
     assert other in str(caught.value)

@@ -29,6 +29,7 @@ from fedpriv.config.job import (
     OptimizerSection,
 )
 from fedpriv.data.batch import padded_length
+from fedpriv.data.encode import Cause
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -693,7 +694,7 @@ def test_what_a_record_holds_decides_no_answer_to_a_proposal(
         object.__setattr__(worker.base, "tokenizer", Fussy(worker.base.tokenizer))
     assert site.consider(setting.proposal).declared_size == 24
     assert site._job is not None
-    assert site._job.population.empty_rows == (8,)
+    assert site._job.population.tally.empty == {Cause.FAILED: [8]}
     assert len(site._job.population) == 24
     site.close()
 
@@ -1237,3 +1238,30 @@ def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
     head, report = f"{reply.ledger_rows}:{reply.ledger_head}", setting.folder / "state/budget.json"
     for found in (verify_ledger(path, head=head), verify_ledger(path, report=report)):
         assert "of a copy that is lost and paid for" in found[2][-1]
+
+
+def test_no_answer_depends_on_what_records_give(setting: Setting) -> None:
+    """Law 18: whether a site begins is decided by its own file; what it answers then never is."""
+    model, offers = setting.proposal.model.name, []
+    terms = dataclasses.replace(TERMS, simulated=False)
+    short = setting.proposal.model.model_copy(update={"max_length": 8})
+    for empty in (0, 12, 13):
+        rows = [{"note": "" if i < empty else f"note {i}"} for i in range(24)]
+        setting.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        shutil.rmtree(setting.folder / "state", ignore_errors=True)
+        if empty == 13:
+            with pytest.raises(DataError, match="13 of 24 records give no example"):
+                setting.site(terms=terms, model=model)
+            setting.data.write_text('{"note": "a"}\n')  # as it was when the site began
+            site = setting.site(terms=terms, model=model)
+            site._records = dataclasses.replace(
+                site._records, training=site._records.training.map(lambda _: {"text": ""})
+            )
+        else:
+            site = setting.site(terms=terms, model=model)
+        for proposal in (setting.proposal, setting.change(job_id="short", model=short)):
+            offers.append(ask(site, proposal, QUERY))
+        site.close()
+    figures = [{**offer, "ledger_head": ""} for offer in offers]
+    assert figures[::2] == [figures[0]] * 3 and figures[1::2] == [figures[1]] * 3
+    assert "refused" not in figures[0].keys() | figures[1].keys()

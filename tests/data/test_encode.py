@@ -15,6 +15,8 @@ from fedpriv.config.task import Task
 from fedpriv.data import DataSpec, Example, encode_record
 from fedpriv.data.encode import (
     NO_LOSS,
+    Cause,
+    cause_of,
     check_chat_template,
     encode_completion,
     encode_labelled,
@@ -117,9 +119,8 @@ def test_only_the_completion_has_loss(
     assert labels == [NO_LOSS] * start + ids[start:]
     assert ids[start:] == after[: len(ids) - start]
     assert ids[:start] == before[len(before) - start :]
-    if len(before) >= max_length:
-        assert len(ids) - start >= min(len(after), max_length / 2)
-    else:
+    assert len(ids) - start >= min(len(after), max_length / 2)
+    if len(before) + len(after) <= max_length:
         assert start == len(before)
 
 
@@ -169,6 +170,40 @@ def test_marks_and_growing_prefixes_agree(
     assert all(len(example.input_ids) <= max_length for example in both[0])
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.text("ab é", max_size=60), st.text("ab", min_size=1, max_size=20), st.integers(2, 40))
+def test_a_long_question_leaves_room_for_the_answer(
+    make_tokenizer: Make, question: str, answer: str, max_length: int
+) -> None:
+    for template in (PLAIN, MARKED):
+        tokenizer = make_tokenizer(chat_template=template)
+        [example] = encode_messages(talk(question, answer), tokenizer, max_length)
+        assert isinstance(example.labels, list)
+        room = min(len(answer) + 1, max_length / 2)  # the answer and its eos
+        assert sum(label != NO_LOSS for label in example.labels) >= room
+        assert f"{answer}<eos>".startswith(trained(example, tokenizer))
+        whole = tokenizer(f"<user>{question}<eos><assistant>{answer}<eos>")["input_ids"]
+        assert len(example.input_ids) == min(max_length, len(whole))
+
+
+def test_of_several_answers_the_first_decides_where_a_window_begins(make_tokenizer: Make) -> None:
+    tokenizer = make_tokenizer(chat_template=PLAIN)
+    [example] = encode_messages(talk("a", "b", "c" * 99, "d"), tokenizer, 12)
+    assert tokenizer.decode(example.input_ids).startswith("<user>a<eos><assistant>b<eos>")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_content_in_parts_is_the_text_of_its_parts(packed: bool, make_tokenizer: Make) -> None:
+    tokenizer = make_tokenizer(chat_template=PLAIN)
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "é", "image": None}]
+    messages: Any = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": [{"type": "text", "text": "yo"}]},
+    ]
+    found = encode_messages(json.dumps(messages) if packed else messages, tokenizer, 99)
+    assert found == encode_messages(talk("hé", "yo"), tokenizer, 99) != []
+
+
 def test_a_header_that_later_turns_drop_has_no_loss(make_tokenizer: Make) -> None:
     """Templates of reasoning models open a thought that the record does not have."""
     thinking = PLAIN.replace("<assistant>{% endif %}", "<assistant>think:{% endif %}")
@@ -211,6 +246,57 @@ def test_what_the_template_refuses_gives_nothing(make_tokenizer: Make) -> None:
     assert len(encode_messages(talk("a", "b"), tokenizer, 32)) == 1
 
 
+PICKY = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
+REWRITTEN = PLAIN.replace("{{ m['content'] }}", "{{ m['content'] }}{{ messages | length }}")
+TURN, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "template", "cause"),
+    [
+        (None, PLAIN, Cause.EMPTY),
+        (" ", PLAIN, Cause.EMPTY),
+        ("no JSON", PLAIN, Cause.TURNS),
+        ([], PLAIN, Cause.TURNS),
+        ([{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], PLAIN, Cause.TURNS),
+        ([TURN, {"role": "assistant", "tool_calls": [{"name": "f"}]}], PLAIN, Cause.PARTS),
+        ([{**TURN, "content": [{"type": "image", "url": "x"}]}, ANSWER], PLAIN, Cause.PARTS),
+        ([{**TURN, "content": []}, ANSWER], PLAIN, Cause.PARTS),
+        ([TURN], PLAIN, Cause.SILENT),
+        ([ANSWER], PLAIN, Cause.SILENT),
+        ([TURN, {**ANSWER, "role": "model"}], PLAIN, Cause.SILENT),
+        ([{"role": "system", "content": "s"}, TURN, ANSWER], PICKY, Cause.REFUSED),
+        ([TURN, ANSWER, TURN, ANSWER], REWRITTEN, Cause.HIDDEN),
+    ],
+)
+def test_a_conversation_that_gives_nothing_has_a_cause(
+    messages: Any, template: str, cause: Cause, make_tokenizer: Make
+) -> None:
+    tokenizer, record = make_tokenizer(chat_template=template), {"messages": messages}
+    for held in (messages, json.dumps(messages)) if isinstance(messages, list) else (messages,):
+        assert encode_messages(held, tokenizer, 32) == []
+        assert cause_of({**record, "messages": held}, spec("messages"), tokenizer) is cause
+
+
+@pytest.mark.parametrize(
+    ("record", "cause"),
+    [
+        ({"text": None}, Cause.EMPTY),
+        ({"text": " "}, Cause.EMPTY),
+        ({"text": "\u200b"}, Cause.SHORT),
+        ({"prompt": "a", "completion": ""}, Cause.EMPTY),
+        ({"text": "", "label": "no"}, Cause.EMPTY),
+    ],
+)
+def test_a_text_that_gives_nothing_has_a_cause(
+    record: dict[str, Any], cause: Cause, make_tokenizer: Make
+) -> None:
+    task: Task = "classification" if "label" in record else "causal-lm"
+    shape = spec(*record, task=task)
+    assert encode_record(record, shape, make_tokenizer(), row=1, source="x") == []
+    assert cause_of(record, shape, make_tokenizer()) is cause
+
+
 @pytest.mark.parametrize("template", [None, "{{ messages[-1]['content'] }}", "{{ broken("])
 def test_a_tokenizer_that_cannot_tell_the_assistant_is_refused(
     template: str | None, make_tokenizer: Make
@@ -247,6 +333,15 @@ def test_an_undeclared_label_names_its_row_only(label: object, make_tokenizer: M
     assert "row 7" in error.problem
     assert "Jones" not in str(error)
     assert "maybe" not in str(error)
+
+
+def test_a_missing_label_is_none_of_the_classes(make_tokenizer: Make) -> None:
+    labels = ("None", "nan", "null")
+    shape = DataSpec({"text": "t", "label": "l"}, "classification", labels, 8, "record", 1)
+    with pytest.raises(DataError, match="row 3 has no label"):
+        encode_record({"text": "a", "label": None}, shape, make_tokenizer(), row=3, source="x")
+    record = {"text": "a", "label": "None"}
+    assert encode_record(record, shape, make_tokenizer(), row=1, source="x")[0].labels == 0
 
 
 def test_labels_are_compared_as_text(make_tokenizer: Make) -> None:

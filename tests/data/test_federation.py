@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +96,13 @@ def test_a_size_is_counted_of_public_records_alone(tmp_path: Path) -> None:
         ({"jobs": {"rounds": 1}}, ConfigError, "Did you mean 'job'?"),
         ({"privacy": {"unit": "patient"}}, DataError, "got 'patient'"),
         ({"sites": ["north", "../south"]}, ConfigError, "federation.toml: sites.1.name"),
+        ({"sites": ["north", "north"]}, ConfigError, "sites: name one site twice"),
+        ({"sites": 0}, ConfigError, "greater than or equal to 1"),
+        ({"size": "many"}, ConfigError, "size: is str 'many'"),
+        ({"lora": None}, ConfigError, "lora: is None"),
+        ({"lora": {"r": {1, 2}}}, ConfigError, "hold what a file can't"),
+        ({"lora": {1: 2}}, ConfigError, "lora.1.[key]: is int 1"),
+        ({"data": {"columns": {}}}, ConfigError, "data.columns: is an argument of its own"),
     ],
 )
 def test_what_cannot_be_leaves_nothing_behind(
@@ -161,4 +169,48 @@ def test_half_a_surrogate_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert list(map(json.loads, lines)) == [
         {"note": "a ? b", "mrn": "1"},
         {"note": "7", "mrn": "2"},
+    ]
+
+
+def test_every_table_of_the_file_is_an_argument(tmp_path: Path) -> None:
+    given: Any = {
+        "sites": 2,
+        "size": 30,
+        "columns": {"text": "note"},
+        "evaluation": {"every": 5, "limit": None},
+        "data": {"max_empty": 0.25},
+        "model": {"name": tmp_path},
+        "lora": {"r": 2, "alpha": 2.0},
+        "optimizer": {"lr": 0.1},
+        "privacy": {"sample_rate": 0.1, "clip_norm": 0.1},
+        **JOB,
+    }
+    job = load_job(write_federation(tmp_path / "new" / "f", rows(), rows(2), **given))
+    assert job.evaluation.every == 5 and job.evaluation.limit is None
+    assert job.data.max_empty == 0.25 and job.model.name == str(tmp_path)
+    given["evaluation"] = rows(3)  # as the records alone
+    del given["data"]
+    file = write_federation(tmp_path / "g", rows(), **given)
+    assert (file.parent / "evaluation.jsonl").read_text().count("\n") == 3
+    for wrong, words in (({"every": 5}, "public: is missing"), (None, "public: is missing")):
+        with pytest.raises(ConfigError, match=words):
+            write_federation(tmp_path / "h", rows(), **{**given, "evaluation": wrong})
+    with pytest.raises(ConfigError, match="evaluation: is a list"):
+        write_federation(tmp_path / "h", rows(), rows(2), **given)
+
+
+def test_classes_and_gaps_are_written_as_they_are_read(tmp_path: Path) -> None:
+    names = ["no", "yes"]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+    found = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+    given: Any = {"size": 30, "model": {"task": "classification", "labels": names}, **JOB}
+    parts = {"one": Dataset.from_list(found, features=features).with_format("torch")}
+    gaps = [{"text": "a", "label": pandas.NA}, {"text": float("nan"), "label": "no"}]
+    file = write_federation(tmp_path / "f", parts, gaps, **given)
+    read = [json.loads(line) for line in (file.parent / "one.jsonl").read_text().splitlines()]
+    assert read == [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]
+    lines = (file.parent / "evaluation.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"text": "a", "label": None},
+        {"text": None, "label": "no"},
     ]

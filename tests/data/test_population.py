@@ -19,12 +19,14 @@ from fedpriv.data import (
     DataSpec,
     Example,
     Population,
+    Tally,
     encode_population,
     load_examples,
     load_population,
+    tally_records,
 )
 from fedpriv.data import population as units
-from fedpriv.data.encode import encode_record
+from fedpriv.data.encode import Cause, encode_record
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.errors import DataError
 
@@ -38,6 +40,10 @@ def load(rows: list[dict[str, Any]], folder: Path, spec: DataSpec, tokenizer: An
     path = folder / "notes.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return load_population(path, spec, tokenizer, cache_dir=folder / "cache", key="sites.a.data")
+
+
+def _empty_rows(population: Population) -> tuple[int, ...]:
+    return tuple(sorted(row for rows in population.tally.empty.values() for row in rows))
 
 
 def by_owner(rows: list[dict[str, Any]], population: Population) -> dict[str, tuple[Example, ...]]:
@@ -89,7 +95,7 @@ def test_a_record_as_a_unit_is_its_own(
     folder = tmp_path_factory.mktemp("records")
     population = load(rows, folder, SPEC, make_tokenizer())
     assert len(population) == len(rows)
-    assert population.empty_rows == tuple(
+    assert _empty_rows(population) == tuple(
         row for row, unit in enumerate(population.units, 1) if not unit
     )
     shuffled = data.draw(st.permutations(range(len(rows))))
@@ -162,7 +168,7 @@ def test_a_record_that_can_not_be_encoded_costs_nobody_else(
     rows = [{"text": "a"}, {"text": "bad"}, {"text": "b"}]
     population = encode_population(rows, SPEC, make_tokenizer(), TokenFile(HERE))
     assert [len(unit) for unit in population.units] == [1, 0, 1]
-    assert population.empty_rows == (2,)
+    assert population.tally.empty == {Cause.FAILED: [2]}
 
 
 def test_a_record_that_has_no_room_costs_nobody_else(
@@ -180,7 +186,7 @@ def test_a_record_that_has_no_room_costs_nobody_else(
     rows = [{"text": "a"}, {"text": "long"}, {"text": "longer"}, {"text": "b"}]
     population = encode_population(rows, SPEC, make_tokenizer(), TokenFile(HERE))
     assert [len(unit) for unit in population.units] == [1, 0, 0, 1]
-    assert population.empty_rows == (2, 3)
+    assert population.tally.empty == {Cause.DISK: [2, 3]}
     assert [r.message for r in caplog.records] == [
         "Records were left out, as they could not be kept: No space left on device."
     ]
@@ -209,7 +215,7 @@ def test_the_first_examples_of_a_unit_are_kept(tmp_path: Path, make_tokenizer: M
     population = load(rows, tmp_path, BY_PATIENT, tokenizer)
     texts = [[tokenizer.decode(e.input_ids) for e in unit] for unit in population.units]
     assert texts == [["a" * 8, "c" * 8], ["b" * 8, "b" * 8]]
-    assert population.empty_rows == (3,)
+    assert population.tally.empty == {Cause.EMPTY: [3]}
 
 
 def test_a_unit_without_tokens_stays(tmp_path: Path, make_tokenizer: Make) -> None:
@@ -226,6 +232,58 @@ def test_an_undeclared_label_names_its_row(tmp_path: Path, make_tokenizer: Make)
         load(rows, tmp_path, spec, make_tokenizer())
     population = load(rows[:1], tmp_path, spec, make_tokenizer())
     assert [example.labels for unit in population.units for example in unit] == [0]
+
+
+def test_what_gives_no_example_is_told_with_its_cause(make_tokenizer: Make) -> None:
+    columns = {"text": "note", "label": "class"}
+    spec = DataSpec(columns, "classification", ("no", "yes"), 8, "record", 1)
+    texts = ["secret", "", "secret", None, "secret"]
+    labels = ["no", "yes", "maybe", "no", None]
+    rows = [{"text": t, "label": label} for t, label in zip(texts, labels, strict=True)]
+    found = tally_records(rows, spec, make_tokenizer(), rows=range(11, 16))
+    stored = encode_population(rows, spec, make_tokenizer(), TokenFile(HERE), rows=range(11, 16))
+    assert found == stored.tally
+    assert found.empty == {Cause.LABEL: [13, 15], Cause.EMPTY: [12, 14]}
+    assert "4 of 5 records give no example" in found.told
+    assert "2: the text is empty (rows 12, 14)" in found.told
+    assert "secret" not in found.told
+    with pytest.raises(DataError) as caught:
+        found.check(0.5, key="records", limit="max_empty")
+    assert caught.value.key == "records" and "max_empty (now 0.5)" in caught.value.fix
+    assert Cause.EMPTY.fix in caught.value.fix
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+def test_too_many_records_without_an_example_are_refused(
+    empty: int, others: int, most: float
+) -> None:
+    found = Tally({Cause.EMPTY: list(range(empty))} if empty else {}, empty + others)
+    expected = bool(empty) and (not others or empty / (empty + others) > most)
+    assert found.is_whole is (not empty)
+    if not expected:
+        found.check(most, key="k", limit="l")
+        return
+    with pytest.raises(DataError, match=f"{empty} of {empty + others} records"):
+        found.check(most, key="k", limit="l")
+
+
+def test_conversations_that_are_cut_are_counted(make_tokenizer: Make) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    spec = dataclasses.replace(SPEC, columns={"messages": "talk"})
+    tokenizer = make_tokenizer(chat_template=template)
+    turns = [("ab", "c"), ("a" * 9, "c"), ("a" * 6, "c"), ("a", "c" * 20)]
+    rows = [
+        {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": other}]}
+        for one, other in turns
+    ]
+    found = tally_records(rows, spec, tokenizer)
+    assert (found.cut, found.records, found.without) == (2, 4, 0) and not found.is_whole
+    assert "2 of 4 have more tokens than max_length = 8" in found.told
+    pairs = dataclasses.replace(SPEC, columns={"prompt": "p", "completion": "c"})
+    rows = [{"prompt": one, "completion": other} for one, other in turns]
+    assert tally_records(rows, pairs, tokenizer).cut == 2
+    texts = [{"text": one + other} for one, other in turns]  # which are windows
+    assert tally_records(texts, SPEC, tokenizer).is_whole
 
 
 def test_no_chat_template_is_refused_before_records_are_read(

@@ -8,17 +8,21 @@ import io
 import json
 import socket
 import stat
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
+import pandas
 import pyarrow.feather
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data import read_records
-from fedpriv.data.read import UNIT, take_records
+from fedpriv.data.columns import columns_of
+from fedpriv.data.read import UNIT, rows_of, take_records
 from fedpriv.errors import DataError
 
 ROWS = [
@@ -375,3 +379,65 @@ def test_records_in_memory_are_those_of_a_file(tmp_path: Path) -> None:
     assert found == [{"text": "7", "unit": "1"}, {"text": "x", "unit": "2"}]
     with pytest.raises(DataError, match=r"the records in memory: .* row 1 has no unit id"):
         take_records([{"note": "secret", "mrn": ""}], cache_dir=tmp_path / "cache", **columns)
+
+
+@pytest.mark.parametrize("kind", ["memory", "a.saved", "a.parquet", "a.arrow"])
+def test_classes_have_their_names(kind: str, tmp_path: Path) -> None:
+    """As `datasets` keeps them, they are numbers; -1 stands for none."""
+    features = datasets.Features(
+        {"note": datasets.Value("string"), "class": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    rows = [{"note": f"n{i}", "class": number} for i, number in enumerate((1, 0, None, -1))]
+    made, path = datasets.Dataset.from_list(rows, features=features), tmp_path / kind
+    given: dict[str, Any] = {"unit": "record", "cache_dir": tmp_path / "cache"}
+    if kind == "memory":
+        found = take_records(made.with_format("numpy"), COLUMNS, key="records", **given)
+    else:
+        if kind == "a.parquet":
+            made.to_parquet(path)
+        else:
+            made.save_to_disk(tmp_path / "saved")
+        if kind == "a.arrow":
+            next((tmp_path / "saved").glob("*.arrow")).rename(path)
+        source = tmp_path / "saved" if kind == "a.saved" else path
+        found = read_records(source, COLUMNS, key="sites.a.data", **given)
+    assert list(found["label"]) == ["pos", "neg", None, None]
+
+
+@pytest.mark.parametrize(
+    "value", [None, float("nan"), np.float32("nan"), Decimal("NaN"), pandas.NA, pandas.NaT]
+)
+def test_what_says_that_there_is_nothing_is_no_text(value: Any, tmp_path: Path) -> None:
+    rows = [{"note": "a", "class": value}, {"note": "b", "class": "nan"}]
+    found = take_records(rows, COLUMNS, unit="record", key="k", cache_dir=tmp_path / "cache")
+    assert list(found["label"]) == [None, "nan"]
+
+
+ROW = {"text": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (pandas.DataFrame([ROW]), "is a DataFrame, where rows"),
+        (pyarrow.table({"text": ["secret"]}), "Give its rows: to_pylist()"),
+        (datasets.DatasetDict(train=datasets.Dataset.from_list([ROW])), "is a DatasetDict"),
+        (datasets.Dataset.from_list([ROW]).to_iterable_dataset(), "is a IterableDataset"),
+        ({"text": ["secret"]}, "is a dict, where rows"),
+        ((row for row in [ROW]), "is a generator, where rows"),
+        ("secret.jsonl", "is a str, where rows"),
+        (b"secret", "is a bytes, where rows"),
+        (None, "is a NoneType, where rows"),
+        (3, "is a int, where rows"),
+        (list, "is a type, where rows"),
+        (np.array(1.0), "is a ndarray, where rows"),
+        (["secret"], "row 1 is a str"),
+        ([ROW, ["secret"]], "row 2 is a list"),
+    ],
+)
+def test_what_is_no_rows_is_refused_for_what_it_is(records: Any, words: str) -> None:
+    for read_rows in (lambda: list(rows_of(records, "records")), lambda: columns_of(records)):
+        with pytest.raises(DataError) as found:
+            read_rows()
+        assert words in str(found.value) and found.value.key == "records" and found.value.fix
+        assert "secret" not in str(found.value)

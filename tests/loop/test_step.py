@@ -13,7 +13,9 @@ import pytest
 import torch
 from arithmetic import Rounded
 from loop.conftest import SETTINGS
+from peft import LoraConfig, get_peft_model
 from scipy.stats import binom, chi2
+from transformers import AutoModelForSequenceClassification
 
 from fedpriv.config import load_job
 from fedpriv.data.encode import encode_text
@@ -24,6 +26,7 @@ from fedpriv.errors import (
     DataError,
     FedprivError,
     LedgerError,
+    ModelError,
     NotPrivateError,
     OverlapError,
     ProtocolError,
@@ -320,6 +323,60 @@ def test_models_are_refused_by_name(private_step: Make, lora: Make) -> None:
         private_step(model=lora(dropout=0.1))
     with pytest.raises(NotPrivateError, match="float16"):
         private_step(model=lora(dtype="float16"))
+
+
+@pytest.mark.parametrize("labels", [("a", "b", "c"), ("a",), ("b", "a")])
+def test_labels_are_those_of_the_model(
+    private_step: Make, model_folder: Make, notes: Any, labels: tuple[str, ...]
+) -> None:
+    """Found out beforehand, not record by record in steps that are paid."""
+    names = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
+    base = AutoModelForSequenceClassification.from_pretrained(model_folder("bert"), **names)
+    config = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS")
+    rows = [{"text": row["text"], "label": "ab"[i % 2]} for i, row in enumerate(notes)]
+    model = get_peft_model(base, config)
+    with pytest.raises(FedprivError, match="labels"):
+        private_step(rows, model, labels=labels)
+    private_step(rows, model, labels=("a", "b")).close()
+    with pytest.raises(ModelError, match="one output a text"):
+        private_step(notes, model)
+    with pytest.raises(ConfigError, match="name its labels"):
+        private_step(rows, model)
+    with pytest.raises(ModelError, match="no classifier"):
+        private_step(rows, labels=("a", "b"))
+
+
+def test_labels_may_be_what_rows_hold(private_step: Make, model_folder: Make) -> None:
+    base = AutoModelForSequenceClassification.from_pretrained(model_folder("bert"))
+    config = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS")
+    for labels in ((False, True), (0, 1), ("no", "yes")):
+        rows = [{"text": f"fever {i}", "label": labels[i % 2]} for i in range(40)]
+        step = private_step(rows, get_peft_model(base, config), labels=labels)
+        found = [unit[0].labels for unit in step._population.units]
+        assert found == [0, 1] * 20
+        step.close()
+        base = step._worker.model.unload()
+    with pytest.raises(DataError, match="row 2 has no label"):
+        rows[1]["label"] = None
+        private_step(rows, get_peft_model(base, config), labels=("None", "no"))
+
+
+def test_a_budget_is_not_spent_on_nothing(
+    private_step: Make, notes: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    path = lasting(tmp_path / "l.db", RdpRule(8))
+    given = {"ledger": path, "job": "j", "size": None, "delta": None}
+    rows = [{"text": row["text"] if i % 4 == 0 else " "} for i, row in enumerate(notes)]
+    with pytest.raises(DataError, match="30 of 40 records give no example") as found:
+        private_step(rows, **given)
+    assert found.value.key == "records" and "max_empty" in found.value.fix
+    with pytest.raises(DataError, match="40 of 40 records"):
+        private_step([{"text": None}] * 40, **given, max_empty=1)
+    with Ledger.open(path, reading=True) as left:
+        assert left.plan("j") is None and left.epsilon_allocated == 0
+    assert not caplog.records
+    private_step(rows, **given, max_empty=0.75)
+    assert "30 of 40 records give no example" in caplog.text and "rows 2, 3, 4, 6" in caplog.text
 
 
 def test_what_is_trained_has_to_be_finite_and_costs_nothing_else(private_step: Make) -> None:

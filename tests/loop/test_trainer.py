@@ -207,6 +207,93 @@ def test_arguments_are_refused_by_name(config: Make, name: str, value: Any, why:
     assert str(found.value).startswith(f"{name}: ")
 
 
+def test_arguments_of_trl_are_taken_at_its_own_defaults(config: Make) -> None:
+    """Those of SFTConfig that TrainingArguments lacks, as trl 1.16 has them."""
+    made = config(
+        model_init_kwargs=None,
+        trust_remote_code=False,
+        router_aux_loss_coef=None,
+        chat_template_path=None,
+        dataset_text_field="text",
+        dataset_kwargs=None,
+        dataset_num_proc=None,
+        eos_token=None,
+        max_length=1024,
+        truncation_mode="keep_start",
+        shuffle_dataset=False,
+        packing=False,
+        packing_strategy="bfd",
+        padding_free=False,
+        pad_to_multiple_of="auto",
+        eval_packing=None,
+        completion_only_loss=None,
+        loss_type="nll",
+        activation_offloading=False,
+        pad_token=None,
+    )
+    assert made.max_length == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_length", None),
+        ("per_device_train_batch_size", None),
+        ("per_device_train_batch_size", "ten"),
+        ("learning_rate", float("nan")),
+        ("num_train_epochs", float("inf")),
+        ("size", 1.5),
+        ("labels", "ab"),
+        ("labels", None),
+        ("columns", ["text"]),
+        ("ledger", 3),
+        ("lr_scheduler_type", "no such thing"),
+        ("optim", "no such thing"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_by_name(config: Make, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError) as found:
+        config(**{name: value})
+    assert str(found.value).startswith((f"{name}: ", "args: transformers refuses it"))
+
+
+@pytest.mark.parametrize("name", ["per_device_train_batch_size", "num_train_epochs"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_plan_without_steps_is_refused(trainer: Make, name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: must be above 0"):
+        trainer(**{"max_steps": -1, name: value})
+
+
+def test_a_folder_and_labels_are_a_classifier(
+    trainer: Make, model_folder: Make, notes: Any, tmp_path: Path
+) -> None:
+    rows = [{"text": row["text"], "label": "ab"[i % 2]} for i, row in enumerate(notes)]
+    config = LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS")
+    given = {"labels": ["a", "b"], "peft_config": config, "max_steps": 1}
+    made = trainer(rows, str(model_folder("bert")), **given)
+    made.train()
+    assert made.private.taken == 1
+    made = trainer(Dataset.from_list(rows), model_folder("bert"), **given)
+    with pytest.raises(ConfigError, match="transformers refuses it"):
+        trainer(rows, str(tmp_path), **given)
+
+
+def test_a_second_adapter_is_refused(trainer: Make, lora: Make) -> None:
+    """It would be saved under the names of the first, and load as nothing."""
+    own = LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    with pytest.raises(ConfigError, match="peft_config: is for a model that has an adapter"):
+        trainer(model=lora(), peft_config=own)
+    inside = lora().get_base_model()  # with layers of its adapter still in it
+    with pytest.raises(ConfigError, match="peft_config"):
+        trainer(model=inside, peft_config=own)
+
+
+def test_a_run_that_would_learn_nothing_is_refused(trainer: Make) -> None:
+    with pytest.raises(DataError, match="20 of 20 records give no example"):
+        trainer([{"text": ""}] * 20)
+    assert trainer([{"text": "fever"}, {"text": ""}], max_empty=0.5).private.taken == 0
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from fedpriv.auditing.result import Audit, Measure
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.report import BudgetEvent, BudgetReport, budget, write_report
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
-from fedpriv.report.figures import lower, ranges, small, upper
+from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse
 
 HOSTILE = '<script src="http://evil.example/x.js"></script>&$x_1$--><img onerror=alert(1)>'
 MakeRun = Callable[..., Path]
@@ -610,3 +611,15 @@ def test_an_audit_that_was_changed_is_refused_by_key(make_run: MakeRun) -> None:
     path.write_text(path.read_text().replace('"parts"', '"pieces"'))
     with pytest.raises(ConfigError, match="parts"):
         write_report(run)
+
+
+@given(st.floats(0, 50), st.floats(0, 50))
+def test_a_higher_loss_is_called_worse(before: float, after: float) -> None:
+    assert bool(worse(before, after)) is (after > before)
+    assert "not finite" in worse(before, math.nan)
+    assert worse(None, after) == worse(before, None) == ""
+
+
+def test_the_last_loss_is_of_a_round_that_was_evaluated() -> None:
+    assert last_loss([{"eval_loss": 3.0}, {"eval_loss": 2.0}, {"eval_loss": None}]) == 2.0
+    assert last_loss([]) is None

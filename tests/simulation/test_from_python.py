@@ -47,6 +47,7 @@ def test_ten_lines_from_a_data_set_to_an_adapter(
     assert table["round"].tolist() == [1, 2]
     assert table["sites.north.epsilon_spent"].is_monotonic_increasing
     assert table["eval_loss"].dtype == float and run.before["eval_loss"] > 0
+    assert run.worse is (run.metrics[-1]["eval_loss"] > run.before["eval_loss"])
     assert set(run.budget) == {"north", "south"}
     for report in run.budget.values():
         budget.verify(report)

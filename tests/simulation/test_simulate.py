@@ -19,7 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from fedpriv.cli import app
 from fedpriv.config import load_job
 from fedpriv.errors import (
     BudgetError,
@@ -37,11 +40,13 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.report import write_report
 from fedpriv.report.budget import read, verify
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.command import show, summary
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 from fedpriv_simulation.sites import Sites
@@ -644,7 +649,8 @@ def test_a_record_without_tokens_contributes_nothing_and_is_named_locally(
     lines[6] = json.dumps({"note": "", "patient": 3})
     path.write_text("\n".join(lines) + "\n")
     run(file, tmp_path / "run")
-    assert "rows without tokens contribute nothing: 7" in caplog.text
+    assert "site-0: 1 of 24 records give no example" in caplog.text
+    assert "the text is empty (rows 7)" in caplog.text
 
 
 def test_units_by_column(federation: Make, tmp_path: Path) -> None:
@@ -861,3 +867,36 @@ def test_the_first_line_says_what_the_sites_allow(federation: Make, tmp_path: Pa
     shown = _opening(load_job(federation(), caps), tmp_path, None)
     assert "at most ε = 3.5 per site" in shown
     assert "privacy.epsilon is 6, and no site takes part for more than 3.5" in shown
+
+
+def test_a_budget_is_not_spent_on_records_that_give_nothing(
+    federation: Make, tmp_path: Path
+) -> None:
+    file = federation(rounds=1)
+    path = file.parent / "site-1.jsonl"
+    path.write_text("".join(json.dumps({"note": "" if i < 13 else "a"}) + "\n" for i in range(24)))
+    with pytest.raises(DataError, match=r"sites\.site-1\.data: 13 of 24 records") as found:
+        run(file, tmp_path / "run")
+    assert found.value.file == file and not (tmp_path / "run").exists()
+    answer = CliRunner().invoke(app, ["doctor", str(file), "--json"])
+    findings = {row["what"]: row for row in json.loads(answer.stdout)}
+    assert answer.exit_code == 2 and findings["records"]["ok"] is False
+    assert "sites.site-1.data: 13 of 24 records" in findings["records"]["found"]
+    file.write_text(file.read_text().replace("[data]", "[data]\nmax_empty = 0.6"))
+    assert len(run(file, tmp_path / "run").rounds) == 1
+
+
+@pytest.mark.parametrize("worse", [True, False])
+def test_a_run_that_ends_worse_than_it_began_says_so(
+    federation: Make, tmp_path: Path, worse: bool
+) -> None:
+    outcome, metrics = run(federation(rounds=1), tmp_path / "run"), tmp_path / "run/metrics.jsonl"
+    last = {"eval_loss": outcome.baseline.eval_loss + (0.5 if worse else -0.5)}
+    outcome = replace(outcome, rounds=[{**outcome.rounds[0], **last}])
+    metrics.write_text(json.dumps({**json.loads(metrics.read_text()), **last}) + "\n")
+    screen = Console(file=io.StringIO(), width=200)
+    show(outcome, screen)
+    page = write_report(outcome.run.path).read_text()
+    said = "The model is worse than before: its loss on held-out records was"
+    assert (said in screen.file.getvalue()) is (said in page) is worse  # type: ignore[attr-defined]
+    assert summary(outcome)["worse"] is worse

@@ -12,7 +12,7 @@ import torch
 
 from fedpriv.config.looks import LooksSection
 from fedpriv.data.encode import Example
-from fedpriv.data.population import Population
+from fedpriv.data.population import Population, Tally
 from fedpriv.privacy.ledger.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -66,7 +66,7 @@ def looked(
         PlanExecution(paid.plan, SIZE),
         Distances(WIDE, CENTRES),
         worker,
-        Population(list(units), ()),  # type: ignore[arg-type]
+        Population(list(units), Tally()),  # type: ignore[arg-type]
         worker.initial,
         paid_for,
         lambda slot: InsecureRandomness(seed, slot),

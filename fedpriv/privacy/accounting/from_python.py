@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
+from fedpriv.arguments import checked
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.planning import Planned, solve
 
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\d.]+(?:e-?\d+)?))?")
 
 
+@checked
 def plan(
     *,
     epsilon: float | None = None,

@@ -63,7 +63,11 @@ _LIMITS: dict[str, tuple[Callable[[float], bool], str, str]] = {
         "1",
     ),
     "batch": (lambda x: 0 < x < math.inf, "must be above 0 and finite", "16"),
-    "size": (lambda x: 1 <= x < math.inf and x == int(x), "must be a whole number of units", "250"),
+    "size": (
+        lambda x: 1 <= x <= usual.MAX_UNITS and x == int(x),
+        f"must be a whole number of units, at most {usual.MAX_UNITS:g}",
+        "250",
+    ),
     "records": (
         lambda x: 1 <= x <= MAX_RECORDS and x == int(x),
         f"must be a whole number from 1 to {MAX_RECORDS}",

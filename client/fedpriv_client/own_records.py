@@ -1,0 +1,73 @@
+"""A site's records, as its own file has them read, and whether there is anything to learn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpriv.config.job import ModelSection
+from fedpriv.data import DataSpec, Tally, tally_records
+from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.models.base import load_tokenizer
+from fedpriv_client.site_settings import SiteSettings
+
+
+def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
+    """The records of a site, those that it keeps apart by themselves.
+
+    Raises:
+        DataError: see `read_own`.
+    """
+    return read_own(
+        settings.data,
+        settings.held_out,
+        settings.columns,
+        unit=settings.terms.unit,
+        labels=settings.limits.labels,
+        cache_dir=cache_dir,
+        key=_data_key(settings),
+        transform=settings.transform,
+    )
+
+
+def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
+    """Check that the model which the site allows has something to learn from its records.
+
+    Raises:
+        DataError: too few records give an example; names rows and never what they hold.
+        ModelError: the model has no tokenizer.
+
+    Privacy:
+        For the administrator, before the site connects. It is decided by the site's own file, once:
+        no proposal changes it, and no answer to one depends on it (law 18).
+    """
+    assert settings.model is not None
+    spec = DataSpec(
+        settings.columns,
+        "classification" if settings.limits.labels else "causal-lm",
+        settings.limits.labels,
+        settings.limits.max_length,
+        settings.terms.unit,
+        settings.terms.max_records_per_unit,
+    )
+    tokenizer = load_tokenizer(ModelSection(name=settings.model))
+    tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
+    refuse_empty(settings, tally)
+    if settings.limits.evaluation:  # looks are paid from the same budget
+        refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
+    return tally
+
+
+def refuse_empty(settings: SiteSettings, tally: Tally, *, held_out: bool = False) -> None:
+    """Refuse records of which too few give an example: those that train, or those held out.
+
+    Raises:
+        DataError: see `Tally.check`.
+    """
+    table, _, name = _data_key(settings).rpartition(".")
+    key = f"{table}.{'held_out' if held_out else name}"
+    tally.check(settings.max_empty, key=key, limit="data.max_empty")
+
+
+def _data_key(settings: SiteSettings) -> str:
+    """The setting that names the records."""
+    return f"sites.{settings.name}.data" if settings.terms.simulated else "data.path"

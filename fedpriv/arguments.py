@@ -1,0 +1,137 @@
+"""Check what a person hands to a function, by the function's own annotations."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    TypeAdapter,
+    ValidationError,
+)
+
+from fedpriv.errors import ConfigError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+FINITE = ConfigDict(allow_inf_nan=False)
+_SHORT = 60  # characters of a text that is shown; a longer one could be a record
+
+
+def _names_a_file(path: Path | str) -> Path | str:
+    if not str(path):
+        raise ValueError("It is empty: name a file or a folder")
+    if "\0" in str(path):
+        raise ValueError("It holds a NUL character, which no name of a file does")
+    os.fsencode(path)  # raises a ValueError for what this system can't write
+    return path
+
+
+PathName = Annotated[Path | str, AfterValidator(_names_a_file)]
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function be called with what its annotations say, as pydantic understands them.
+
+    An annotation that pydantic does not know, such as a protocol, is left to the function. An
+    argument that is missing or unknown is a `TypeError`, as everywhere in Python.
+
+    Raises:
+        ConfigError: names the argument, what it is, and what it should be.
+    """
+    signature = inspect.signature(function)
+
+    @cache
+    def adapters() -> dict[str, TypeAdapter[Any]]:
+        hints = get_type_hints(function, include_extras=True)
+        found = {name: _adapter_of(hint) for name, hint in hints.items() if name != "return"}
+        return {name: adapter for name, adapter in found.items() if adapter is not None}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            adapter = adapters().get(name)
+            if adapter is None:
+                continue
+            if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[name] = {k: valid(k, v, adapter) for k, v in value.items()}
+            else:
+                bound.arguments[name] = valid(name, value, adapter)
+        with typed_errors():
+            return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _adapter_of(hint: Any) -> TypeAdapter[Any] | None:
+    """What checks a value against an annotation; None where pydantic does not know it."""
+    try:
+        return TypeAdapter(hint, config=FINITE)
+    except PydanticSchemaGenerationError:
+        return None
+
+
+def valid(name: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """The value of an argument, as its annotation has it.
+
+    Raises:
+        ConfigError: it can't be that.
+    """
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _not_valid(error, name, value) from None
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """Turn what pydantic and the file system raise into what a person can act on.
+
+    Raises:
+        ConfigError: names the setting, or the file.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise _not_valid(error) from None
+    except OSError as error:
+        raise ConfigError(
+            f"can't be used: {error.strerror or error}", file=error.filename
+        ) from error
+
+
+def _not_valid(error: ValidationError, name: str | None = None, value: Any = ...) -> ConfigError:
+    """The first problem; of several types that an argument may have, what each asks for."""
+    problems = error.errors(include_url=False)
+    first, where = problems[0], [] if name is None else [name]
+    if name is None or len(problems) == 1:  # else they are of types that are tried in turn
+        where += [str(part) for part in first["loc"]]
+        value = first["input"]
+    asked = dict.fromkeys(
+        str(problem["msg"]).removeprefix("Value error, ").replace("Input ", "It ", 1)
+        for problem in problems
+        if name is not None or problem is first
+    )
+    return ConfigError(
+        f"is {_told(value)}",
+        key=".".join(where) or None,
+        fix=" ".join(f"{text}." for text in asked),
+    )
+
+
+def _told(value: Any) -> str:
+    """What a value is: its type, and itself where it can be no record."""
+    if value is None:
+        return "None"
+    if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= _SHORT):
+        return f"{type(value).__name__} {value!r:.{_SHORT}}"
+    return f"a {type(value).__name__}"

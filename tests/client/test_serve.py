@@ -1,0 +1,81 @@
+"""The start of a site's process: what is decided before a server hears of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpriv.config.load import load_site
+from fedpriv.errors import CertificateError, DataError
+from fedpriv_client.connection import ServerConnection
+from fedpriv_client.serve import serve
+
+
+class ConnectedError(Exception):
+    """The site has told a server who it is."""
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(connection: ServerConnection) -> int:
+        raise ConnectedError
+
+    monkeypatch.setattr(ServerConnection, "connect", connect)
+
+
+@pytest.mark.parametrize("empty", [13, 24])
+def test_records_that_give_nothing_are_refused_before_a_server_hears_of_the_site(
+    file: Path, told: None, empty: int
+) -> None:
+    texts = ["" if number < empty else f"note {number}" for number in range(24)]
+    (file.parent / "notes.jsonl").write_text("\n".join(json.dumps({"note": t}) for t in texts))
+    with pytest.raises(DataError, match=f"{empty} of 24 records give no example") as found:
+        serve(load_site(file), file)
+    assert found.value.key == "data.path"
+    assert ("data.max_empty" in found.value.fix) is (empty < 24)
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_held_out_records_that_give_nothing_are_refused_where_looks_are_paid_for(
+    file: Path, told: None, looked_at: bool
+) -> None:
+    text = file.read_text()
+    text = text.replace("size = 24", 'size = 24\nheld_out = "apart.jsonl"\nheld_out_size = 5')
+    file.write_text(text.replace("[allow]", f"[allow]\nevaluation = {str(looked_at).lower()}"))
+    (file.parent / "apart.jsonl").write_text('{"note": ""}\n' * 5)
+    with pytest.raises(DataError if looked_at else ConnectedError) as found:
+        serve(load_site(file), file)
+    if isinstance(found.value, DataError):
+        assert found.value.key == "data.held_out" and "5 of 5 records" in str(found.value)
+
+
+def test_a_site_whose_records_can_be_used_goes_on_to_connect(file: Path, told: None) -> None:
+    texts = ["", *(f"note {number}" for number in range(23))]
+    (file.parent / "notes.jsonl").write_text("\n".join(json.dumps({"note": t}) for t in texts))
+    with pytest.raises(ConnectedError):
+        serve(load_site(file), file)
+
+
+def test_a_wrong_certificate_is_told_before_records_are_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greet(connection: ServerConnection) -> Any:
+        raise CertificateError("expired")
+
+    monkeypatch.setattr(ServerConnection, "greet", greet)
+    (file.parent / "notes.jsonl").unlink()
+    with pytest.raises(CertificateError):
+        serve(load_site(file), file)
+
+
+def test_a_greeting_says_nothing(server: Any, file: Path) -> None:
+    from fedpriv_client.serve import connection_of
+
+    file.write_text(file.read_text().replace("127.0.0.1:1", server.address))
+    connection = connection_of(load_site(file))
+    connection.greet()
+    connection.close()
+    assert server.asked == []
