@@ -43,9 +43,11 @@ def check_outputs(model: Any, tokenizer: PreTrainedTokenizerBase, section: Model
     """
     import torch
 
+    from fedpriv.models.trial import random_texts
+
     check_tokens(model, tokenizer, section.name)
-    rows = model.get_input_embeddings().weight
-    ids = torch.arange(min(_TRIED, section.max_length), device=rows.device)[None] % len(rows)
+    [text] = random_texts(model, tokenizer, [min(_TRIED, section.max_length)])
+    ids = text.ids[None].to(model.get_input_embeddings().weight.device)
     try:
         with torch.no_grad():
             shape = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.shape

@@ -58,7 +58,7 @@ class Trial:
         self._weights = [p for p in weights if id(p) not in embedded]
         tokens = ordinary_tokens(model, tokenizer)
         lengths = [min(SHORT, longest), min(longest, LONGEST)]
-        self._short, self._long = _random_texts(tokens, tokenizer, lengths)
+        self._short, self._long = random_texts(model, tokenizer, lengths)
         earlier = self._short.with_other(self._short.last - 2, tokens)
         self._later = self._short.with_other(self._short.last, tokens)
         self.meant, self._scale, self._tolerance = -1.0, 1, 0.0
@@ -112,10 +112,10 @@ class Trial:
             one, other = (logits[: self._short.last] for logits in self._together(texts))
         return _distance([one], [other]) > self._tolerance
 
-    def _alone(self, texts: Sequence[_Text]) -> list[Tensor]:
+    def _alone(self, texts: Sequence[Text]) -> list[Tensor]:
         return [self._logits(input_ids=text.ids[None])[0] for text in texts]
 
-    def _together(self, texts: Sequence[_Text]) -> list[Tensor]:
+    def _together(self, texts: Sequence[Text]) -> list[Tensor]:
         """As records are computed in training: padded on the right, with a mask."""
         ids = pad_sequence([text.ids for text in texts], True, self._padding)
         mask = pad_sequence([torch.ones_like(text.ids) for text in texts], True)
@@ -181,7 +181,7 @@ def _last(logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Text:
+class Text:
     """Token ids (T,) with what the tokenizer puts before and after a text.
 
     Attributes:
@@ -192,7 +192,7 @@ class _Text:
     first: int
     last: int
 
-    def with_other(self, place: int, tokens: Tensor) -> _Text:
+    def with_other(self, place: int, tokens: Tensor) -> Text:
         """The same with another token at a place."""
         ids = self.ids.clone()
         ids[place] = tokens[0] if ids[place] != tokens[0] else tokens[1]
@@ -214,7 +214,9 @@ def around(tokenizer: Any) -> tuple[list[int], list[int]]:
     return empty[:first], empty[first:]
 
 
-def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> list[_Text]:
+def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Text]:
+    """Texts of so many random tokens, those around them included."""
+    tokens = ordinary_tokens(model, tokenizer)
     before, after = around(tokenizer)
     generator = torch.Generator().manual_seed(5)
     found = []
@@ -222,7 +224,7 @@ def _random_texts(tokens: Tensor, tokenizer: Any, lengths: Sequence[int]) -> lis
         inner = max(length - len(before) - len(after), 3)
         drawn = tokens[torch.randint(len(tokens), (inner,), generator=generator)]
         ids = torch.tensor([*before, *drawn.tolist(), *after])
-        found.append(_Text(ids, len(before), len(before) + inner - 1))
+        found.append(Text(ids, len(before), len(before) + inner - 1))
     return found
 
 
