@@ -43,7 +43,7 @@ def attach_lora(
 
     from fedpriv.models.quantised import plain_bitsandbytes
 
-    with plain_bitsandbytes():  # peft imports bitsandbytes wherever it is installed
+    with plain_bitsandbytes():  # peft imports bitsandbytes where it is installed, now or later
         from peft import LoraConfig, TaskType, get_peft_model
 
     _check_names(base, "modules_to_save", settings.modules_to_save, _named_modules(base))
@@ -57,7 +57,7 @@ def attach_lora(
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
     fix = f"Name some of: {', '.join(_last_names(base))}."
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), plain_bitsandbytes():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         try:
