@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from fedpriv_simulation.own_models import own_models, spread
 Make = Callable[..., Any]
 APP = typer.Typer()
 APP.command()(simulate)
-PERSONAL = "[personal]\nvalidation = 0.2\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+PERSONAL = "[personal]\nvalidation = 0.25\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 HELD_OUT = [f"sites.site-{index}.held_out=0.4" for index in (0, 1)]
 
 
@@ -69,8 +70,20 @@ def test_every_site_has_its_models_in_its_private_folder(public: tuple[Path, str
 def test_the_screen_shows_public_records_what_they_are_worth(public: tuple[Path, str]) -> None:
     _, shown = public
     assert "own held-out records" in shown
-    for word in ("federated", "alone", "personal", "two alone", "all three", "site-0", "site-1"):
+    for word in (
+        "base",
+        "federated",
+        "alone",
+        "personal",
+        "two alone",
+        "all three",
+        "site-0",
+        "site-1",
+    ):
         assert word in shown
+    said = re.findall(r"0\.03 × [1-3]", shown)
+    assert len(said) == 4, "alone and personal, at each of two sites"
+    assert "chose rate and passes by cross-validation" in shown
 
 
 def test_an_own_adapter_loads_in_peft(public: tuple[Path, str]) -> None:
