@@ -59,8 +59,8 @@ def to_train_on(
     filled = tuple(part for part in parts if part)
     if len(filled) < min(count, 2):
         raise DataError(
-            f"leaves {len(filled)} parts of the records with a token to predict, where training"
-            " and choosing its settings take two",
+            f"leaves records with a token to predict in {len(filled)} of {count} parts, where"
+            " choosing settings takes two",
             key="personal.validation",
             value=settings.validation,
             fix="Such a site needs more units. Or set validation = 0, with one rate and epochs.",
@@ -120,7 +120,11 @@ def own_examples(
     held: Counter[object] = Counter()
     records = list(records)
     drawn = [drawn_for(record, spec.unit, purpose) if parts > 1 else 1.0 for record in records]
-    place = {number: rank % parts for rank, number in enumerate(sorted(set(drawn)))}
+    labels: dict[float, str] = {}  # so that each part has about the same share of each
+    for record, number in zip(records, drawn, strict=True):
+        labels.setdefault(number, str(record.get("label")))
+    order = sorted(labels, key=lambda number: (labels[number], number))
+    place = {number: rank % parts for rank, number in enumerate(order)}
     for row, (record, number) in enumerate(zip(records, drawn, strict=True), 1):
         owner = row if spec.unit == "record" else record[UNIT]
         examples = encode_record(record, spec, tokenizer, row=row, source="")

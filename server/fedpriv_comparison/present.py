@@ -15,6 +15,7 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
+from fedpriv_comparison.expected import expected
 from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread, worse_than_base
 from fedpriv_comparison.variants import UNTRAINED
 
@@ -92,7 +93,7 @@ def _trained(home: AtHome) -> str:
     return f"{len(found)} choices" if len(found) > 1 else "".join(found)
 
 
-def remarks(rows: Sequence[Figures]) -> list[str]:
+def remarks(comparison: Comparison, rows: Sequence[Figures]) -> list[str]:
     """What was chosen at each site, and what else there is to know to read the table."""
     found = []
     for row in rows:
@@ -100,7 +101,7 @@ def remarks(rows: Sequence[Figures]) -> list[str]:
             sites = "; ".join(f"{n} {', '.join(t)}" for n, t in row.home.trained.items())
             found.append(f"{row.name}, rate × passes by site: {sites}")
     worse = worse_than_base(rows)
-    return [*found, worse] if worse else found
+    return [*found, *([worse] if worse else []), *expected(comparison, rows)]
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
@@ -142,7 +143,7 @@ def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, comman
     lines += [
         "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts
     ]
-    for remark in remarks(rows):
+    for remark in remarks(comparison, rows):
         lines += ["", remark]
     lines += ["", MEANING, "", "NOT PRIVATE: samples and noise were drawn from seeds."]
     failed = failures(rows)
@@ -178,7 +179,7 @@ def as_json(
         "tuning_seeds": comparison.tuning_seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
         "rows": finite_json([row.as_dict() for row in rows]),
-        "remarks": remarks(rows),
+        "remarks": remarks(comparison, rows),
     }
 
 

@@ -191,7 +191,7 @@ def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> Non
 def test_too_few_units_to_choose_by_are_told(tmp_path: Path, model_folder: Make) -> None:
     setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes(1), held_out="")
     setting.hand_over()
-    with pytest.raises(DataError, match=r"personal\.validation.*leaves 1 parts"):
+    with pytest.raises(DataError, match=r"personal\.validation.*in 1 of 4 parts"):
         personalise(setting.file, setting.config)
 
 

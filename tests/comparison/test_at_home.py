@@ -18,13 +18,17 @@ from fedpriv.config.load import load_job
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
+from fedpriv.forecasting.advice import PAYS_NOT, Outlook
+from fedpriv.forecasting.curve import Interval
 from fedpriv.personal.together import together
 from fedpriv.training.pool import make_worker
 from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe
+from fedpriv_comparison import expected as expected_module
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.at_home import check_records, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
+from fedpriv_comparison.expected import expected
 from fedpriv_comparison.figures import at_home, figures, verdict, worse_than_base
 from fedpriv_comparison.going_on import WAYS, go_on
 from fedpriv_comparison.present import markdown, tables
@@ -87,7 +91,16 @@ def test_a_pooled_party_trains_on_no_held_out_record(federation: Make, tmp_path:
     assert held and texts and not held & texts
 
 
-def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -> None:
+def forecast_of(job: Any) -> Any:
+    assert job.job.method == "dp-lora"
+    found = Outlook("", Interval(-0.1, -0.2, -0.01), None, (), PAYS_NOT)
+    ways = [replace(found, way=way) for way in ("federated", "federated+personal")]
+    return SimpleNamespace(ways=ways)
+
+
+def test_the_table_says_what_each_site_gains(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("base", "lora-alone", "dp-lora", "dp-lora+personal", "dp-lora-local", "lora+personal")
     asked = comparison(federation(rounds=2, extra=PERSONAL), *names)
     rows = compare(asked, Runner(tmp_path / "runs"))
@@ -110,6 +123,12 @@ def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -
     text = markdown(asked, list(found.values()), "title", "fedpriv compare")
     assert "own loss" in text and "pays" in text and "rate × passes" in text
     assert len(tables(list(found.values()), 1)) == 3
+    monkeypatch.setattr(expected_module, "forecast", lambda job: forecast_of(job))
+    said = list(expected(asked, list(found.values())))
+    assert [one.partition(":")[0] for one in said] == ["dp-lora", "dp-lora+personal"]
+    measured = f"Measured on these it is {-personal.difference.mean:+.3f}, {personal.verdict},"
+    assert f"joining {PAYS_NOT} (-0.100 over training alone, -0.200 to -0.010)" in said[1]
+    assert measured in said[1] and "holds where the two differ" in said[1]
 
 
 def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path) -> None:

@@ -73,6 +73,21 @@ def test_where_each_record_is_a_unit_all_count(units: list[str]) -> None:
     assert sum(map(len, made(units, 1, unit="record"))) == len(units)
 
 
+@given(st.integers(2, 30), st.integers(0, 30), st.integers(2, 5))
+def test_parts_have_about_the_same_share_of_each_label(no: int, yes: int, parts: int) -> None:
+    """Else what is left out has more of a label just where training had less of it."""
+    labels = ["no"] * no + ["yes"] * yes
+    rows = [{"text": f"{n:03}", "label": label} for n, label in enumerate(labels)]
+    spec = DataSpec(
+        {"text": "note", "label": "l"}, "classification", ("no", "yes"), 16, "record", 1
+    )
+    tokenizer: Any = Letters()
+    found = own_examples(rows, spec, tokenizer, parts=parts)
+    for label in (0, 1):
+        counts = [sum(one.labels == label for one in part) for part in found]
+        assert max(counts) - min(counts) <= 1
+
+
 def parts_of(count: int, settings: PersonalSection) -> OwnParts:
     """Of so many people with two records each."""
     rows = [{"text": f"{n:03}", UNIT: str(n // 2)} for n in range(2 * count)]
@@ -99,6 +114,6 @@ def test_where_nothing_is_chosen_nothing_is_left_out() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_people_to_leave_one_out_are_told(count: int) -> None:
-    with pytest.raises(DataError, match=r"personal\.validation.*leaves \d parts") as caught:
+    with pytest.raises(DataError, match=r"personal\.validation.*in \d of 4 parts") as caught:
         parts_of(count, PersonalSection())
     assert "validation = 0" in caught.value.fix
