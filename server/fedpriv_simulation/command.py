@@ -130,15 +130,16 @@ def _personalise(
         say = console.print if status is None else status.update
         config = settled(config, outcome.run.info)
         found = own_models(config, outcome.run.path, spread(config, count), say)
-    named = Column("site", no_wrap=True)
-    title = "Loss on each site's own held-out records; below it, rate × passes of own training"
-    table = Table(named, *MODELS, title=title)
+    chosen = config.personal.validation > 0
+    title = "Loss on each site's own held-out records"
+    columns = (Column(name, no_wrap=" " not in name) for name in ("site", *MODELS))
+    table = Table(*columns, title=f"{title}; below it, rate × passes" if chosen else title)
     table.title_justify = "left"
     losses = {}
     for name, evaluation in found.items():
         losses[name] = {row.name: row.scores.eval_loss for row in evaluation.rows}
-        said = {row.name: f"\n{row.trained}" for row in evaluation.rows if row.trained}
-        table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '')}" for m in MODELS))
+        said = {row.name: f"\n{row.trained.replace(' ', '')}" for row in evaluation.rows if chosen}
+        table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '').rstrip()}" for m in MODELS))
     means = {m: statistics.fmean(row[m] for row in losses.values()) for m in MODELS}
     if len(losses) > 1:
         table.add_section()
@@ -160,11 +161,15 @@ def _in_words(
     """How rate and passes were found, and what the table says of joining."""
     if config.personal.validation:
         yield (
-            "Each site chose rate and passes by cross-validation on its own records, alone and from"
+            "Each site chose rate × passes by cross-validation on its own records, alone and from"
             " the adapter alike; 'two alone' have those of 'alone'."
         )
     else:
-        yield "Rate and passes are those of the file ([personal]); no site chose its own."
+        alone, further = map(config.personal.beginning, ("alone", "personal"))
+        yield (
+            f"Rate and passes are fixed ([personal]): {alone.rates[0]:g} × {alone.epochs} alone,"
+            f" and {further.epochs} passes from the adapter. No site chose its own."
+        )
     harmed = sum(row["alone"] > row["base"] for row in losses.values())
     if harmed:
         yield (
