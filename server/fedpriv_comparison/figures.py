@@ -213,15 +213,15 @@ def at_home(
         if mine.error or theirs.error:
             continue
         usual = {name: scores["eval_loss"] for name, scores in theirs.home.items()}
-        losses = {name: scores["eval_loss"] for name, scores in mine.home.items()}
-        differences.append(statistics.fmean(losses[name] - usual[name] for name in losses))
+        own = {name: scores["eval_loss"] for name, scores in mine.home.items()}
+        differences.append(statistics.fmean(own[name] - usual[name] for name in own))
         least = dict(usual)
         if index < len(base) and not base[index].error:
             home = base[index].home
             least = {name: min(usual[name], home[name]["eval_loss"]) for name in usual}
-        pays.append(statistics.fmean(least[name] - losses[name] > TIE for name in losses))
-        for name, loss in losses.items():
-            gained.setdefault(name, []).append(least[name] - loss)
+        pays.append(statistics.fmean(least[name] - own[name] > TIE for name in own))
+        for name in own:
+            gained.setdefault(name, []).append(least[name] - own[name])
     loss, accuracy = Spread.of(over_sites("eval_loss")), Spread.of(over_sites("eval_accuracy"))
     worst = Spread.of([max(site["eval_loss"] for site in r.home.values()) for r in good])
     assert loss and accuracy and worst

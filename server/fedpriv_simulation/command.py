@@ -165,7 +165,8 @@ def _in_words(
             " the adapter alike; 'two alone' have those of 'alone'."
         )
     else:
-        alone, further = map(config.personal.beginning, ("alone", "personal"))
+        alone = config.personal.beginning("alone")
+        further = config.personal.beginning("personal")
         yield (
             f"Rate and passes are fixed ([personal]): {alone.rates[0]:g} × {alone.epochs} alone,"
             f" and {further.epochs} passes from the adapter. No site chose its own."
