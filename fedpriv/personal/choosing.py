@@ -53,8 +53,7 @@ def choose(
 
     A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
     where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
-    until a lower one is no better. A lower rate takes about as many times more passes, so one that
-    would need more than `settings.epochs` is not tried.
+    until a lower one is no better.
 
     Args:
         own: with at least one part to leave out.
@@ -70,8 +69,6 @@ def choose(
     tried = [best]
     told(best)
     for rate in sorted(settings.rates, reverse=True):
-        if round((best.number - 1) * best.rate / rate) > settings.epochs:  # at 1 it may be less
-            break
         lowest, since = before, 0
         moves: list[Iterator[Vector]] = [
             passes(

@@ -146,7 +146,7 @@ def _personalise(
         table.add_row("mean", *(f"{mean:.3f}" for mean in means.values()))
     console.print(table)
     for sentence in _in_words(config, losses, means):
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
         f"{outcome.run.private_folder}",

@@ -107,17 +107,6 @@ def test_rates_are_tried_from_the_highest_until_a_lower_one_is_no_better(
     assert best == Epoch(1e-2, 1, 3.5)
 
 
-@pytest.mark.parametrize(("epochs", "tried_too"), [(3, False), (6, True)])
-def test_a_rate_that_would_take_too_many_passes_is_not_tried(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, epochs: int, tried_too: bool
-) -> None:
-    """At a quarter of the rate the second pass is the fifth, or later."""
-    scripted(monkeypatch, [5.0, 4.0, 3.9, 4.1, 4.0, 4.1])
-    settings = replace(SETTINGS, rates=(4e-2, 1e-2), epochs=epochs, patience=1)
-    _, tried = chosen(worker, settings)
-    assert ((1e-2, 1) in tried) == tried_too
-
-
 def test_a_rate_that_helps_nothing_ends_no_search(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
