@@ -24,7 +24,7 @@ from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
 FULL = 64  # records of which most batches are full, though each has records of one length only
-STOPPED = 24  # passes, at all rates, after which what is left out mostly ends the choice
+STOPPED = 50  # passes at all rates, after which what is left out mostly ends the choice
 
 
 def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
