@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -164,7 +165,7 @@ def evaluate(
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:
     """A note where training by itself did harm, so that whatever beats it says nothing."""
     losses = {row.name: row.scores.eval_loss for row in rows}
-    if not losses.get("alone", 0.0) > losses["base"]:
+    if losses.get("alone", 0.0) <= losses.get("base", math.inf):
         return []
     return [
         "The model 'alone' is worse than the base model, which no training made: to be better than"
