@@ -20,9 +20,10 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
-from fedpriv_comparison.at_home import OwnExamples, own_examples
+from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import FIFTH, AsItIs, averaged, weighed
+from fedpriv_comparison.going_on import WEIGHT as FIFTH
+from fedpriv_comparison.going_on import AsItIs, weighed
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Trial, told, values_path
 from fedpriv_comparison.variants import parse_variants
@@ -169,7 +170,7 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
     sites = own_examples(config, worker)
     for index, site in enumerate(sites.values()):
         held_out = [*site.reported, *site.tuning]  # nothing is chosen by them
-        for name, model in models(worker, site, values, index).items():
+        for name, model in models(worker, values, index).items():
             own.setdefault(name, []).append(model(held_out).eval_loss)
             if index == 0 and name in ONE_FOR_ALL:
                 of_all[name] = model(everyone).eval_loss
@@ -179,9 +180,7 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
 ONE_FOR_ALL = ("base", "federated", "lora")  # every site has the same
 
 
-def models(
-    worker: Worker, own: OwnExamples, values: Mapping[str, Vector], site: int
-) -> dict[str, Model]:
+def models(worker: Worker, values: Mapping[str, Vector], site: int) -> dict[str, Model]:
     """What a site may answer with.
 
     Args:
@@ -199,8 +198,6 @@ def models(
         "federated+fifth": weighed(worker, alone, federated, FIFTH),
         "alone+alone": weighed(worker, alone, values["again"][site], 0.5),
     }
-    if own.validation:
-        found["federated+averaged"] = averaged(worker, alone, federated, own.validation)
     if "lora" in values:
         lora = values["lora"]
         found["lora"] = AsItIs(worker, lora)

@@ -33,10 +33,11 @@ from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import WEIGHTS, averaged, weighed
+from fedpriv_comparison.going_on import weighed
 from fedpriv_comparison.trial import Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 
+WEIGHTS = (0.05, 0.1, 0.2, 0.3, 0.5)  # of the other model
 SEEDS = (1, 2)  # the first that `fedpriv compare` reports
 Losses = dict[str, float]
 
@@ -49,15 +50,12 @@ def change_of_weights(worker: Worker, values: Vector) -> Tensor:
     return torch.cat([layer.get_delta_weight("default").flatten() for layer in layers])
 
 
-def mixtures(
-    worker: Worker, own: OwnExamples, held_out: Sequence[Example], one: Vector, other: Vector
-) -> Losses:
+def mixtures(worker: Worker, held_out: Sequence[Example], one: Vector, other: Vector) -> Losses:
     """The loss under the mean of two models' probabilities, by the weight of the other."""
-    chosen = averaged(worker, one, other, own.validation)
-    losses = {
-        str(weight): weighed(worker, one, other, weight)(held_out).eval_loss for weight in WEIGHTS
+    return {
+        "0.0": score(worker, held_out, one).eval_loss,
+        **{str(w): weighed(worker, one, other, w)(held_out).eval_loss for w in WEIGHTS},
     }
-    return {**losses, "chosen": chosen(held_out).eval_loss}
 
 
 def of_a_site(
@@ -71,8 +69,8 @@ def of_a_site(
         "length of federated": float(there.norm()),
         "cosine": float(torch.cosine_similarity(here, there, dim=0)),
         "federated": score(worker, held_out, federated).eval_loss,
-        "alone and federated": mixtures(worker, own, held_out, alone, federated),
-        "alone and alone again": mixtures(worker, own, held_out, alone, again),
+        "alone and federated": mixtures(worker, held_out, alone, federated),
+        "alone and alone again": mixtures(worker, held_out, alone, again),
     }
 
 

@@ -33,7 +33,7 @@ from fedpriv.data import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
 from fedpriv.models.vector import Vector
-from fedpriv.personal.records import own_examples
+from fedpriv.personal.records import OwnParts, own_examples
 from fedpriv.personal.training import train_alone
 from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.pool import WorkerPool
@@ -91,7 +91,7 @@ def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Lo
         for name, training, held_out in records(config, worker, clinics):
             for title, rate, count in itertools.product(starts, rates, passes):
                 settings = OwnTraining((rate,), config.personal.batch_size, count, patience=1)
-                made = train_alone(worker, starts[title], training, [], settings)
+                made = train_alone(worker, starts[title], OwnParts((training,), 0), settings)
                 loss = score(worker, held_out, made.values).eval_loss
                 found.setdefault(title, {}).setdefault(f"{rate:g} × {count}", {})[name] = loss
             print(name, flush=True)

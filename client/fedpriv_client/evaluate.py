@@ -16,8 +16,9 @@ from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
+from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
-from fedpriv.personal.records import to_test_on
+from fedpriv.personal.records import own_examples, to_test_on
 from fedpriv.report.figures import score
 from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.worker import Worker
@@ -72,8 +73,11 @@ def own_view(
             records = records.select(range(min(limit, len(records))))
         spec = chosen.spec
         with naming(config):
-            examples = to_test_on(records, spec, worker.base.tokenizer, key="data.held_out")
-        models, notes = _models(chosen, worker, file)
+            tokenizer, key = worker.base.tokenizer, "data.held_out"
+            examples = to_test_on(records, spec, tokenizer, key=key)
+            (training,) = own_examples(own.records.training, spec, tokenizer)
+            check_held_out(training, examples, tokenizer, key=key)
+        models, trained, notes = _models(chosen, worker, file)
         return evaluate(
             worker,
             examples,
@@ -83,6 +87,7 @@ def own_view(
             job=chosen.facts.job,
             records=len(records),
             beside=file.personal.beside,
+            trained=trained,
             notes=notes,
             told=lambda name: say(f"Looking at: {name}"),
         )
@@ -90,12 +95,13 @@ def own_view(
 
 def _models(
     chosen: Federated, worker: Worker, file: SiteFile
-) -> tuple[dict[str, Vector], list[str]]:
-    """The values of each model there is, and what there is to know of them."""
+) -> tuple[dict[str, Vector], dict[str, str], list[str]]:
+    """The values of each model there is, how own ones were trained, and what there is to know."""
     values = {
         "base": worker.initial,
         "federated": read_values(chosen.folder, worker, chosen.facts),
     }
+    trained: dict[str, str] = {}
     notes, missing = [], []
     for kind, (how, worth) in KINDS.items():
         folder = own_adapters(chosen.settings.state_dir, kind) / chosen.facts.job
@@ -104,6 +110,7 @@ def _models(
             continue
         facts = read_facts(folder)
         values[kind] = read_values(folder, worker, facts)
+        trained[kind] = facts.trained or ""
         if facts.held_out != shown_held_out(file):
             notes.append(
                 f"The model {kind!r} was trained when data.held_out was"
@@ -112,7 +119,7 @@ def _models(
             )
     if missing:
         notes.append(f"There may be more to compare: {', '.join(missing)}.")
-    return {name: values[name] for name in MEANING if name in values}, notes
+    return {name: values[name] for name in MEANING if name in values}, trained, notes
 
 
 def run(
@@ -147,7 +154,8 @@ def run(
 def table(found: Evaluation) -> Table:
     """The models side by side."""
     title = f"{found.records} held-out records of {found.site}, job {found.job}"
-    shown = Table("", *found.columns, title=title, title_justify="left")
+    shown = Table("", *found.columns, "rate × passes", title=title, title_justify="left")
     for index, row in enumerate(found.rows):
-        shown.add_row(row.name, *(score(column[index]) for column in found.columns.values()))
+        cells = (score(column[index]) for column in found.columns.values())
+        shown.add_row(row.name, *cells, row.trained)
     return shown

@@ -14,9 +14,10 @@ from fedpriv.config.personal import OwnKind, OwnTraining
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import naming
 from fedpriv.files import finite_json
+from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import to_train_on
-from fedpriv.personal.training import Epoch, Personal, train_alone
+from fedpriv.personal.training import Personal, train_alone
 from fedpriv.training.adapter import read_values
 from fedpriv_client.own import federated, opened
 from fedpriv_client.site_settings import own_adapters
@@ -27,7 +28,8 @@ class Made:
     """What was made.
 
     Attributes:
-        training, validation: examples that were learned from, and that it was stopped by.
+        training: examples that were learned from.
+        parts: of them that were left out in turn, to choose rate and passes by; 0 if none were.
         result: passes and losses. Private, as all of it.
     """
 
@@ -35,7 +37,7 @@ class Made:
     folder: Path
     job: str
     training: int
-    validation: int
+    parts: int
     result: Personal
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,7 +47,7 @@ class Made:
             "adapter": str(self.folder),
             "job": self.job,
             "training": self.training,
-            "validation": self.validation,
+            "parts": self.parts,
             "best": asdict(self.result.best),
             "passes": [asdict(epoch) for epoch in self.result.epochs],
         }
@@ -61,7 +63,7 @@ def personalise(
     begun: Callable[[OwnTraining], None] = lambda settings: None,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Made:
-    """Go on from a job's adapter with the site's own records, until validation says enough.
+    """Go on from a job's adapter with the site's own records, for as long as these say is best.
 
     An earlier adapter of the same kind and job is replaced when this one is whole.
 
@@ -85,16 +87,13 @@ def personalise(
         worker, spec = own.worker, chosen.spec
         start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
         with naming(config):
-            training, validation = to_train_on(
-                own.records, spec, worker.base.tokenizer, file.personal
-            )
-        stopping = f", stopping by {len(validation)}" if validation else ""
-        say(f"Training on {len(training)} examples{stopping}")
-        settings = file.personal.beginning(
-            kind, spec.task, examples=len(training), stops=bool(validation)
-        )
+            records = to_train_on(own.records, spec, worker.base.tokenizer, file.personal)
+        count, parts = len(records.everything), records.left_out
+        how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
+        say(f"Training on {count} examples{how}")
+        settings = file.personal.beginning(kind)
         begun(settings)
-        made = train_alone(worker, start, training, validation, settings, told=told)
+        made = train_alone(worker, start, records, settings, told=told)
         folder = write_own_adapter(
             own_adapters(chosen.settings.state_dir, kind),
             worker,
@@ -103,8 +102,9 @@ def personalise(
             site=chosen.settings.name,
             kind=kind,
             held_out=file.data.held_out,
+            trained=made.best.said,
         )
-    return Made(kind, folder, chosen.facts.job, len(training), len(validation), made)
+    return Made(kind, folder, chosen.facts.job, count, parts, made)
 
 
 def run(
@@ -117,7 +117,6 @@ def run(
     """
     console = Console(stderr=as_json)
     lowest: float | None = None
-    epochs_before: dict[float, int] = {}  # of the passes at earlier rates
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -135,16 +134,15 @@ def run(
             console.print(text, highlight=False, soft_wrap=True)
 
     def begun(settings: OwnTraining) -> None:
-        epochs_before.update({rate: i * settings.epochs for i, rate in enumerate(settings.rates)})
-        bar.update(task, total=len(settings.rates) * settings.epochs)
+        bar.update(task, total=settings.epochs)
 
     def told(epoch: Epoch) -> None:
         nonlocal lowest
         if epoch.loss is not None:
             lowest = epoch.loss if lowest is None else min(lowest, epoch.loss)
         if epoch.number:
-            note = "" if lowest is None else f"loss {lowest:.3f}"
-            bar.update(task, completed=epochs_before[epoch.rate] + epoch.number, note=note)
+            note = "" if lowest is None else f"at best {lowest:.3f}"
+            bar.update(task, completed=epoch.number, note=f"rate {epoch.rate:g} {note}")
         if not console.is_terminal:
             console.print(_line(epoch), highlight=False)
 
@@ -157,21 +155,22 @@ def run(
 
 def _line(epoch: Epoch) -> str:
     name = f"rate {epoch.rate:g}, pass {epoch.number}" if epoch.number else "before"
-    return name if epoch.loss is None else f"{name}: loss {epoch.loss:.3f}"
+    return f"{name}, all records" if epoch.loss is None else f"{name}: loss {epoch.loss:.3f}"
 
 
 def summary(made: Made) -> str:
     """What was made, for a person."""
-    first, best = made.result.epochs[0], made.result.best
-    if first.loss is None or best.loss is None:
+    best = made.result.best
+    if not best.number:
+        found = "No pass lowered the loss on what was left out, so it is what it began with."
+    elif best.loss is None:
         found = f"{best.number} passes over all records at rate {best.rate:g}."
-    elif best.number:
-        found = (
-            f"Loss on the validation records: {first.loss:.3f} before, {best.loss:.3f} after pass"
-            f" {best.number} at rate {best.rate:g}."
-        )
     else:
-        found = "No pass lowered the loss on the validation records, so it is what it began with."
+        found = (
+            f"Chosen: {best.number} passes at rate {best.rate:g}, after which the loss on records"
+            f" that were left out is {best.loss:.3f}, and {made.result.epochs[0].loss:.3f} before."
+            " All records were trained on so."
+        )
     return (
         f"{found}\nThe adapter is in {made.folder}: {WARNING}.\n"
         "What it is worth on held-out records: fedpriv-client evaluate"

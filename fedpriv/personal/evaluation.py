@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,11 +37,13 @@ class Row:
     Attributes:
         name: a key of `MEANING`.
         rouge: of what it makes of prompts; None where records have none, or models answer together.
+        trained: a site's own model, at which rate × for how many passes; "" for others.
     """
 
     name: str
     scores: Scores
     rouge: Rouge | None = None
+    trained: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """As JSON."""
         models = {
-            row.name: row.scores.as_dict() | (asdict(row.rouge) if row.rouge else {})
+            row.name: row.scores.as_dict()
+            | (asdict(row.rouge) if row.rouge else {})
+            | ({"trained": row.trained} if row.trained else {})
             for row in self.rows
         }
         return {
@@ -105,6 +110,7 @@ def evaluate(
     job: str,
     records: int,
     beside: float,
+    trained: Mapping[str, str],
     notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
 ) -> Evaluation:
@@ -117,6 +123,7 @@ def evaluate(
         spec: how the records were prepared.
         records: how many they are.
         beside: the federation's share of the weight where two models answer together.
+        trained: how the own models among them were trained, in words.
         notes: what else there is to know.
         told: of each model before it is looked at.
 
@@ -130,8 +137,8 @@ def evaluate(
         told(name)
         found = score(worker, examples, values)
         made = rouge(completions(worker, answered, values), expected) if answered else None
-        rows.append(Row(name, found, made))
-    said = [*notes, *one_label(examples, spec.labels)]
+        rows.append(Row(name, found, made, trained.get(name, "")))
+    said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     weights = {
         "two alone": [("alone", 0.5), ("again", 0.5)],
         "alone + federated": own_and_federated(["alone"], "federated", beside),
@@ -153,6 +160,17 @@ def evaluate(
         rows=tuple(rows),
         notes=tuple(said),
     )
+
+
+def _worse_than_base(rows: Sequence[Row]) -> list[str]:
+    """A note where training by itself did harm, so that whatever beats it says nothing."""
+    losses = {row.name: row.scores.eval_loss for row in rows}
+    if losses.get("alone", 0.0) <= losses.get("base", math.inf):
+        return []
+    return [
+        "The model 'alone' is worse than the base model, which no training made: to be better than"
+        " it means nothing here."
+    ]
 
 
 def _of_together(beside: float, *, without_text: bool) -> str:

@@ -22,6 +22,7 @@ def write_own_adapter(
     site: str,
     kind: OwnKind,
     held_out: Path | float | None,
+    trained: str,
 ) -> Path:
     """Put it into a folder of its owner alone, in the place of an earlier one of the same job.
 
@@ -30,6 +31,7 @@ def write_own_adapter(
         values: trained on the site's own records, (P,).
         federated: what the job's adapter is.
         held_out: what `data.held_out` was meanwhile.
+        trained: at which rate and for how many passes.
 
     Returns:
         The adapter's own folder.
@@ -49,6 +51,7 @@ def write_own_adapter(
         _card(federated.job, site, kind),
         kind=kind,
         held_out=None if held_out is None else str(held_out),
+        trained=trained,
     )
     return path
 

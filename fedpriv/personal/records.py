@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.personal import PersonalSection
+from fedpriv.config.personal import MANY, PersonalSection
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.held_out import VALIDATION, OwnRecords, drawn_for
 from fedpriv.data.read import UNIT
@@ -17,31 +18,56 @@ if TYPE_CHECKING:
     import datasets
     from transformers import PreTrainedTokenizerBase
 
-LEAST = 2  # units of a side
+
+@dataclass(frozen=True)
+class OwnParts:
+    """What a site's own training learns from, in parts of about as many units.
+
+    Attributes:
+        parts: each unit's examples are in one of them.
+        left_out: how many of the parts are left out, one at a time, to choose by; 0 is none.
+    """
+
+    parts: tuple[list[Example], ...]
+    left_out: int
+
+    @property
+    def everything(self) -> list[Example]:
+        """All examples."""
+        return [example for part in self.parts for example in part]
+
+    def without(self, index: int) -> list[Example]:
+        """All examples but those of one part."""
+        parts = self.parts[:index] + self.parts[index + 1 :]
+        return [example for part in parts for example in part]
 
 
 def to_train_on(
     own: OwnRecords, spec: DataSpec, tokenizer: PreTrainedTokenizerBase, settings: PersonalSection
-) -> tuple[list[Example], list[Example]]:
-    """The examples that a site's own training learns from, and those that it stops by, if any.
+) -> OwnParts:
+    """The examples that a site's own training learns from.
 
     Args:
-        settings: how large a share of the units it stops by.
+        settings: how large a share of the units is left out at a time.
 
     Raises:
-        DataError: there are none of one of the two, though there should be.
+        DataError: there are none, or too few units to leave any out.
     """
-    units = {drawn_for(record, spec.unit, VALIDATION) for record in own.training}
-    share = settings.share(len(units - {1.0}))
-    parts = own_examples(own.training, spec, tokenizer, apart=share)
-    if not parts[0] or (share and not parts[1]):
+    count = round(1 / settings.validation) if settings.validation else 1
+    units = len({drawn_for(record, spec.unit, VALIDATION) for record in own.training} - {1.0})
+    parts = own_examples(own.training, spec, tokenizer, parts=count)
+    filled = tuple(part for part in parts if part)
+    if len(filled) < min(count, 2):
         raise DataError(
-            f"leaves {len(parts[0])} examples to train on and {len(parts[1])} to stop by",
+            f"leaves records with a token to predict in {len(filled)} of {count} parts, where"
+            " choosing settings takes two",
             key="personal.validation",
-            value=share,
-            fix="Choose another share. At least one unit is needed for each.",
+            value=settings.validation,
+            fix="Such a site needs more units. Or set validation = 0, with one rate and epochs.",
         )
-    return parts
+    if count == 1:
+        return OwnParts(filled, 0)
+    return OwnParts(filled, 1 if units >= MANY else len(filled))
 
 
 def to_test_on(
@@ -55,7 +81,7 @@ def to_test_on(
     Raises:
         DataError: there are none.
     """
-    examples, _ = own_examples(records, spec, tokenizer)
+    (examples,) = own_examples(records, spec, tokenizer)
     if not examples:
         raise DataError(
             "holds nothing to test on: no held-out record has a token to predict",
@@ -70,18 +96,19 @@ def own_examples(
     spec: DataSpec,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    apart: float = 0.0,
+    parts: int = 1,
     purpose: str = VALIDATION,
-) -> tuple[list[Example], list[Example]]:
+) -> list[list[Example]]:
     """The examples of a site's records, at most `spec.max_records_per_unit` of each unit.
 
     Args:
         records: rows of `read_labelled`.
-        apart: share of the units to keep apart for a purpose, and of a small site's so many that
-            each side has at least `LEAST` units, or half of all.
+        parts: among how many to share out the units, about equally.
+        purpose: parts of several purposes are independent of each other.
 
     Returns:
-        The examples of the others, and those of the units that were kept apart.
+        The examples of each part, all of a unit in one. Other records decide in which, and for a
+        site's own use that is no matter (law 16).
 
     Raises:
         DataError: the tokenizer has no usable chat template.
@@ -89,30 +116,19 @@ def own_examples(
     Privacy:
         Private throughout, the counts too. Nothing of it leaves.
     """
-    parts: tuple[list[Example], list[Example]] = [], []
+    found: list[list[Example]] = [[] for _ in range(parts)]
     held: Counter[object] = Counter()
     records = list(records)
-    drawn = [drawn_for(record, spec.unit, purpose) if apart else 1.0 for record in records]
-    limit = _limit(drawn, apart)
+    drawn = [drawn_for(record, spec.unit, purpose) if parts > 1 else 1.0 for record in records]
+    labels: dict[float, str] = {}  # so that each part has about the same share of each
+    for record, number in zip(records, drawn, strict=True):
+        labels.setdefault(number, str(record.get("label")))
+    order = sorted(labels, key=lambda number: (labels[number], number))
+    place = {number: rank % parts for rank, number in enumerate(order)}
     for row, (record, number) in enumerate(zip(records, drawn, strict=True), 1):
         owner = row if spec.unit == "record" else record[UNIT]
         examples = encode_record(record, spec, tokenizer, row=row, source="")
         examples = examples[: spec.max_records_per_unit - held[owner]]
         held[owner] += len(examples)
-        parts[number < limit].extend(examples)
-    return parts
-
-
-def _limit(drawn: Sequence[float], share: float) -> float:
-    """Below which numbers units are kept apart: the share, but where that leaves too few of either.
-
-    Other records decide it, then. For a site's own use that is no matter (law 16).
-
-    Args:
-        drawn: of each record; records of one unit have the same one, and those without any 1.
-    """
-    units = sorted(number for number in set(drawn) if number < 1)
-    least = min(LEAST, len(units) // 2)
-    if not least:
-        return share
-    return min(max(share, units[least]), units[-least])
+        found[place[number]].extend(examples)
+    return found

@@ -1,32 +1,16 @@
-"""Train on a site's own records without noise, until its validation records say enough."""
+"""Train on a site's own records without noise, for as long as these say is best."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fedpriv.config.personal import OwnTraining
-from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
+from fedpriv.personal.choosing import Epoch, choose
+from fedpriv.personal.records import OwnParts
 from fedpriv.training.passes import passes
-from fedpriv.training.scores import score
 from fedpriv.training.worker import Worker
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A pass over the records.
-
-    Attributes:
-        rate: learning rate.
-        number: counts from 1 at each rate; 0 is before any.
-        loss: on the validation records after it, if there are any.
-    """
-
-    rate: float
-    number: int
-    loss: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,77 +18,60 @@ class Personal:
     """What training on own records came to.
 
     Attributes:
-        values: (P,) float32, those with the lowest loss on the validation records, which may be
-            those that training began with; without such records, those after the last pass.
-        best: the pass that made them.
-        epochs: all that were made.
+        values: (P,) float32, after the chosen number of passes over all records at the chosen rate;
+            those that training began with, if no pass lowered the loss.
+        best: what was chosen, with the loss on what was left out.
+        epochs: all that were tried to choose, the first before any pass; none where nothing was
+            chosen.
     """
 
     values: Vector
     best: Epoch
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[Epoch, ...] = ()
 
 
 def train_alone(
     worker: Worker,
     start: Vector,
-    records: Sequence[Example],
-    validation: Sequence[Example],
+    own: OwnParts,
     settings: OwnTraining,
     *,
     seed: int = 0,
+    as_for: Personal | None = None,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Personal:
-    """Continue from `start` (P,) by AdamW, and keep what the validation records say is best.
+    """Continue from `start` (P,) by AdamW, over all records.
 
-    At each rate it goes on until `settings.patience` passes brought no lower loss on the validation
-    records (early stopping), at most `settings.epochs`; the best of all passes is kept. Without
-    validation records it makes all `settings.epochs` passes at the one rate, which falls linearly
-    to nothing, and keeps the last. Where numbers overflow a rate ends.
+    The rate and the number of passes are chosen by the parts that are left out in turn; see
+    `choose`. Where none is, it makes all `settings.epochs` passes at the one rate, which falls
+    linearly to nothing.
 
     Args:
-        records: at least one.
-        validation: of other units; may be empty.
+        own: at least one record.
         seed: of the order of the records.
+        as_for: another model of the same records, for which rate and passes were chosen already.
         told: of every pass.
 
     Privacy:
         None: the values and each loss are made of raw records, and stay at the site.
     """
-    found = [Epoch(0.0, 0, _loss(worker, validation, start))]
-    told(found[0])
-    best, values = found[0], start
-    for rate in settings.rates:
-        lowest, since = found[0].loss, 0
-        moves = passes(
-            worker,
-            start,
-            records,
-            rate,
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            falling=not validation,
-            seed=seed,
-        )
-        for number, moved in enumerate(moves, 1):
-            epoch = Epoch(rate, number, _loss(worker, validation, moved))
-            if epoch.loss is not None and not math.isfinite(epoch.loss):
-                break
-            told(epoch)
-            found.append(epoch)
-            if _lower(epoch.loss, best.loss):
-                best, values = epoch, moved
-            since = 0 if _lower(epoch.loss, lowest) else since + 1
-            lowest = epoch.loss if since == 0 else lowest
-            if since >= settings.patience:
-                break
-    return Personal(values, best, tuple(found))
-
-
-def _loss(worker: Worker, validation: Sequence[Example], values: Vector) -> float | None:
-    return score(worker, validation, values).eval_loss if validation else None
-
-
-def _lower(loss: float | None, than: float | None) -> bool:
-    """Whether it is better; without validation records, whatever comes later is."""
-    return loss is None or than is None or loss < than
+    if as_for is not None:
+        best, tried = as_for.best, as_for.epochs
+    elif own.left_out:
+        best, tried = choose(worker, start, own, settings, seed=seed, told=told)
+    else:
+        best, tried = Epoch(settings.rates[0], settings.epochs, None), ()
+    moves = passes(
+        worker,
+        start,
+        own.everything,
+        best.rate,
+        epochs=best.number,
+        batch_size=settings.batch_size,
+        falling=not own.left_out,
+        seed=seed,
+    )
+    values, made = start, 0
+    for made, values in enumerate(moves, 1):  # noqa: B007 - fewer, where numbers overflow
+        told(Epoch(best.rate, made, None))
+    return Personal(values, replace(best, number=made), tried)

@@ -33,12 +33,14 @@ class AdapterFacts(Body):
         proposal: of the job, with the base model and the shape of the adapter.
         weights_digest: of the file of weights.
         held_out: what `data.held_out` was when a site trained on its own records.
+        trained: at which rate and for how many passes it did, in words.
     """
 
     kind: Kind
     proposal: Proposal
     weights_digest: Digest
     held_out: str | None = Field(None, max_length=4096)
+    trained: str | None = Field(None, max_length=100)
 
     @property
     def job(self) -> str:
@@ -55,6 +57,7 @@ def write_adapter(
     *,
     kind: Kind,
     held_out: str | None = None,
+    trained: str | None = None,
 ) -> AdapterFacts:
     """Put an adapter with these trained values (P,) where nothing or another one is.
 
@@ -72,7 +75,7 @@ def write_adapter(
     with replacing_folder(folder) as made:
         worker.model.save_pretrained(made, save_embedding_layers=False)
         (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
-        return write_facts(made, proposal, kind=kind, held_out=held_out)
+        return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
 
 
 def saved_bytes(worker: Worker) -> int:
@@ -84,11 +87,21 @@ def saved_bytes(worker: Worker) -> int:
 
 
 def write_facts(
-    folder: Path, proposal: Proposal, *, kind: Kind, held_out: str | None = None
+    folder: Path,
+    proposal: Proposal,
+    *,
+    kind: Kind,
+    held_out: str | None = None,
+    trained: str | None = None,
 ) -> AdapterFacts:
     """Write down what the adapter in a folder is."""
-    digest = _digest(folder / WEIGHTS)
-    facts = AdapterFacts(kind=kind, proposal=proposal, weights_digest=digest, held_out=held_out)
+    facts = AdapterFacts(
+        kind=kind,
+        proposal=proposal,
+        weights_digest=_digest(folder / WEIGHTS),
+        held_out=held_out,
+        trained=trained,
+    )
     write_atomic(folder / FACTS, facts.model_dump_json(indent=2) + "\n")
     return facts
 

@@ -15,6 +15,7 @@ from fedpriv.training.unit_sum import chunks
 from fedpriv.training.worker import Worker
 
 POOL = 20  # batches that are sorted by length together
+DECAY = 3  # of the weight of earlier steps in the mean
 
 
 def passes(
@@ -29,6 +30,11 @@ def passes(
     seed: int = 0,
 ) -> Iterator[Vector]:
     """The values (P,) after each pass by AdamW from `start`, as long as they are finite.
+
+    A rate that falls needs to know the last pass. Where that is yet to be chosen the rate stays,
+    and the values are the mean of those after all steps so far, in which later ones weigh more
+    (polynomial-decay averaging, Shamir & Zhang 2013, η = `DECAY`). It ends about as low, and passes
+    too many do less harm (docs/results.md).
 
     Args:
         records: at least one.
@@ -45,6 +51,7 @@ def passes(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: 1 - step / steps if falling else 1.0
     )
+    mean, made = parameter.detach().clone(), 0
     for _ in range(epochs):
         for batch in batches(records, batch_size, drawn):
             slope = mean_gradient(worker, batch, parameter.detach().numpy())
@@ -53,7 +60,9 @@ def passes(
             schedule.step()
             if not torch.isfinite(parameter).all():
                 return
-        yield parameter.detach().numpy().copy()
+            made += 1
+            mean.lerp_(parameter.detach(), (DECAY + 1) / (DECAY + made))
+        yield (parameter.detach() if falling else mean).numpy().copy()
 
 
 def batches(records: Sequence[Example], size: int, drawn: random.Random) -> Iterator[list[Example]]:

@@ -9,13 +9,15 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig
 from fedpriv.data import Example
 from fedpriv.errors import DataError
+from fedpriv.personal.held_out_checks import check_held_out
+from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.records import own_examples as records_of
-from fedpriv.personal.records import to_train_on
 from fedpriv.personal.together import Model
 from fedpriv.training.worker import Worker
+from fedpriv_comparison.public_training import load
 from fedpriv_simulation.own_records import read_site, spec_of
 
-TUNING, TUNING_SHARE = "tuning", 0.5  # of the held-out units: settings are chosen by them
+TUNING = "tuning"  # half of the held-out units: settings are chosen by them
 Home = dict[str, float]
 
 
@@ -24,12 +26,11 @@ class OwnExamples:
     """The records of one site as examples, each unit in one part.
 
     Attributes:
-        training, validation: what its own training learns from, and stops by.
+        training: what its own training learns from, and chooses by.
         reported, tuning: of the held-out units, to report on and to choose settings by.
     """
 
-    training: list[Example]
-    validation: list[Example]
+    training: OwnParts
     reported: list[Example]
     tuning: list[Example]
 
@@ -44,10 +45,8 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
         with tempfile.TemporaryDirectory() as cache:
             own = read_site(site, spec, Path(cache))
             tokenizer = worker.base.tokenizer
-            training, validation = to_train_on(own, spec, tokenizer, config.personal)
-            reported, tuning = records_of(
-                own.held_out, spec, tokenizer, apart=TUNING_SHARE, purpose=TUNING
-            )
+            training = to_train_on(own, spec, tokenizer, config.personal)
+            reported, tuning = records_of(own.held_out, spec, tokenizer, parts=2, purpose=TUNING)
             if not (reported and tuning):
                 raise DataError(
                     f"holds {len(reported)} examples to report on and {len(tuning)} to choose"
@@ -56,8 +55,25 @@ def own_examples(config: JobConfig, worker: Worker) -> dict[str, OwnExamples]:
                     value=site.held_out,
                     fix="Hold out more records.",
                 )
-        found[site.name] = OwnExamples(training, validation, reported, tuning)
+        found[site.name] = OwnExamples(training, reported, tuning)
     return found
+
+
+def check_records(config: JobConfig, worker: Worker) -> None:
+    """Check, before hours of training, that what models are judged by is fit for it.
+
+    Raises:
+        DataError: records that sites or the evaluation hold out were trained on, or are of another
+            data set; or as `own_examples`.
+    """
+    tokenizer = worker.base.tokenizer
+    for name, own in own_examples(config, worker).items():
+        held_out = [*own.reported, *own.tuning]
+        key = f"sites.{name}.held_out"
+        check_held_out(own.training.everything, held_out, tokenizer, key=key)
+    populations, reported, tuning = load(config, worker)
+    trained = [e for population in populations.values() for unit in population.units for e in unit]
+    check_held_out(trained, [*reported, *tuning], tokenizer, key="evaluation.data")
 
 
 def home_scores(model: Model, own: OwnExamples) -> Home:

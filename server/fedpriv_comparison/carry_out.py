@@ -15,12 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.progress import is_watched
+from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
+from fedpriv_comparison.at_home import check_records
 from fedpriv_comparison.estimate import estimate
 from fedpriv_comparison.figures import Figures, figures
 from fedpriv_comparison.runner import Runner, open_folder
-from fedpriv_comparison.variants import listed, parse_variants
+from fedpriv_comparison.variants import ALONE, BASE, listed, parse_variants
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def carry_out(
     """
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     names = listed(methods)
+    if ALONE in names and BASE not in names:
+        names = [BASE, *names]  # it is run for the other anyway, and shows whether that helps
     variants = parse_variants(names, list(grid))
     held = _baseline(names, baseline)
     asked = running.Comparison.of(file, overrides, variants, seeds, tuning_seeds, held_out)
@@ -90,6 +95,7 @@ def carry_out(
             print_plain(f"{trial.key} seed {trial.seed}: {said}")
 
     with open_folder(folder / "runs"):
+        _check_records(asked, folder / "runs")
         print_plain(estimate(asked, folder / "runs", parallel))
         with bar:
             rows = running.compare(asked, Runner(folder / "runs", parallel=parallel, done=done))
@@ -100,6 +106,19 @@ def carry_out(
     write_atomic(folder / "compare.md", present.markdown(asked, found, title, command))
     write_atomic(folder / "compare.svg", present.chart(rows))
     return Compared(title, found, document, folder / "compare.md")
+
+
+def _check_records(asked: running.Comparison, folder: Path) -> None:
+    """Refuse records that no model can be judged by, unless all is run already."""
+    if not any(asked.left(folder).values()):
+        return
+    variant = asked.variants[0]
+    config, pool = asked.config(variant, variant.grid[0], 1), WorkerPool(1)
+    try:
+        with pool.borrow(ModelRecipe.of(config)) as worker:
+            check_records(config, worker)
+    finally:
+        pool.close()
 
 
 def _baseline(names: list[str], wanted: str | None) -> str:

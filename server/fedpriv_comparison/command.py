@@ -94,4 +94,6 @@ def compare(
     print_plain = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     for line in present.failures(compared.figures):
         print_plain(f"failed  {line}", style="yellow")
+    for remark in compared.document["remarks"]:
+        print_plain(remark)
     print_plain(f"{present.MEANING}\n{compared.report}")

@@ -14,7 +14,7 @@ from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
-from fedpriv_comparison.going_on import TOGETHER
+from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
@@ -267,7 +267,7 @@ def _by_variant(
     """
     wanted = [trial for found in trials.values() for trial in found]
     wanted.sort(key=lambda trial: trial.seed)
-    alone = [trial.alone for trial in wanted if trial.way in TOGETHER]
+    alone = [trial.alone for trial in wanted if trial.way == FIFTH]
     runner.results([trial.before for trial in [*wanted, *alone] if trial.way])
     runner.results(alone)
     results = runner.results(wanted)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.personal import OwnKind
+from fedpriv.config.personal import MANY, OwnKind
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.training.pool import make_worker
@@ -24,7 +24,7 @@ from fedpriv_server.evaluation import evaluate
 
 ENOUGH = 2.0  # seconds
 FULL = 64  # records of which most batches are full, though each has records of one length only
-STOPPED = 12  # passes, after which validation records mostly end a site's own training
+STOPPED = 50  # passes at all rates, after which what is left out mostly ends the choice
 
 
 def estimate(comparison: Comparison, folder: Path, parallel: int = 1) -> str:
@@ -77,15 +77,18 @@ def seconds_of_a_run(config: JobConfig, kind: OwnKind = "personal") -> tuple[flo
     looks = -(-config.job.rounds // config.evaluation.every) + 1
     trained, seen = config.steps * batch, looks * len(shown)
     each = _each(step, units)
-    home = _passes(config, kind, max(1, len(units) // len(populations))) * len(units) * each
+    home = _passes(config, kind, len(units) // len(populations)) * len(units) * each
     return fixed + trained * each + seen * _each(look, shown), home
 
 
-def _passes(config: JobConfig, kind: OwnKind, units: int) -> int:
-    """Of a site's own training over its records, so many, at all rates."""
-    stops = config.personal.share(units) > 0
-    own = config.personal.beginning(kind, config.model.task, examples=units, stops=stops)
-    return len(own.rates) * (min(own.epochs, STOPPED) if stops else own.epochs)
+def _passes(config: JobConfig, kind: OwnKind, units: int) -> float:
+    """Of a site's own training over its records, so many, with those that choose."""
+    personal, most = config.personal, config.personal.beginning(kind).epochs
+    if not personal.validation:
+        return most
+    times = 1 if units >= MANY else round(1 / personal.validation)
+    tried = min(STOPPED, len(personal.rates) * most)
+    return tried * times * (1 - personal.validation) + min(tried, most)
 
 
 def _each(work: Callable[[Sequence[Any]], None], items: Sequence[Any]) -> float:

@@ -9,12 +9,16 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from scipy.special import stdtrit
+
 from fedpriv.config.job import JobConfig
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
-from fedpriv_comparison.variants import ALONE, UNTRAINED
+from fedpriv_comparison.variants import ALONE, BASE, UNTRAINED
 
+TIE = 0.0005  # of a loss: half of the last digit that is shown
+LEVEL = 0.95  # of each end of an interval of 90%, as in a forecast
 SCORES = ("eval_loss", "eval_accuracy", "eval_auc", "eval_hardest")
 
 
@@ -65,8 +69,12 @@ class AtHome:
         loss, accuracy, auc: mean over the sites, each counting the same.
         difference: of the losses of equal seeds, less those of each site alone.
         worst: the loss at the site where it is highest.
-        pays: share of the sites that have a lower loss than they have alone, mean over the seeds.
+        pays: share of the sites that have a lower loss than they have alone and than the base
+            model, whichever is lower, mean over the seeds. Less than `TIE` is no difference.
+        verdict: whether it does so on the mean over the sites, by an interval of 90%; None of one
+            site alone.
         by_site: the loss of each site.
+        trained: at which rate × for how many passes each site trained by itself, of each seed.
     """
 
     loss: Spread
@@ -75,7 +83,9 @@ class AtHome:
     difference: Spread | None
     worst: Spread
     pays: Spread | None
+    verdict: str | None
     by_site: dict[str, Spread]
+    trained: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -118,10 +128,13 @@ def figures(comparison: Comparison, rows: Sequence[Row], baseline: str) -> list[
     """Of every variant, against the one that is named `baseline`."""
     (base,) = (row for row in rows if row.variant.name == baseline)
     alone = next((row for row in rows if row.variant.name == ALONE), None)
-    return [_figures(comparison, row, base, alone) for row in rows]
+    untrained = next((row.results for row in rows if row.variant.name == BASE), ())
+    return [_figures(comparison, row, base, alone, untrained) for row in rows]
 
 
-def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> Figures:
+def _figures(
+    comparison: Comparison, row: Row, base: Row, alone: Row | None, untrained: Sequence[Result]
+) -> Figures:
     good = [result for result in row.results if not result.error]
     scores = {}
     for key in SCORES:
@@ -161,7 +174,9 @@ def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> 
         delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
-        home=at_home(row.results, () if alone is None or row is alone else alone.results),
+        home=at_home(
+            row.results, () if alone is None or row is alone else alone.results, untrained
+        ),
         half=reached(pairs, max(1, rounds // 2), config) if is_other else None,
         full=reached(pairs, rounds, config) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
@@ -173,11 +188,14 @@ def _figures(comparison: Comparison, row: Row, base: Row, alone: Row | None) -> 
     )
 
 
-def at_home(results: Sequence[Result], alone: Sequence[Result]) -> AtHome | None:
+def at_home(
+    results: Sequence[Result], alone: Sequence[Result], base: Sequence[Result] = ()
+) -> AtHome | None:
     """The scores on the sites' own records, beside those that each has alone.
 
     Args:
-        results, alone: by seed; none of `alone` where nothing is held against it.
+        results, alone, base: by seed; none of `alone` where nothing is held against it. `base` is
+            of the base model, as nobody would train alone where that makes it worse.
     """
     good = [result for result in results if not result.error and result.home]
     if not good:
@@ -190,14 +208,20 @@ def at_home(results: Sequence[Result], alone: Sequence[Result]) -> AtHome | None
         ]
 
     differences, pays = [], []
-    for mine, theirs in zip(results, alone, strict=False):
-        if not (mine.error or theirs.error):
-            gains = [
-                theirs.home[name]["eval_loss"] - scores["eval_loss"]
-                for name, scores in mine.home.items()
-            ]
-            differences.append(-statistics.fmean(gains))
-            pays.append(statistics.fmean(gain > 0 for gain in gains))
+    gained: dict[str, list[float]] = {}
+    for index, (mine, theirs) in enumerate(zip(results, alone, strict=False)):
+        if mine.error or theirs.error:
+            continue
+        usual = {name: scores["eval_loss"] for name, scores in theirs.home.items()}
+        own = {name: scores["eval_loss"] for name, scores in mine.home.items()}
+        differences.append(statistics.fmean(own[name] - usual[name] for name in own))
+        least = dict(usual)
+        if index < len(base) and not base[index].error:
+            home = base[index].home
+            least = {name: min(usual[name], home[name]["eval_loss"]) for name in usual}
+        pays.append(statistics.fmean(least[name] - own[name] > TIE for name in own))
+        for name in own:
+            gained.setdefault(name, []).append(least[name] - own[name])
     loss, accuracy = Spread.of(over_sites("eval_loss")), Spread.of(over_sites("eval_accuracy"))
     worst = Spread.of([max(site["eval_loss"] for site in r.home.values()) for r in good])
     assert loss and accuracy and worst
@@ -209,7 +233,35 @@ def at_home(results: Sequence[Result], alone: Sequence[Result]) -> AtHome | None
         difference=Spread.of(differences),
         worst=worst,
         pays=Spread.of(pays),
+        verdict=verdict([statistics.fmean(gains) for gains in gained.values()]),
         by_site={name: spread for name, spread in by_site.items() if spread},
+        trained={name: [result.own[name] for result in good] for name in good[0].own},
+    )
+
+
+def verdict(gains: Sequence[float]) -> str | None:
+    """In words, whether the mean of what sites gain is above 0, by Student's t; None of one."""
+    if len(gains) < 2:
+        return None
+    mean, deviation = statistics.fmean(gains), statistics.stdev(gains)
+    half = float(stdtrit(len(gains) - 1, LEVEL)) * deviation / math.sqrt(len(gains))
+    if mean - half > TIE:
+        return "pays"
+    return "does not pay" if mean + half < -TIE else "a tie"
+
+
+def worse_than_base(rows: Sequence[Figures]) -> str | None:
+    """A sentence where sites that train alone lose by it, which no other row shows."""
+    homes = {row.name: row.home for row in rows if row.home is not None}
+    if ALONE not in homes or BASE not in homes:
+        return None
+    alone, base = homes[ALONE].by_site, homes[BASE].by_site
+    worse = [name for name in alone if alone[name].mean > base[name].mean + TIE]
+    if not worse:
+        return None
+    return (
+        f"{ALONE} is worse than no training (base) at {len(worse)} of {len(alone)} sites. There"
+        " only what is better than base counts as paying."
     )
 
 

@@ -15,11 +15,12 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
-from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread
+from fedpriv_comparison.expected import expected
+from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread, worse_than_base
 from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
-HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC")
+HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
 COST = ("½T", "T", "Δε", "ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
 COLUMNS = ("method", *GOOD, *HOME, *COST)
@@ -28,10 +29,14 @@ MEANING = (
     " seeds; hardest: the loss on those that were worst for the base model. Δ: of the losses of"
     " equal seeds, against the baseline. own: on each site's own held-out records, mean over the"
     " sites. Δ alone: of the own losses of equal seeds, against each site alone without noise."
-    " pays: share of the sites that do better than alone. ½T, T: private steps to the loss that the"
-    " baseline has after half, and all, of its own, and the share saved of those that it took. Δε:"
-    " what stopping there would save. up: sent by all sites in a run. s: seconds of a run's rounds."
-    " * the best setting is at the end of its grid: better ones may lie beyond."
+    " pays: share of the sites that do better than alone and than base, by more than the last"
+    " digit shown; and whether all of them do on the mean, by an interval of 90% over the sites."
+    " Against two own models that answer together, which are better than one, `fedpriv simulate"
+    " --personal` holds it. rate × passes: what sites that trained by themselves chose by cross-"
+    " validation. ½T, T: private steps to the loss that the baseline has after half, and all, of"
+    " its own, and the share saved of those that it took. Δε: what stopping there would save. up:"
+    " sent by all sites in a run. s: seconds of a run's rounds. * the best setting is at the end"
+    " of its grid: better ones may lie beyond."
 )
 
 
@@ -68,11 +73,35 @@ def _home(home: AtHome | None) -> list[str]:
     return [
         _spread(home.loss, ".3f"),
         _spread(home.difference, "+.3f"),
-        "" if home.pays is None else f"{home.pays.mean:.0%}",
+        _pays(home),
         _spread(home.worst, ".3f"),
         _spread(home.accuracy, ".1%"),
         _spread(home.auc, ".3f"),
+        _trained(home),
     ]
+
+
+def _pays(home: AtHome) -> str:
+    if home.pays is None:
+        return ""
+    return f"{home.pays.mean:.0%}" + (f", {home.verdict}" if home.verdict else "")
+
+
+def _trained(home: AtHome) -> str:
+    """What sites chose, where it is the same for all; else how many things, which are listed."""
+    found = list(dict.fromkeys(text for texts in home.trained.values() for text in texts))
+    return f"{len(found)} choices" if len(found) > 1 else "".join(found)
+
+
+def remarks(comparison: Comparison, rows: Sequence[Figures]) -> list[str]:
+    """What was chosen at each site, and what else there is to know to read the table."""
+    found = []
+    for row in rows:
+        if row.home is not None and len(set(map(tuple, row.home.trained.values()))) > 1:
+            sites = "; ".join(f"{n} {', '.join(t)}" for n, t in row.home.trained.items())
+            found.append(f"{row.name}, rate × passes by site: {sites}")
+    worse = worse_than_base(rows)
+    return [*found, *([worse] if worse else []), *expected(comparison, rows)]
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
@@ -114,6 +143,8 @@ def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, comman
     lines += [
         "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts
     ]
+    for remark in remarks(comparison, rows):
+        lines += ["", remark]
     lines += ["", MEANING, "", "NOT PRIVATE: samples and noise were drawn from seeds."]
     failed = failures(rows)
     if failed:
@@ -148,6 +179,7 @@ def as_json(
         "tuning_seeds": comparison.tuning_seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
         "rows": finite_json([row.as_dict() for row in rows]),
+        "remarks": remarks(comparison, rows),
     }
 
 

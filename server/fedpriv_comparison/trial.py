@@ -26,7 +26,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
-from fedpriv_comparison.going_on import TOGETHER, AsItIs, go_on
+from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -90,6 +90,7 @@ class Result:
         seconds: wall time of the rounds with their evaluation, without loading.
         home: of each site that keeps records apart, the scores there after the last round.
         error: why there is no result; "" if there is one.
+        own: of each site that trained by itself, at which rate × for how many passes.
     """
 
     rounds: list[Scores]
@@ -100,6 +101,7 @@ class Result:
     home: dict[str, Home] = field(default_factory=dict)
     error: str = ""
     epsilon_committed: float | None = None
+    own: dict[str, str] = field(default_factory=dict)
 
     def last(self, key: str) -> float | None:
         """A score after the last round."""
@@ -252,30 +254,29 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     if before.error:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
-    alone = _kept_alone(trial.alone, folder) if trial.way in TOGETHER else {}
-    without = trial.way in TOGETHER or trial == trial.alone
-    kind: OwnKind = "alone" if without else "personal"
-    home, everyone, made = {}, [], {}
+    alone = _kept_alone(trial.alone, folder) if trial.way == FIFTH else {}
+    kind: OwnKind = "alone" if trial.way == FIFTH or trial == trial.alone else "personal"
+    settings = config.personal.beginning(kind)
+    home, everyone, made, said = {}, [], {}, {}
     with pool.borrow(ModelRecipe.of(config)) as worker:
         with tempfile.TemporaryDirectory() as cache:
             reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
-        for name, own in own_examples(config, worker).items():
-            parts = own.training, own.validation
-            settings = config.personal.beginning(
-                kind, config.model.task, examples=len(own.training), stops=bool(own.validation)
+        for name, site in own_examples(config, worker).items():
+            model, said[name] = go_on(
+                trial.way, worker, values, site.training, settings, trial.seed, alone.get(name)
             )
-            model = go_on(trial.way, worker, values, *parts, settings, trial.seed, alone.get(name))
             if isinstance(model, AsItIs):
                 made[name] = model.values
-            home[name] = home_scores(model, own)
+            home[name] = home_scores(model, site)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
-    if trial.way not in TOGETHER:
+    if trial.way != FIFTH:
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
             np.save(stream, np.stack([made[name] for name in _scored(config)]))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
-    return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home)
+    own = {name: text for name, text in said.items() if text}
+    return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home, own=own)
 
 
 def _kept_alone(trial: Trial, folder: Path) -> dict[str, Vector]:

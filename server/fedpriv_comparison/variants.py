@@ -20,7 +20,8 @@ PUBLIC = {  # methods without noise, for public records alone
     "synthetic": "on the synthetic set alone, as it begins: no private record, ε = 0",
     "warm-start": "the base model after the set's warm start, where the others begin; ε = 0",
 }
-UNTRAINED = ("base", "warm-start")  # in no step of the federation
+BASE = "base"
+UNTRAINED = (BASE, "warm-start")  # in no step of the federation
 ALONE = "lora-alone"  # a site begins with its own records, without noise
 SHORT = {
     "lr": "optimizer.lr",

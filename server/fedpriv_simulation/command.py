@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import statistics
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from fedpriv.report.figures import amount, give_or_take, worse
 from fedpriv_simulation import first_run
 from fedpriv_simulation.watching import new_run, watching
 
-MODELS = ("federated", "personal", "alone", "two alone", "all three")
+MODELS = ("base", "federated", "personal", "alone", "two alone", "all three")
 
 if TYPE_CHECKING:
     from fedpriv.report.budget import BudgetReport
@@ -129,34 +130,64 @@ def _personalise(
         say = console.print if status is None else status.update
         config = settled(config, outcome.run.info)
         found = own_models(config, outcome.run.path, spread(config, count), say)
-    named = Column("site", no_wrap=True)
-    table = Table(named, *MODELS, title="Loss on each site's own held-out records")
+    chosen = config.personal.validation > 0
+    title = "Loss on each site's own held-out records"
+    columns = (Column(name, no_wrap=" " not in name) for name in ("site", *MODELS))
+    table = Table(*columns, title=f"{title}; below it, rate × passes" if chosen else title)
     table.title_justify = "left"
     losses = {}
     for name, evaluation in found.items():
         losses[name] = {row.name: row.scores.eval_loss for row in evaluation.rows}
-    for name, row in losses.items():
-        table.add_row(name, *(f"{row[model]:.3f}" for model in MODELS))
+        said = {row.name: f"\n{row.trained.replace(' ', '')}" for row in evaluation.rows if chosen}
+        table.add_row(name, *(f"{losses[name][m]:.3f}{said.get(m, '').rstrip()}" for m in MODELS))
     means = {m: statistics.fmean(row[m] for row in losses.values()) for m in MODELS}
     if len(losses) > 1:
         table.add_section()
         table.add_row("mean", *(f"{mean:.3f}" for mean in means.values()))
     console.print(table)
-    better = sum(row["all three"] < row["two alone"] for row in losses.values())
-    gain = means["two alone"] - means["all three"]
-    compared = f"{abs(gain):.3f} {'lower' if gain > 0 else 'higher'}"
-    console.print(
-        "'two alone' is what joining has to beat: two own models answer together, for about as"
-        " much training. 'all three' are its own model, the federation's adapter, and that adapter"
-        f" trained further. Their loss is {compared} on average, and lower at {better} of"
-        f" {len(losses)} sites.",
-        highlight=False,
-    )
+    for sentence in _in_words(config, losses, means):
+        console.print(sentence, highlight=False, markup=False)
     console.print(
         f"Each site's own models, and a page of what they are worth to it, not to be handed on:\n"
         f"{outcome.run.private_folder}",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _in_words(
+    config: JobConfig, losses: Mapping[str, Mapping[str, float]], means: Mapping[str, float]
+) -> Iterator[str]:
+    """How rate and passes were found, and what the table says of joining."""
+    if config.personal.validation:
+        yield (
+            "Each site chose rate × passes by cross-validation on its own records, alone and from"
+            " the adapter alike; 'two alone' have those of 'alone'."
+        )
+    else:
+        alone = config.personal.beginning("alone")
+        further = config.personal.beginning("personal")
+        yield (
+            f"Rate and passes are fixed ([personal]): {alone.rates[0]:g} × {alone.epochs} alone,"
+            f" and {further.epochs} passes from the adapter. No site chose its own."
+        )
+    harmed = sum(row["alone"] > row["base"] for row in losses.values())
+    if harmed:
+        yield (
+            f"At {harmed} of {len(losses)} sites 'alone' is worse than 'base', no training at all."
+            " What is better than 'alone' there has shown nothing."
+        )
+    best = {name: min(row["two alone"], row["base"]) for name, row in losses.items()}
+    gains = [round(best[name], 3) - round(losses[name]["all three"], 3) for name in losses]
+    better, even = sum(gain > 0 for gain in gains), sum(gain == 0 for gain in gains)
+    gain = round(min(means["two alone"], means["base"]), 3) - round(means["all three"], 3)
+    compared = f"{abs(gain):.3f} {'lower' if gain > 0 else 'higher'}" if gain else "the same"
+    yield (
+        "'two alone' is what joining has to beat: two own models answer together, for about as"
+        " much training. 'all three' are its own model, the federation's adapter, and that adapter"
+        f" trained further. Against 'two alone', or 'base' where that is lower, their loss is"
+        f" {compared} on average, and lower at {better} of {len(losses)} sites"
+        + (f", equal at {even}." if even else ".")
     )
 
 

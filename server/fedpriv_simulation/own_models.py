@@ -17,10 +17,11 @@ from fedpriv.config.personal import OWN_KINDS, OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
+from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
-from fedpriv.personal.training import train_alone
+from fedpriv.personal.training import Personal, train_alone
 from fedpriv.training.adapter import read_facts, read_values
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
@@ -48,7 +49,8 @@ def own_models(
     """Train, at each of these sites, from the run's adapter and from the base model, and compare.
 
     For about as much training, a site has two models of its own that answer together. So a second
-    one is trained for the comparison, from another initial adapter. It is not kept.
+    one is trained for the comparison, from another initial adapter, at the rate and for the passes
+    that were chosen for the first. It is not kept.
 
     As many sites at once as in a round of threads.
 
@@ -111,21 +113,21 @@ def _of_one(
     with tempfile.TemporaryDirectory(dir=folder, prefix="personal-") as cache:
         own = read_site(site, spec, Path(cache))
         tokenizer = worker.base.tokenizer
-        training, validation = to_train_on(own, spec, tokenizer, config.personal)
+        training = to_train_on(own, spec, tokenizer, config.personal)
         key = f"sites.{site.name}.held_out"
         examples = to_test_on(own.held_out, spec, tokenizer, key=key)
+        check_held_out(training.everything, examples, tokenizer, key=key)
         records = len(own.held_out)
 
-    def trained(kind: OwnKind, start: Vector) -> Vector:
+    def trained(kind: OwnKind, start: Vector, as_for: Personal | None = None) -> Personal:
         say(f"{site.name}: training by itself, {kind}")
-        settings = config.personal.beginning(
-            kind, spec.task, examples=len(training), stops=bool(validation)
-        )
-        return train_alone(worker, start, training, validation, settings, told=go_on).values
+        settings = config.personal.beginning(kind)
+        return train_alone(worker, start, training, settings, as_for=as_for, told=go_on)
 
-    models["again"] = trained("alone", another)  # for comparison alone
+    said: dict[str, str] = {}
     for kind in OWN_KINDS:
-        models[kind] = trained(kind, models["federated" if kind == "personal" else "base"])
+        made = trained(kind, models["federated" if kind == "personal" else "base"])
+        models[kind], said[kind] = made.values, made.best.said
         write_own_adapter(
             folder / kind,
             worker,
@@ -134,7 +136,10 @@ def _of_one(
             site=site.name,
             kind=kind,
             held_out=site.held_out,
+            trained=said[kind],
         )
+        if kind == "alone":  # for comparison
+            models["again"] = trained(kind, another, made).values
     evaluation = evaluate(
         worker,
         examples,
@@ -144,6 +149,7 @@ def _of_one(
         job=facts.job,
         records=records,
         beside=config.personal.beside,
+        trained=said,
     )
     write_page(evaluation, folder / PAGE)
     return evaluation

@@ -222,17 +222,16 @@ def test_two_own_models_have_equal_weights(monkeypatch: pytest.MonkeyPatch) -> N
     told = []
     monkeypatch.setattr(border_runs, "weighed", lambda *given: told.append(given[1:]))
     monkeypatch.setattr(border_runs, "together", lambda worker, parts: told.append(tuple(parts)))
-    monkeypatch.setattr(border_runs, "averaged", lambda *given: None)
     names = ("alone", "again", "lora+personal", "federated+personal")
     values = {name: np.array([[1.0], [2.0]]) * (i + 1) for i, name in enumerate(names)}
     values |= {"federated": np.array([9.0]), "lora": np.array([8.0])}
-    worker, own = type("", (), {"initial": np.array([0.0])})(), type("", (), {"validation": []})()
-    border_runs.models(worker, own, values, 1)  # type: ignore[arg-type]
+    worker = type("", (), {"initial": np.array([0.0])})()
+    border_runs.models(worker, values, 1)  # type: ignore[arg-type]
     both = ((2.0, 0.4), (8.0, 0.4), (9.0, 0.2))
     assert told == [both, (2.0, 9.0, 0.2), (2.0, 4.0, 0.5), (2.0, 8.0, 0.2)]
     told.clear()
     few = {name: values[name] for name in ("alone", "again", "federated", "federated+personal")}
-    found = border_runs.models(worker, own, few, 1)  # type: ignore[arg-type]
+    found = border_runs.models(worker, few, 1)  # type: ignore[arg-type]
     assert told == [both, (2.0, 9.0, 0.2), (2.0, 4.0, 0.5)] and "lora" not in found
 
 

@@ -59,6 +59,25 @@ def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     assert alone.result.best.loss != personal.result.best.loss
 
 
+def test_held_out_records_of_another_data_set_are_refused(setting: OwnSetting) -> None:
+    others = [{"note": f"{i} {i + 1} {i + 2} {i + 3}"} for i in range(50, 60)]
+    path = setting.folder / "others.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in others))
+    setting.change("held_out = 0.25", 'held_out = "others.jsonl"')
+    with pytest.raises(DataError, match=r"data\.held_out.*read as another data set's"):
+        own_view(setting.file, setting.config)
+
+
+def test_how_an_own_model_was_trained_stands_beside_it(setting: OwnSetting) -> None:
+    made = personalise(setting.file, setting.config, alone=True)
+    rows = {row.name: row for row in own_view(setting.file, setting.config).rows}
+    assert rows["alone"].trained == made.result.best.said
+    assert not rows["base"].trained and not rows["federated"].trained
+    answer = invoke(setting, "evaluate")
+    assert "rate × passes" in answer.output
+    assert made.result.best.said in answer.output
+
+
 def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> None:
     """Both adapters in one model, as another program would run them, record by record."""
     made = personalise(setting.file, setting.config, alone=True)

@@ -40,13 +40,15 @@ def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSett
     told: list[Epoch] = []
     made = personalise(setting.file, setting.config, told=told.append)
     assert made.folder == setting.state / "personal" / "job-1"
-    assert [(one.rate, one.number) for one in told] == [(0.0, 0), *((0.03, n) for n in (1, 2, 3))]
+    tried = [(0.0, 0), *((0.03, n) for n in (1, 2, 3))]
+    assert [(one.rate, one.number) for one in told[:4]] == tried
     assert made.result.best.loss < told[0].loss
-    assert made.training and made.validation
-    assert made.training + made.validation <= 24
+    assert [one.number for one in told[4:]] == list(range(1, made.result.best.number + 1))
+    assert 0 < made.training <= 24 and made.parts == 4
     assert (federated / WEIGHTS).read_bytes() != (made.folder / WEIGHTS).read_bytes()
     facts = read_facts(made.folder)
     assert (facts.kind, facts.job, facts.held_out) == ("personal", "job-1", "0.25")
+    assert facts.trained == f"0.03 × {made.result.best.number}"
 
 
 def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSetting) -> None:
@@ -86,19 +88,15 @@ def test_alone_begins_at_the_base_model(setting: OwnSetting) -> None:
 def test_held_out_records_teach_it_nothing(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither do those by which it is stopped; and no two of the three share a record."""
-    from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
+    from fedpriv.data.held_out import HELD_OUT, is_apart
     from fedpriv.personal import records as records_module
 
     setting.hand_over()
-    seen: dict[str, list[str]] = {}
+    seen: list[str] = []
 
-    def look(records: Any, spec: Any, tokenizer: Any, *, apart: float) -> Any:
-        texts = [record["text"] for record in records]
-        sides = [is_apart({"text": t}, "record", apart, VALIDATION) for t in texts]
-        seen["trained"] = [t for t, is_so in zip(texts, sides, strict=True) if not is_so]
-        seen["stopped by"] = [t for t, is_so in zip(texts, sides, strict=True) if is_so]
-        return own_examples(records, spec, tokenizer, apart=apart)
+    def look(records: Any, *others: Any, **more: Any) -> Any:
+        seen.extend(record["text"] for record in records)
+        return own_examples(records, *others, **more)
 
     own_examples = records_module.own_examples
     monkeypatch.setattr(records_module, "own_examples", look)
@@ -106,9 +104,8 @@ def test_held_out_records_teach_it_nothing(
     held = {
         row["note"] for row in notes() if is_apart({"text": row["note"]}, "record", 0.25, HELD_OUT)
     }
-    assert held and not held & {*seen["trained"], *seen["stopped by"]}
-    assert (made.training, made.validation) == (len(seen["trained"]), len(seen["stopped by"]))
-    assert made.training + made.validation + len(held) == 24
+    assert held and not held & {*seen}
+    assert made.training == len(seen) == 24 - len(held)
 
 
 def test_a_patients_records_are_on_one_side_and_no_more_than_the_unit_allows(
@@ -124,8 +121,7 @@ def test_a_patients_records_are_on_one_side_and_no_more_than_the_unit_allows(
     init_site(setting.file, setting.config)
     setting.hand_over()
     made = personalise(setting.file, setting.config)
-    assert made.training % 2 == made.validation % 2 == 0
-    assert made.training + made.validation == 2 * 8
+    assert made.training == 2 * 8
 
 
 def test_the_newest_adapter_is_taken_or_the_one_that_is_named(setting: OwnSetting) -> None:
@@ -192,11 +188,10 @@ def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> Non
         personalise(setting.file, setting.config, made.folder)
 
 
-def test_too_few_units_to_stop_by_are_told(tmp_path: Path, model_folder: Make) -> None:
+def test_too_few_units_to_choose_by_are_told(tmp_path: Path, model_folder: Make) -> None:
     setting = OwnSetting(tmp_path, model_folder("llama"), {"text": "note"}, notes(1), held_out="")
-    setting.change("validation = 0.25", "validation = 0.0001")
     setting.hand_over()
-    with pytest.raises(DataError, match=r"personal\.validation.*1 examples to train on and 0"):
+    with pytest.raises(DataError, match=r"personal\.validation.*in 1 of 4 parts"):
         personalise(setting.file, setting.config)
 
 
@@ -211,7 +206,7 @@ def test_a_site_of_few_units_may_learn_from_all_of_them(
     )
     setting.hand_over()
     made = personalise(setting.file, setting.config, alone=alone)
-    assert (made.training, made.validation) == (3, 0)
+    assert (made.training, made.parts) == (3, 0)
     assert made.result.best.number == passes
     assert f"{passes} passes over all records" in summary(made)
     assert made.as_dict()["best"]["loss"] is None
@@ -331,6 +326,7 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     lines = answer.output.splitlines()
     assert any(line.startswith("before: loss ") for line in lines)
     assert any(line.startswith("rate 0.03, pass 3: loss ") for line in lines)
+    assert "rate 0.03, pass 1, all records" in lines
     shown = " ".join(lines)
     assert str(setting.state / "personal" / "job-1") in shown
     assert "not to leave this house" in shown

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedpriv.config.load import load_job
-from fedpriv.config.personal import OwnTraining
-from fedpriv.data.held_out import HELD_OUT, VALIDATION, is_apart
-from fedpriv.errors import ConfigError, DataError, RunError
+from fedpriv.config.personal import PersonalSection
+from fedpriv.data.held_out import HELD_OUT, is_apart
+from fedpriv.errors import ConfigError, DataError
+from fedpriv.forecasting.advice import PAYS_NOT, Outlook
+from fedpriv.forecasting.curve import Interval
 from fedpriv.personal.together import together
 from fedpriv.training.pool import make_worker
 from fedpriv.training.scores import score
 from fedpriv.training.worker import ModelRecipe
+from fedpriv_comparison import expected as expected_module
 from fedpriv_comparison import public_training, trial
-from fedpriv_comparison.at_home import TUNING, TUNING_SHARE, own_examples
+from fedpriv_comparison.at_home import check_records, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
-from fedpriv_comparison.figures import at_home, figures
-from fedpriv_comparison.going_on import WAYS, AsItIs, averaged, go_on
+from fedpriv_comparison.expected import expected
+from fedpriv_comparison.figures import at_home, figures, verdict, worse_than_base
+from fedpriv_comparison.going_on import WAYS, go_on
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
@@ -32,8 +38,7 @@ from fedpriv_comparison.trial import Result, run
 from fedpriv_comparison.variants import parse_variants
 
 Make = Callable[..., Any]
-QUICK = OwnTraining(rates=(3e-2,), epochs=3, batch_size=4, patience=3)
-PERSONAL = "[personal]\nvalidation = 0.2\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+PERSONAL = "[personal]\nvalidation = 0.25\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 
 
 def comparison(file: Path, *names: str, seeds: int = 1, grids: tuple[str, ...] = ()) -> Comparison:
@@ -46,22 +51,20 @@ def records(file: Path, site: int) -> list[str]:
 
 
 def test_each_record_has_one_part(federation: Make) -> None:
-    """And what the federation trains on is what its site trains on and stops by."""
+    """And what the federation trains on is what its site trains on and chooses by."""
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
     worker = make_worker(ModelRecipe.of(config))
     populations, _, _ = public_training.load(config, worker)
     for index, (name, own) in enumerate(own_examples(config, worker).items()):
-        parts = [own.training, own.validation, own.reported, own.tuning]
+        parts = [*own.training.parts, own.reported, own.tuning]
         assert sum(map(len, parts)) == 24
-        expected = [0, 0, 0, 0]
-        for note in records(file, index):
-            row = {"text": note}
-            held = is_apart(row, "record", 0.5, HELD_OUT)
-            purpose, share = (TUNING, TUNING_SHARE) if held else (VALIDATION, 0.2)
-            expected[2 * held + is_apart(row, "record", share, purpose)] += 1
-        assert list(map(len, parts)) == expected
-        trained = sorted(e.input_ids for e in own.training + own.validation)
+        notes = records(file, index)
+        held = sum(is_apart({"text": note}, "record", 0.5, HELD_OUT) for note in notes)
+        assert len(own.reported) + len(own.tuning) == held
+        assert abs(len(own.reported) - len(own.tuning)) <= 1
+        assert (len(own.training.parts), own.training.left_out) == (4, 4)
+        trained = sorted(e.input_ids for e in own.training.everything)
         units = populations[name].units
         assert sorted(e.input_ids for unit in units for e in unit) == trained
 
@@ -88,7 +91,16 @@ def test_a_pooled_party_trains_on_no_held_out_record(federation: Make, tmp_path:
     assert held and texts and not held & texts
 
 
-def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -> None:
+def forecast_of(job: Any) -> Any:
+    assert job.job.method == "dp-lora"
+    found = Outlook("", Interval(-0.1, -0.2, -0.01), None, (), PAYS_NOT)
+    ways = [replace(found, way=way) for way in ("federated", "federated+personal")]
+    return SimpleNamespace(ways=ways)
+
+
+def test_the_table_says_what_each_site_gains(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("base", "lora-alone", "dp-lora", "dp-lora+personal", "dp-lora-local", "lora+personal")
     asked = comparison(federation(rounds=2, extra=PERSONAL), *names)
     rows = compare(asked, Runner(tmp_path / "runs"))
@@ -102,12 +114,21 @@ def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -
     assert personal.difference is not None and alone.difference is None
     assert personal.difference.mean == pytest.approx(personal.loss.mean - alone.loss.mean)
     assert base.pays is not None and base.pays.mean == 0
+    assert set(alone.trained) == {"site-0", "site-1"} and not base.trained
+    for texts in (*alone.trained.values(), *personal.trained.values()):
+        assert all(re.fullmatch(r"0\.03 × [1-3]", text) for text in texts)
     assert max(one.mean for one in alone.by_site.values()) == alone.worst.mean
     assert found["dp-lora+personal"].epsilon == found["dp-lora"].epsilon
     assert found["lora-alone"].epsilon is None and found["lora-alone"].bytes_up == 0
     text = markdown(asked, list(found.values()), "title", "fedpriv compare")
-    assert "own loss" in text and "pays" in text
+    assert "own loss" in text and "pays" in text and "rate × passes" in text
     assert len(tables(list(found.values()), 1)) == 3
+    monkeypatch.setattr(expected_module, "forecast", lambda job: forecast_of(job))
+    said = list(expected(asked, list(found.values())))
+    assert [one.partition(":")[0] for one in said] == ["dp-lora", "dp-lora+personal"]
+    measured = f"Measured on these it is {-personal.difference.mean:+.3f}, {personal.verdict},"
+    assert f"joining {PAYS_NOT} (-0.100 over training alone, -0.200 to -0.010)" in said[1]
+    assert measured in said[1] and "holds where the two differ" in said[1]
 
 
 def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path) -> None:
@@ -136,10 +157,12 @@ def test_each_way_to_go_on_learns(federation: Make, way: str) -> None:
     start = worker.initial + 0.05 * np.random.default_rng(0).standard_normal(
         worker.initial.size, dtype=np.float32
     )
-    before = score(worker, own.training, start).eval_loss
+    before = score(worker, own.training.everything, start).eval_loss
     weights = [p.detach().clone() for p in worker.model.parameters() if not p.requires_grad]
-    model = go_on(way, worker, start, own.training, own.validation, config.personal, 0)
-    assert model(own.training).eval_loss < before - 0.05
+    settings = config.personal.beginning("alone")
+    model, said = go_on(way, worker, start, own.training, settings, 0)
+    assert model(own.training.everything).eval_loss < before - 0.05
+    assert said.startswith("0.03 × ")
     frozen = [p for p in worker.model.parameters() if not p.requires_grad]
     assert all(bool((a == b).all()) for a, b in zip(weights, frozen, strict=True))
 
@@ -159,45 +182,24 @@ def random_adapters(worker: Any) -> tuple[Any, Any]:
     return tuple(0.1 * drawn.standard_normal(size, dtype=np.float32) for _ in range(2))  # type: ignore[return-value]
 
 
-def test_the_weight_is_what_the_validation_records_say(worker_and_own: Any) -> None:
-    """None for a federated model that is worse by far; the own model is left as it is then."""
-    worker, own = worker_and_own
-    start = worker.initial
-    learnt = go_on("personal", worker, start, own.training, own.validation, QUICK, 0)
-    assert isinstance(learnt, AsItIs)
-    spoilt = 10 * random_adapters(worker)[0]
-    found = averaged(worker, learnt.values, spoilt, own.validation)
-    assert isinstance(found, AsItIs) and found.values is learnt.values
-    helped = averaged(worker, start, learnt.values, own.validation)(own.validation).eval_loss
-    assert (
-        helped == together(worker, [(start, 0.5), (learnt.values, 0.5)])(own.validation).eval_loss
-    )
-    assert helped < score(worker, own.validation, start).eval_loss
-
-
-def test_without_validation_records_no_weight_is_chosen(worker_and_own: Any) -> None:
-    worker, _ = worker_and_own
-    says = r"no validation records.* Set personal\.validation above 0, or use 'fifth'"
-    with pytest.raises(RunError, match=says):
-        averaged(worker, worker.initial, worker.initial, [])
-
-
 def test_what_decides_no_result_names_no_run(federation: Make) -> None:
     """The weight of `fedpriv-client evaluate` is none of a way's: runs that are kept stay so."""
     file = federation(extra=PERSONAL)
     keys = []
     for extra in ("", "personal.beside=0.4", "personal.patience=7"):
-        asked = comparison(file, "dp-lora+averaged")
+        asked = comparison(file, "dp-lora+fifth")
         variant, settings = _first(asked)
         config = load_job(file, [extra] if extra else [])
         keys.append(replace(asked.trial(variant, settings, 1), config=config).key)
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_fixed_weight_asks_no_validation_records(worker_and_own: Any) -> None:
+def test_an_own_model_at_hand_is_used_beside_the_federations(worker_and_own: Any) -> None:
     worker, own = worker_and_own
     one, other = random_adapters(worker)
-    model = go_on("fifth", worker, other, own.training, [], QUICK, 0, own=one)
+    settings = PersonalSection().beginning("alone")
+    model, said = go_on("fifth", worker, other, own.training, settings, 0, own=one)
+    assert not said
     expected = together(worker, [(one, 0.8), (other, 0.2)])(own.reported)
     assert model(own.reported).eval_loss == expected.eval_loss
 
@@ -206,7 +208,7 @@ def test_what_a_site_trained_alone_is_not_trained_twice(
     federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = comparison(
-        federation(rounds=1, extra=PERSONAL), "lora-alone", "dp-lora", "dp-lora+averaged"
+        federation(rounds=1, extra=PERSONAL), "lora-alone", "dp-lora", "dp-lora+fifth"
     )
     given = []
     real = trial.go_on
@@ -218,7 +220,7 @@ def test_what_a_site_trained_alone_is_not_trained_twice(
     monkeypatch.setattr(trial, "go_on", watched)
     alone, _, both = compare(asked, Runner(tmp_path / "runs"))
     assert not both.results[0].error
-    assert given == [("personal", False)] * 2 + [("averaged", True)] * 2
+    assert given == [("personal", False)] * 2 + [("fifth", True)] * 2
     assert {row.variant.method for row in (alone, both)} == {"base", "dp-lora"}
 
 
@@ -251,8 +253,75 @@ def test_who_gains_is_counted_by_site_and_by_seed() -> None:
     assert (found.loss.mean, found.accuracy.mean) == (2.5, 0.25)
     assert found.difference.mean == -0.5
     assert found.pays.mean == 0.75  # one of two, then both
+    assert found.verdict == "a tie"  # 1 ± 3.2 by two sites
     assert found.worst.mean == 3.0  # of 3.5 and 2.5
     assert found.by_site["b"].mean == 3.0
     assert at_home([Result([], error="no")], alone) is None
     shuffled = random.Random(0).sample(mine, 2)
     assert at_home(shuffled, ()) is not None
+
+
+def of_sites(**losses: float) -> Result:
+    home = {name: {"eval_loss": x, "eval_accuracy": 0.5} for name, x in losses.items()}
+    return Result([{"round": 0, "eval_loss": 1.0}], home=home)
+
+
+def test_nothing_pays_against_a_model_that_is_worse_than_none() -> None:
+    base, alone = of_sites(a=0.69, b=0.70, c=0.70), of_sites(a=1.30, b=1.20, c=0.65)
+    untrained = at_home([base], [alone], [base])
+    assert untrained is not None and untrained.pays is not None
+    assert untrained.pays.mean == 0
+    assert untrained.verdict != "pays"
+    better = at_home([of_sites(a=0.60, b=0.71, c=0.60)], [alone], [base])
+    assert better is not None and better.pays is not None and better.difference is not None
+    assert better.pays.mean == pytest.approx(2 / 3)
+    assert better.difference.mean == pytest.approx(-(0.70 + 0.49 + 0.05) / 3)
+
+
+def test_less_than_is_shown_is_a_tie() -> None:
+    one, other = of_sites(a=0.6931, b=0.6935), of_sites(a=0.6935, b=0.6937)
+    found = at_home([one], [other], [other])
+    assert found is not None and found.pays is not None
+    assert (found.pays.mean, found.verdict) == (0, "a tie")
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([0.1, 0.12, 0.11, 0.1], "pays"),
+        ([-0.1, -0.12, -0.11, -0.1], "does not pay"),
+        ([0.3, -0.1, 0.2, -0.2], "a tie"),
+        ([0.0, 0.0], "a tie"),
+        ([0.5], None),
+    ],
+)
+def test_the_verdict_is_that_of_the_mean_over_the_sites(gains: list[float], said: str) -> None:
+    assert verdict(gains) == said
+
+
+def test_it_is_said_where_training_alone_does_harm() -> None:
+    def row(name: str, result: Result) -> Any:
+        return SimpleNamespace(name=name, home=at_home([result], ()))
+
+    base, harmed = of_sites(a=0.69, b=0.70), of_sites(a=1.30, b=0.60)
+    said = worse_than_base([row("base", base), row("lora-alone", harmed)])
+    assert said is not None and "worse than no training (base) at 1 of 2 sites" in said
+    assert worse_than_base([row("base", base), row("lora-alone", base)]) is None
+    assert worse_than_base([row("lora-alone", harmed)]) is None
+
+
+def test_records_by_which_nothing_can_be_judged_are_refused(
+    federation: Make, tmp_path: Path
+) -> None:
+    """Those of a site that were trained on under other ids; and of the whole evaluation."""
+    file = federation(extra=PERSONAL)
+    notes = records(file, 0)
+    (tmp_path / "copies.jsonl").write_text(
+        "".join(json.dumps({"note": note}) + "\n" for note in notes)
+    )
+    config = load_job(file, [f"evaluation.data={tmp_path / 'copies.jsonl'}"])
+    worker = make_worker(ModelRecipe.of(config))
+    with pytest.raises(DataError, match="are copies of records that train") as caught:
+        check_records(config, worker)
+    assert caught.value.key == "evaluation.data"
+    check_records(load_job(file), worker)

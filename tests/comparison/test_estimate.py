@@ -26,12 +26,8 @@ def test_what_is_done_once_is_not_taken_for_the_cost_of_each_record(
     [
         (["personal.validation=0", "personal.rates=[3e-3]", "personal.epochs=7"], "personal", 7),
         (["personal.validation=0", "personal.rates=[3e-3]", "personal.epochs_alone=9"], "alone", 9),
-        (["personal.validation=0.2", "personal.rates=[1e-3, 3e-3]"], "alone", 2 * estimate.STOPPED),
-        (
-            ["personal.validation=0.2", "personal.rates=[1e-3, 3e-3]", "personal.epochs=3"],
-            "personal",
-            6,
-        ),
+        ([], "alone", 3 * estimate.STOPPED + estimate.STOPPED),
+        (["personal.rates=[1e-3, 3e-3]", "personal.epochs=3"], "personal", 3 * 6 + 3),
     ],
 )
 def test_own_training_takes_the_passes_that_its_settings_say(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -22,13 +23,13 @@ from fedpriv.config.job import SiteSection
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.training.adapter import read_facts
-from fedpriv_simulation.command import simulate
+from fedpriv_simulation.command import _in_words, simulate
 from fedpriv_simulation.own_models import own_models, spread
 
 Make = Callable[..., Any]
 APP = typer.Typer()
 APP.command()(simulate)
-PERSONAL = "[personal]\nvalidation = 0.2\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
+PERSONAL = "[personal]\nvalidation = 0.25\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
 HELD_OUT = [f"sites.site-{index}.held_out=0.4" for index in (0, 1)]
 
 
@@ -69,8 +70,20 @@ def test_every_site_has_its_models_in_its_private_folder(public: tuple[Path, str
 def test_the_screen_shows_public_records_what_they_are_worth(public: tuple[Path, str]) -> None:
     _, shown = public
     assert "own held-out records" in shown
-    for word in ("federated", "alone", "personal", "two alone", "all three", "site-0", "site-1"):
+    for word in (
+        "base",
+        "federated",
+        "alone",
+        "personal",
+        "two alone",
+        "all three",
+        "site-0",
+        "site-1",
+    ):
         assert word in shown
+    said = re.findall(r"0\.03×[1-3]", shown)
+    assert len(said) == 4, "alone and personal, at each of two sites"
+    assert "chose rate × passes by cross-validation" in " ".join(shown.split())
 
 
 def test_an_own_adapter_loads_in_peft(public: tuple[Path, str]) -> None:
@@ -174,3 +187,31 @@ def test_whoever_stops_waits_for_nobody(public: tuple[Path, str], tmp_path: Path
         own_models(config, copied, config.sites, stop)
     assert len(said) <= 2, "each of two at once, and nothing later"
     assert not list(copied.glob("private/*/evaluation.html"))
+
+
+def in_words(*overrides: str, **losses: tuple[float, float, float, float]) -> str:
+    """Of sites with these losses of base, alone, two alone and all three."""
+    names = ("base", "alone", "two alone", "all three")
+    rows = {name: dict(zip(names, row, strict=True)) for name, row in losses.items()}
+    means = {name: sum(row[name] for row in rows.values()) / len(rows) for name in names}
+    return " ".join(_in_words(load_job(None, overrides), rows, means))
+
+
+def test_nothing_is_said_to_be_gained_over_what_is_worse_than_no_training() -> None:
+    said = in_words(a=(0.69, 1.3, 1.2, 0.8), b=(0.69, 0.6, 0.6, 0.5))
+    assert "At 1 of 2 sites 'alone' is worse than 'base'" in said
+    assert "lower at 1 of 2 sites" in said
+    assert "worse than" not in in_words(a=(0.69, 0.6, 0.6, 0.5))
+
+
+def test_what_is_shown_as_equal_is_a_tie() -> None:
+    said = in_words(a=(0.9, 0.6, 0.5004, 0.4996), b=(0.9, 0.6, 0.5001, 0.5004))
+    assert "the same on average, and lower at 0 of 2 sites, equal at 2" in said
+
+
+def test_it_is_said_how_rate_and_passes_were_found() -> None:
+    row = (0.9, 0.6, 0.5, 0.4)
+    assert "by cross-validation on its own records" in in_words(a=row)
+    fixed = ("personal.validation=0", "personal.rates=[1e-2]", "personal.epochs=3")
+    said = in_words(*fixed, "personal.epochs_alone=5", a=row)
+    assert "fixed ([personal]): 0.01 × 5 alone, and 3 passes from the adapter" in said

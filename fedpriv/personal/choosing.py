@@ -1,0 +1,108 @@
+"""Choose a learning rate and a number of passes by a site's own records: cross-validation.
+
+What a site trains for itself never leaves it, so it may look at its records as often as it likes,
+at no price. A model is trained without each part of the units in turn and scored on that part; what
+counts is the mean over the parts. So few records are used up neither for training nor for choosing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fedpriv.config.personal import OwnTraining
+from fedpriv.models.vector import Vector
+from fedpriv.personal.records import OwnParts
+from fedpriv.training.passes import passes
+from fedpriv.training.scores import score
+from fedpriv.training.worker import Worker
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the records.
+
+    Attributes:
+        rate: learning rate.
+        number: counts from 1 at each rate; 0 is before any.
+        loss: after it, the mean over the parts that were left out; None where none is.
+    """
+
+    rate: float
+    number: int
+    loss: float | None
+
+    @property
+    def said(self) -> str:
+        """In a few words."""
+        return f"{self.rate:g} × {self.number}" if self.number else "not trained"
+
+
+def choose(
+    worker: Worker,
+    start: Vector,
+    own: OwnParts,
+    settings: OwnTraining,
+    *,
+    seed: int = 0,
+    told: Callable[[Epoch], None] = lambda epoch: None,
+) -> tuple[Epoch, tuple[Epoch, ...]]:
+    """The best pass of all that were tried, and all: from `start` (P,), which is one of them.
+
+    A rate ends after `settings.patience` passes without a lower loss, after `settings.epochs`, or
+    where numbers overflow. Rates are tried from the highest on, which takes the fewest passes,
+    until a lower one is no better.
+
+    Args:
+        own: with at least one part to leave out.
+        seed: of the order of the records.
+        told: of every pass.
+
+    Privacy:
+        None: made of raw records, and stays at the site.
+    """
+    looked_at = range(own.left_out)
+    before = _loss(worker, own, [start for _ in looked_at])
+    best = Epoch(0.0, 0, before)
+    tried = [best]
+    told(best)
+    for rate in sorted(settings.rates, reverse=True):
+        lowest, since = before, 0
+        moves: list[Iterator[Vector]] = [
+            passes(
+                worker,
+                start,
+                own.without(index),
+                rate,
+                epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                falling=False,
+                seed=seed,
+            )
+            for index in looked_at
+        ]
+        for number, values in enumerate(zip(*moves, strict=False), 1):
+            loss = _loss(worker, own, values)
+            if not math.isfinite(loss):
+                break
+            epoch = Epoch(rate, number, loss)
+            told(epoch)
+            tried.append(epoch)
+            if best.loss is not None and loss < best.loss:
+                best = epoch
+            since = 0 if loss < lowest else since + 1
+            lowest = min(lowest, loss)
+            if since >= settings.patience:
+                break
+        if best.number and best.rate != rate:
+            break
+    return best, tuple(tried)
+
+
+def _loss(worker: Worker, own: OwnParts, values: Sequence[Vector]) -> float:
+    """Of each part under the model that was trained without it, the mean."""
+    parts = own.parts[: own.left_out]
+    losses = [score(worker, part, one).eval_loss for part, one in zip(parts, values, strict=True)]
+    return statistics.fmean(losses, weights=list(map(len, parts)))
