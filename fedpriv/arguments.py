@@ -87,9 +87,10 @@ def valid(name: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
         ConfigError: it can't be that.
     """
     try:
-        return adapter.validate_python(value)
+        found = adapter.validate_python(value)
     except ValidationError as error:
         raise _not_valid(error, name, value) from None
+    return value if type(value) is int and found == value else found  # it is shown as it is typed
 
 
 @contextmanager

@@ -683,6 +683,9 @@ def test_what_a_record_holds_decides_no_answer_to_a_proposal(
         def __getattr__(self, name: str) -> Any:
             return getattr(self._tokenizer, name)
 
+        def __len__(self) -> int:
+            return len(self._tokenizer)
+
         def __call__(self, text: str, **options: Any) -> Any:
             if "49" in text:
                 raise RuntimeError(f"no such word: {text}")

@@ -98,8 +98,8 @@ def test_sites_that_wait_are_computed_in_one_batch(recipe: ModelRecipe, sizes: l
             pool._idle = 1
             pool._changed.notify_all()
         asked.result()
-    # Of 1 + 2 + 3 + 4 + 5 records, in the largest size that rounds as a site does by itself.
-    assert len(sizes) < SITES and set(sizes) <= {8, 4}
+    # Of 1 + 2 + 3 + 4 + 5 records; who comes first decides who is computed with whom.
+    assert len(sizes) < SITES and max(sizes) == 8
 
 
 def test_a_site_whose_records_fail_disturbs_no_other(
