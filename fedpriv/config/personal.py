@@ -48,7 +48,7 @@ class PersonalSection(Section):
         description="Share of the site's units that is left out at a time, to choose the rate and"
         " the number of passes by the loss on it: each unit once (cross-validation), and of"
         f" {MANY} units or more one share only. Training on all units follows. With 0 nothing is"
-        " chosen: it makes all `epochs` passes at the one rate, which falls linearly to nothing.",
+        " chosen: it makes all `epochs` passes at the one rate.",
     )
     batch_size: int = Field(8, ge=1, le=65536, description="Records of a step.")
     epochs: int | None = Field(

@@ -43,8 +43,7 @@ def train_alone(
     """Continue from `start` (P,) by AdamW, over all records.
 
     The rate and the number of passes are chosen by the parts that are left out in turn; see
-    `choose`. Where none is, it makes all `settings.epochs` passes at the one rate, which falls
-    linearly to nothing.
+    `choose`. Where none is, it makes all `settings.epochs` passes at the one rate.
 
     Args:
         own: at least one record.
@@ -68,7 +67,7 @@ def train_alone(
         best.rate,
         epochs=best.number,
         batch_size=settings.batch_size,
-        falling=not own.left_out,
+        falling=False,
         seed=seed,
     )
     values, made = start, 0

@@ -21,12 +21,10 @@ from fedpriv.training.worker import Worker
 SETTINGS = OwnTraining(rates=(3e-2,), epochs=3, patience=3, batch_size=4)
 
 
-def passed(
-    worker: Worker, start: Vector, records: list[Example], count: int, *, falling: bool
-) -> Vector:
+def passed(worker: Worker, start: Vector, records: list[Example], count: int) -> Vector:
     """After so many passes, which tests/training/test_passes.py holds to torch's optimiser."""
     *_, last = passes.passes(
-        worker, start, records, 3e-2, epochs=count, batch_size=4, falling=falling, seed=3
+        worker, start, records, 3e-2, epochs=count, batch_size=4, falling=False, seed=3
     )
     return last
 
@@ -37,19 +35,19 @@ def test_what_was_chosen_is_trained_on_all_records(worker: Worker) -> None:
     made = train_alone(worker, worker.initial, own, SETTINGS, seed=3, told=told.append)
     assert made.best.number > 0
     count = made.best.number
-    expected = passed(worker, worker.initial, own.everything, count, falling=False)
+    expected = passed(worker, worker.initial, own.everything, count)
     assert np.array_equal(made.values, expected)
     assert made.values.dtype == np.float32
     after = [Epoch(3e-2, number, None) for number in range(1, count + 1)]
     assert told == [*made.epochs, *after]
 
 
-def test_where_nothing_is_left_out_it_makes_all_passes_at_a_rate_that_falls(
+def test_where_nothing_is_left_out_it_makes_all_passes_at_the_one_rate(
     worker: Worker,
 ) -> None:
     own = in_parts((7,), 0)
     made = train_alone(worker, worker.initial, own, replace(SETTINGS, epochs=5), seed=3)
-    expected = passed(worker, worker.initial, own.everything, 5, falling=True)
+    expected = passed(worker, worker.initial, own.everything, 5)
     assert np.array_equal(made.values, expected)
     assert made.best == Epoch(3e-2, 5, None) and not made.epochs
 
@@ -62,7 +60,7 @@ def test_another_model_of_the_same_records_is_trained_alike(
     monkeypatch.setattr(training, "choose", lambda *_, **__: pytest.fail("chosen again"))
     other = worker.initial + np.float32(0.01)
     made = train_alone(worker, other, own, SETTINGS, seed=3, as_for=first)
-    expected = passed(worker, other, own.everything, first.best.number, falling=False)
+    expected = passed(worker, other, own.everything, first.best.number)
     assert np.array_equal(made.values, expected)
     assert made.best == first.best
 
