@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.config.job import LoraSection
 from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError, ModelError
+from fedpriv.models.base import first_line
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -64,7 +65,7 @@ def attach_lora(
             model = get_peft_model(base.model, config)
         except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
             raise ConfigError(
-                f"peft can't put an adapter there: {str(error).strip().splitlines()[0]}",
+                f"peft can't put an adapter there: {first_line(error)}",
                 key="lora.target_modules",
                 value=settings.target_modules,
                 fix=fix,
