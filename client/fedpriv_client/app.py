@@ -192,7 +192,7 @@ def _vector(message: Message, most: int | None = None) -> Vector:
         most: values that it may have, before memory is taken for them.
     """
     record = message.content.array_records.get(VECTOR)
-    if record is None:
+    if not record:
         raise ProtocolError("The request has no arrays.")
     size = 0
     for array in record.values():

@@ -8,6 +8,7 @@ time and without padding. Nothing is compared by name, so a new architecture is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,14 +24,17 @@ SHORT = 7  # tokens; the other text is as long as any may be, up to
 LONGEST = 1024
 SCALES = (1, 2, 4, 8, 16, 32)
 AS_IT_IS = (0,)
+TEXTS = 5  # public seed
 
 
 class Trial:
     """What a model makes of random texts, each by itself, as it was loaded.
 
-    The tolerance comes from the arithmetic: the texts are computed once more with each layer's
-    output moved at random by what rounding it may do (Monte Carlo arithmetic, Parker 1997), and
-    `FACTOR` times what that moves the logits is allowed. The agreement of two models means
+    The tolerance comes from the arithmetic: a text is computed once more with each layer's input
+    and output moved at random by what rounding may do there (Monte Carlo arithmetic, Parker 1997),
+    and `FACTOR` times what that moves the logits is allowed. A sum of K terms, each rounded to u,
+    is the exact sum of terms that were moved by about √K u (Higham and Mary 2019), so that is how
+    far an input of K values is moved. The agreement of two models means
     something only where tokens matter to each other. So the weights are scaled, for the time of the
     trial and by powers of two, which loses nothing, until another earlier token moves the
     last logits by `MEANT` tolerances.
@@ -66,8 +70,8 @@ class Trial:
         for scale in scales:
             with self._scaled(scale):
                 found = self._alone([self._short])
-                tolerance = FACTOR * _distance(self._rounded_otherwise(), found)
-                moved = _distance([_last(self._alone([earlier])[0])], [_last(found[0])])
+                tolerance = self._tolerance_of(self._short, found[0])
+                moved = _distance(_last(self._alone([earlier])[0]), _last(found[0]))
             meant = moved / tolerance if tolerance else 0.0
             if meant > self.meant:
                 self.meant, self._scale, self._tolerance = meant, scale, tolerance
@@ -85,8 +89,8 @@ class Trial:
     def off_by(self) -> float:
         """How far the logits of padded texts are from those alone, in tolerances: at most 1."""
         with self._scaled(self._scale):
-            off = _distance(self._together([self._short, self._long]), self._expected)
-        return off / self._tolerance if off else 0.0
+            found = self._together([self._short, self._long])
+            return self._in_tolerances(found, self._tolerance)
 
     def other_off_by(self, model: Any, stored: torch.dtype | None = None) -> float:
         """How far another model's logits of texts alone are off, in tolerances: at most 1.
@@ -97,11 +101,22 @@ class Trial:
         self._model, own = model, self._model
         try:
             found = self._alone([self._short, self._long])
-            tolerance = FACTOR * _distance(self._rounded_otherwise(stored), found[:1])
+            tolerance = self._tolerance_of(self._short, found[0], stored)
+            return self._in_tolerances(found, tolerance, stored)
         finally:
             self._model = own
-        off = _distance(found, self._expected)
-        return off / tolerance if off else 0.0
+
+    def _in_tolerances(
+        self, found: list[Tensor], tolerance: float, stored: torch.dtype | None = None
+    ) -> float:
+        """The long text's own tolerance costs a computation of it, so only where it matters."""
+        short, long = map(_distance, found, self._expected)
+        shares = [short / tolerance if short else 0.0]
+        if long > tolerance:
+            [alone] = self._alone([self._long])
+            tolerance = max(tolerance, self._tolerance_of(self._long, alone, stored))
+        shares.append(long / tolerance if long else 0.0)
+        return max(shares)
 
     def sees_later_tokens(self) -> bool:
         """Whether another last token changes what a language model makes of earlier ones."""
@@ -110,7 +125,7 @@ class Trial:
         with self._scaled(self._scale):
             texts = [self._short, self._later]
             one, other = (logits[: self._short.last] for logits in self._together(texts))
-        return _distance([one], [other]) > self._tolerance
+        return _distance(one, other) > self._tolerance
 
     def _alone(self, texts: Sequence[Text]) -> list[Tensor]:
         return [self._logits(input_ids=text.ids[None])[0] for text in texts]
@@ -133,21 +148,31 @@ class Trial:
             found = self._model(**{key: part.to(self._device) for key, part in batch.items()})
         return found.logits.double().cpu()  # type: ignore[no-any-return]
 
-    def _rounded_otherwise(self, stored: torch.dtype | None = None) -> list[Tensor]:
+    def _tolerance_of(self, text: Text, found: Tensor, stored: torch.dtype | None = None) -> float:
+        """How far rounding may move the logits `found` of a text."""
         generator = torch.Generator().manual_seed(4)
 
-        def move(_: nn.Module, __: Any, output: Any) -> Any:
-            if not isinstance(output, Tensor) or not output.is_floating_point():
-                return None
-            noise = torch.randn(output.shape, generator=generator).to(output)
-            eps = max(torch.finfo(kind).eps for kind in (output.dtype, stored or output.dtype))
-            return output * (1 + eps * noise)
+        def moved(values: Any, terms: bool) -> Any:
+            if not isinstance(values, Tensor) or not values.is_floating_point():
+                return values
+            by = math.sqrt(values.shape[-1]) / 2 if terms and values.ndim else 1
+            eps = max(torch.finfo(kind).eps for kind in (values.dtype, stored or values.dtype))
+            noise = torch.randn(values.shape, generator=generator).to(values)
+            return values * (1 + eps * by * noise)
+
+        def move_input(_: nn.Module, inputs: tuple[Any, ...]) -> Any:
+            return tuple(moved(x, terms=True) for x in inputs)
+
+        def move_output(_: nn.Module, __: Any, output: Any) -> Any:
+            return moved(output, terms=False)
 
         with ExitStack() as hooks:
             for module in self._model.modules():
                 if not any(module.children()):
-                    hooks.enter_context(_held(module.register_forward_hook(move)))
-            return self._alone([self._short])
+                    hooks.enter_context(_held(module.register_forward_pre_hook(move_input)))
+                    hooks.enter_context(_held(module.register_forward_hook(move_output)))
+            [other] = self._alone([text])
+        return FACTOR * _distance(other, found)
 
     @contextmanager
     def _scaled(self, scale: int) -> Iterator[None]:
@@ -218,7 +243,7 @@ def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Tex
     """Texts of so many random tokens, those around them included."""
     tokens = ordinary_tokens(model, tokenizer)
     before, after = around(tokenizer)
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(TEXTS)
     found = []
     for length in lengths:
         inner = max(length - len(before) - len(after), 3)
@@ -228,9 +253,8 @@ def random_texts(model: Any, tokenizer: Any, lengths: Sequence[int]) -> list[Tex
     return found
 
 
-def _distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    pairs = zip(found, expected, strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
+def _distance(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max())
 
 
 @contextmanager
