@@ -41,6 +41,7 @@ class Limits:
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
         max_length: tokens of the longest example.
         numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
+        ticks: when a reply leaves is a function of public settings (`fedpriv_client.ticks`).
         max_r: rank of an adapter.
         max_trainable: parameters that are trained, adapter and new head together.
         max_synthetic: public records that a method may have the site hold.
@@ -63,6 +64,7 @@ class Limits:
     max_steps: int = 100_000
     max_length: int = 8192
     numerics: tuple[str, ...] = ("default", "strict")
+    ticks: bool = False
     max_r: int = 1024
     max_trainable: int = 100_000_000
     max_synthetic: int = MAX_PUBLIC_RECORDS
@@ -214,6 +216,7 @@ class Limits:
             steps=proposal.steps,
             proposal=proposal.digest(),
             numerics=privacy.numerics,
+            ticks=self.ticks,
             order=order,
             max_colluding=None if shared is None else shared.max_colluding,
             shares=1 if shared is None else shared.shares,

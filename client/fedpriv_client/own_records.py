@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from fedpriv.config.job import ModelSection
 from fedpriv.data import DataSpec, Tally, tally_records
 from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.errors import DataError
 from fedpriv.models.base import load_tokenizer
 from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.ticks import SLOWER, preparation
 
 
 def read_records(settings: SiteSettings, cache_dir: Path) -> OwnRecords:
@@ -33,7 +36,8 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
     """Check that the model which the site allows has something to learn from its records.
 
     Raises:
-        DataError: too few records give an example; names rows and never what they hold.
+        DataError: too few records give an example; names rows and never what they hold. Or they
+            take longer to prepare than a proposal has for it.
         ModelError: the model has no tokenizer.
 
     Privacy:
@@ -50,10 +54,19 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         settings.terms.max_records_per_unit,
     )
     tokenizer = load_tokenizer(ModelSection(name=settings.model))
+    began = time.monotonic()
     tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
     refuse_empty(settings, tally)
     if settings.limits.evaluation:  # looks are paid from the same budget
         refuse_empty(settings, tally_records(own.held_out, spec, tokenizer), held_out=True)
+    took, allowed = SLOWER * (time.monotonic() - began), preparation(settings)
+    if settings.limits.ticks and took > allowed:
+        raise DataError(
+            f"takes {took:.1f} s to prepare, and would have {allowed:.1f} s for a proposal",
+            key="site.preparation",
+            value=settings.preparation,
+            fix=f"Set it to {2 * took:.0f}: when an answer leaves may not depend on the records.",
+        )
     return tally
 
 

@@ -7,6 +7,8 @@ from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.report.budget import (
     NUMERICS,
     STRICT_NUMERICS,
+    TICKS,
+    TIMING,
     BudgetReport,
     FilterUse,
     events_of,
@@ -41,6 +43,10 @@ SECURE_SUM = (
 FILTER = (
     "; plans whose noise is chosen between the steps are charged for by a Rényi filter at one order"
 )
+ON_TIME = (
+    "There are at most a tenth more units than declared, and the site's machine is at most a"
+    " quarter slower than when it was tried."
+)
 ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
 
@@ -66,6 +72,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         guarantee=ledger.guarantee,
         accountant=ACCOUNTANT + (FILTER if ledger.is_adaptive else ""),
         numerics=STRICT_NUMERICS if strict else NUMERICS,
+        timing=TICKS if _at_ticks(site) else TIMING,
         assumptions=_assumptions(site, strict=strict),
         private=terms.private,
         simulated=terms.simulated,
@@ -96,6 +103,12 @@ def _is_strict(site: Site) -> bool:
     return site.ledger.numerics.union(to_come) == {"strict"}
 
 
+def _at_ticks(site: Site) -> bool:
+    """Whether all that the claim is about left at public ticks, and whatever is still to come."""
+    to_come = site.ledger.is_full or site.settings.limits.ticks
+    return site.ledger.at_ticks and to_come and site.ledger.terms.private
+
+
 def _max_colluding(site: Site) -> int | None:
     """The least of all secure sums that the claim for life is about, whatever is still to come.
 
@@ -123,7 +136,8 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     if ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics:
         sums.append(LOST_SUMS)
     computed = ALONE if strict else BESIDE_OTHERS
-    return (*ASSUMPTIONS, computed, *sums, *stated, *grown, *alone)
+    on_time = (ON_TIME,) if _at_ticks(site) else ()
+    return (*ASSUMPTIONS, computed, *on_time, *sums, *stated, *grown, *alone)
 
 
 def write_budget_report(site: Site, job: str) -> BudgetReport:

@@ -48,6 +48,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             max_steps=allow.max_steps,
             max_length=allow.max_length,
             numerics=allow.numerics,
+            ticks=file.site.ticks and file.compute.devices == 1,
             max_r=allow.max_r,
             max_trainable=allow.max_trainable,
             max_synthetic=allow.max_synthetic,
@@ -68,6 +69,7 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         server=file.server.address,
         ask=allow.approve == "ask",
         max_empty=file.data.max_empty,
+        preparation=file.site.preparation,
     )
 
 

@@ -30,6 +30,7 @@ from fedpriv.training.team import with_team
 from fedpriv_client.disk_space import LedgerGrowth
 from fedpriv_client.site_job import SiteJob, half_for
 from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.ticks import at_ticks
 
 log = logging.getLogger(__name__)
 
@@ -169,11 +170,13 @@ class SharedSlots:
         with self._pool.borrow(job.recipe, job.check) as worker:
             method = with_team(worker, half_for(job, ready.decision))
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
+            terms, rate = self._ledger.terms, job.plan.sample_rate
+            timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)
             [paid] = asked.pay()
             csprng, people = self._csprng(job.plan.job, slot), job.population
             try:
                 noisy = shared_step(
-                    execution, method, worker, people, vector, paid, csprng, len(members)
+                    execution, timed, worker, people, vector, paid, csprng, len(members)
                 )
                 share = MaskedShare(mask(noisy.values, self._name, ready.key, members))
                 self._ledger.release(paid, pack_share(share), members.tag)

@@ -6,6 +6,8 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from fedpriv.protocol import (
 )
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.batch_invariance import try_lengths
+from fedpriv.training.batch_invariance import try_all_lengths, try_lengths
 from fedpriv.training.held_out_sum import Distances, look
 from fedpriv.training.local_steps import local_steps, new_update
 from fedpriv.training.method import SiteMethod
@@ -72,6 +74,7 @@ from fedpriv_client.site_job import (
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings, cache_folder
+from fedpriv_client.ticks import at_ticks, preparation, until_tick
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +187,8 @@ class Site:
         """
         ledger, settings = self.ledger, self.settings
         plan = settings.limits.plan(proposal, ledger.terms)
+        if (begun := ledger.plan(plan.job)) is not None:  # a job keeps what it began with
+            plan = replace(plan, ticks=begun.ticks)
         allocated = epsilon, epsilon_alone = ledger.check_both(plan)
         check_fields(proposal, settings)
         self._ask_people(proposal, plan, allocated)
@@ -238,17 +243,27 @@ class Site:
             tokenizer = worker.base.tokenizer
         spec, own = spec_of(proposal, settings), self._records
         file, *further = self._token_files
-        self._job = None  # whose examples are replaced
-        population = encode_population(own.training, spec, tokenizer, file, rows=own.rows)
         held_out: Population | None = None
-        if proposal.evaluation is not None:
-            held_out = encode_population(own.held_out, spec, tokenizer, further[0])
+        with until_tick(preparation(settings)) if plan.ticks else nullcontext():
+            self._job = None  # whose examples are replaced
+            population = encode_population(own.training, spec, tokenizer, file, rows=own.rows)
+            if proposal.evaluation is not None:
+                held_out = encode_population(own.held_out, spec, tokenizer, further[0])
         if plan.numerics != "strict":  # where each record is computed alone
             with self._pool.borrow(recipe, check) as worker:
-                try_lengths(worker, population.units)
+                if settings.terms.simulated:
+                    try_lengths(worker, population.units)
+                else:
+                    try_all_lengths(worker, self._tokens_of(proposal))
         if not population.tally.is_whole:
             log.warning("%s: %s", settings.name, population.tally.told)
         return SiteJob(proposal, plan, recipe, check, half, population, spec, tokenizer, held_out)
+
+    def _tokens_of(self, proposal: Proposal) -> float:
+        """That a job computes on at most, as its public settings say."""
+        privacy, terms = proposal.privacy, self.ledger.terms
+        records = privacy.sample_rate * terms.declared_size * terms.max_records_per_unit
+        return proposal.steps * records * proposal.model.max_length
 
     def check_examples(self) -> None:
         """Check, in a simulation, that the job in hand has something to learn from the records.
@@ -317,9 +332,12 @@ class Site:
             execution.check(choice.event(job.plan))
             if not isinstance(method, Distances):
                 check_local(job.proposal, method, vector, execution.size)
+            rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
+            timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
             paid = asked.pay()
             try:
-                released = self._compute(job, execution, method, worker, vector, paid, csprng)
+                given = (request, job, execution, timed, worker, vector, paid, csprng)
+                released = self._compute(*given)
                 payload = pack(released.value)
                 ledger.release_all(paid, payload)
                 return self._reply(request, payload)
@@ -327,11 +345,19 @@ class Site:
                 log.exception("%s: slot %d failed", self.settings.name, request.slot)
                 raise StepFailedError() from error
 
+    def _declared_of(self, request: StepRequest) -> int:
+        """Units, as a person states them, of which a request draws."""
+        if request.centres is None:
+            return self.ledger.terms.declared_size
+        assert self.settings.limits.held_out is not None  # else no job looks
+        return self.settings.limits.held_out
+
     def _compute(
         self,
+        request: StepRequest,
         job: SiteJob,
         execution: PlanExecution,
-        method: SiteMethod | Distances,
+        method: SiteMethod,
         worker: Worker,
         vector: Vector,
         paid: Sequence[Reservation],
@@ -339,7 +365,7 @@ class Site:
     ) -> Privatised[GradientSum] | Privatised[Move] | Privatised[HeldOutSum]:
         """The noisy sum of a round's only step, the move that its steps make, or a look."""
         local, people = job.proposal.local, job.population
-        if isinstance(method, Distances):
+        if request.centres is not None:
             assert job.held_out is not None
             return look(execution, method, worker, job.held_out, vector, paid, csprng)
         if local is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.config.groups import Decision
@@ -39,6 +39,7 @@ class SiteJob:
             in one is gone before the next.
         held_out: the units that nobody trains on, in a job that looks at them.
         synthetic: the public records that it holds for the job.
+        seconds_a_record: of the longest, as tried on random texts, by what computes them.
     """
 
     proposal: Proposal
@@ -51,6 +52,7 @@ class SiteJob:
     tokenizer: Any
     held_out: Population | None = None
     synthetic: SyntheticSet | None = None
+    seconds_a_record: dict[str, float] = field(default_factory=dict)
 
     def take_set(self, request: StepRequest, change: SetChange | None) -> None:
         """Bring the public records up to a request; they are known by their digest.

@@ -39,6 +39,7 @@ class SiteSettings:
         ask: a job waits until a person has approved its proposal.
         report_folder: where the newest report is put, to be handed on; None: in `state_dir`.
         max_empty: the largest share of the records that may give no example.
+        preparation: seconds after which records are ready for a proposal, where there are ticks.
     """
 
     name: str
@@ -58,6 +59,7 @@ class SiteSettings:
     ask: bool = False
     report_folder: Path | None = None
     max_empty: float = usual.MAX_EMPTY
+    preparation: float | None = None
 
     @property
     def report(self) -> Path:

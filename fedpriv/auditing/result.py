@@ -100,7 +100,7 @@ class Part(Entry):
     confidence: Share
     settings: dict[str, JsonValue]
     worlds: tuple[World, ...]
-    seconds: float = Field(ge=0)
+    seconds: float | None = Field(None, ge=0)
 
     @property
     def proven(self) -> float | None:
@@ -143,7 +143,7 @@ class Audit(Entry):
     format: Literal[1] = 1
     command: str
     started: datetime
-    seconds: float = Field(ge=0)
+    seconds: float | None = Field(None, ge=0)
     versions: dict[str, str]
     job: str
     job_id: str | None

@@ -51,6 +51,20 @@ class Identity(Section):
         None, description="The host:port of the gRPC health service. Without it, there is none."
     )
     metrics_port: Port | None = Field(None, description=METRICS)
+    ticks: bool = Field(
+        True,
+        description="Whether answers that are made of records leave at times that depend on public"
+        " settings alone ([privacy](privacy.md#public-ticks)). Where `compute.devices` is more than"
+        " 1, they don't.",
+    )
+    preparation: float | None = Field(
+        None,
+        gt=0,
+        le=86400,
+        description="With `ticks`: seconds after which the records are ready for a proposal."
+        " Without it, 0.5 and 0.002 for each of the declared records. A site whose records take"
+        " longer does not start.",
+    )
 
 
 class ServerLink(Section):

@@ -1,4 +1,4 @@
-"""`[tracking]`: where else the public figures of a job are shown while it goes on."""
+"""`[tracking]`: where else the public figures of a job are shown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from fedpriv.config.section import Section
 
 class TrackingSection(Section):
     """Tools that are told of every round what metrics.jsonl holds, and nothing else.
+
+    They hear of it while the job goes on if `job.data_is_public` is true, and else when it has
+    ended: they keep times, and how long a round takes depends on who was sampled.
 
     Each needs an extra of its name, such as ``pip install 'fedpriv[mlflow]'``. One that fails while
     the job goes on is told no more, and ends nothing. What this table says is no part of the job:

@@ -78,6 +78,11 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         "logs no memory: it tells how many records were drawn, and how long they are",
         _LEAVE,
     ),
+    "report_to": (
+        ("none", None),
+        "tells no tool while it trains: the times of events show how many records were drawn",
+        "Leave it out, and log trainer.state.log_history when the training has ended.",
+    ),
     "eval_packing": (
         (False, None),
         f"does not pack several records into a window: {_ALONE}",
@@ -124,8 +129,8 @@ class PrivateConfig(TrainingArguments):
 
     A step is a Poisson sample of `size` units; ``per_device_train_batch_size`` is how many are
     expected in it, and ``num_train_epochs`` how often each is expected to be drawn, unless
-    ``max_steps`` says the steps. Gradients are not clipped again (``max_grad_norm`` 0), and nobody
-    is told of a run unless ``report_to`` says whom.
+    ``max_steps`` says the steps. Gradients are not clipped again (``max_grad_norm`` 0), and no
+    tool is told of a run while it lasts (``report_to``).
 
     Args:
         settings: those of `TrainingArguments`, and as of `PrivateStep` `epsilon`,
@@ -191,6 +196,8 @@ class PrivateConfig(TrainingArguments):
             value = getattr(self, name)
             if isinstance(value, _NUMBERS) and not kinds.intersection(_NUMBERS):
                 raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
+        if self.report_to in ([], ["none"]):  # as transformers leaves it
+            self.report_to = "none"
         for name, (allowed, why, fix) in _ALLOWED.items():
             value = getattr(self, name, allowed[0])
             if not (isinstance(value, tuple(_PLAIN)) and value in allowed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import PredictionOutput, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
 from fedpriv.data.columns import columns_of
 from fedpriv.data.read import Records, check_records
@@ -167,6 +168,12 @@ class PrivateTrainer(Trainer):
         """A private step. Its loss is not known to anybody: NaN."""
         self.private.backward()
         return torch.full((), torch.nan, device=self.args.device)
+
+    def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
+        """Date all files of checkpoints alike: between two is the time that their steps took."""
+        super()._save_checkpoint(*arguments, **options)
+        for path in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-*/**/*"):
+            os.utime(path, (0, 0))
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: they would tell how many records were drawn, and how long they are."""

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 Epsilon = Annotated[float, Field(ge=0)]
 TIMING = "not covered: replies leave when they are ready"
+TICKS = (
+    "public ticks: what is computed from records ends at a time that depends on public settings and"
+    " random texts alone; that a sample takes longer adds less than a thousandth of delta in a"
+    " million steps, up to epsilon = 50"
+)
 NUMERICS = (
     "default: norms and sums in float64, each sum rounded to a grid, noise Gaussian rounded to the"
     " grid; the sampler adds less than 1e-40 to delta up to epsilon = 50; that a gradient computed"

@@ -106,7 +106,7 @@ def _evolved(rounds: Sequence[Round]) -> tuple[int, float, float] | None:
     found = [row.synthetic for row in rounds if row.synthetic is not None]
     if not found:
         return None
-    seconds = math.fsum(row.seconds for row in rounds)
+    seconds = math.fsum(row.seconds or 0 for row in rounds)
     entropy = math.fsum(one.entropy for one in found) / len(found)
     spent = math.fsum(one.seconds for one in found)
     return sum(one.made for one in found), entropy, min(1.0, spent / seconds) if seconds else 0.0

@@ -25,11 +25,11 @@ def charts(directory: RunDirectory) -> dict[str, list[str]]:
     loss, spent = _loss_lines(directory), _epsilon_lines(directory)
     up = [(float(row.round), float(row.bytes_up)) for row in rounds]
     down = [(float(row.round), float(row.bytes_down)) for row in rounds]
-    seconds = [(float(row.round), row.seconds) for row in rounds]
+    seconds = [(float(row.round), row.seconds) for row in rounds if row.seconds is not None]
     traffic = [Line("down", thin(down, POINTS), "series-0"), Line("up", thin(up, POINTS), "accent")]
     if up == down:
         traffic = [Line("each way", thin(up, POINTS), "accent")]
-    time = [Line(duration(seconds[-1][1]), thin(seconds, POINTS), "accent")]
+    time = [Line(duration(one), thin(seconds, POINTS), "accent") for _, one in seconds[-1:]]
     return {
         "loss": _drawn("loss", loss, (WIDE, NARROW), False, None, "Held-out loss by round"),
         "epsilon": _drawn(

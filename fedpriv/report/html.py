@@ -144,7 +144,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "worse": "" if run.status == "running" else _worse(directory),
         "bytes_up": sum(one.bytes_up for one in moved),
         "bytes_down": sum(one.bytes_down for one in moved),
-        "seconds": math.fsum(row.seconds for row in rounds),
+        "seconds": math.fsum(row.seconds or 0 for row in rounds),
         "choices": choices(rounds),
         "progress": progress_of(run, rounds),
         "participation": rows_of(took_part, _took_part),

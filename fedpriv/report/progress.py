@@ -18,7 +18,7 @@ class Progress:
     """Of a job that runs.
 
     Attributes:
-        left: seconds, as the last rounds went; None before there is one.
+        left: seconds, as the last rounds went; None where that is not known, or not public.
         written: when this was found.
     """
 
@@ -34,6 +34,6 @@ def progress_of(run: Run, rounds: Sequence[Round]) -> Progress | None:
     if run.status != "running":
         return None
     recent, done = rounds[-RECENT:], len(rounds)
-    each = math.fsum(row.seconds for row in recent) / len(recent) if recent else None
-    left = None if each is None else max(0, run.job.rounds - done) * each
+    took = [row.seconds for row in recent if row.seconds is not None]
+    left = max(0, run.job.rounds - done) * math.fsum(took) / len(took) if took else None
     return Progress(done, run.job.rounds, left, datetime.now(UTC))

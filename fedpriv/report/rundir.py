@@ -139,7 +139,7 @@ class Round(Evaluation):
     round: int = Field(ge=1)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
-    seconds: float = Field(ge=0)
+    seconds: float | None = Field(None, ge=0)
     sites: dict[str, SiteRound]
     denoised: DenoisedRound | None = None
     gate: Taken | None = None

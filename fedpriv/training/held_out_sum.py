@@ -27,6 +27,7 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.privacy.usual import Numerics
 from fedpriv.protocol import Centres
+from fedpriv.training.method import UnitSum
 from fedpriv.training.private_step import private_step
 from fedpriv.training.record_loss import record_scores
 from fedpriv.training.released import GradientSum, HeldOutSum
@@ -86,7 +87,7 @@ class Distances:
 
 def look(
     execution: PlanExecution,
-    distances: Distances,
+    distances: UnitSum,
     worker: Worker,
     population: Population,
     parameters: Vector,

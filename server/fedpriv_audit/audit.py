@@ -8,8 +8,8 @@ Privacy
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -122,7 +122,7 @@ class Auditor:
         Raises:
             FedprivError: a part can't be run, such as for a ledger that can't pay.
         """
-        started, clock, found = datetime.now(UTC), time.monotonic(), list[Part]()
+        started, found = datetime.now(UTC), list[Part]()
         refused = list[Refused]()
         subject, size, sync = self._subject, self._size, self._subject.config.job.sync
         try:
@@ -149,7 +149,7 @@ class Auditor:
         return Audit(
             command=command,
             started=started,
-            seconds=round(time.monotonic() - clock, 1),
+            seconds=math.fsum(part.seconds or 0 for part in found),
             versions={"fedpriv": __version__} | {name: version(name) for name in SHOWN},
             job=subject.config.job.name,
             job_id=None if subject.run is None else subject.run.info["job_id"],

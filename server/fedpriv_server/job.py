@@ -313,7 +313,7 @@ class Job:
         if self._is_due(number):
             with self._pool.borrow(self.recipe) as worker:
                 shown = dict(scores(worker, vector, self.examples, self.tuning, self.hardest))
-        duration = time.monotonic() - started
+        public = self.config.job.data_is_public
         return {
             "round": number,
             **shown,
@@ -324,7 +324,8 @@ class Job:
             "controller": None if outcome.decision is None else outcome.decision.model_dump(),
             "synthetic": None if outcome.evolved is None else asdict(outcome.evolved),
             "held_out": None,
-            "seconds": round(duration, 3),
+            # How long a round takes depends on who was sampled (law 19).
+            "seconds": round(time.monotonic() - started, 3) if public else None,
             "sites": {name: asdict(site) for name, site in outcome.sites.items()},
         }
 

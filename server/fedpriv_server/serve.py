@@ -140,13 +140,12 @@ def _run(
         states = {name: site["status"] for name, site in metrics["sites"].items()}
         wrong = ", ".join(f"{name}: {state}" for name, state in states.items() if state != "ok")
         log.info(
-            "Round %d of %d: %d sites%s%s, %.2f s",
+            "Round %d of %d: %d sites%s%s",
             number,
             of,
             sum(state == "ok" for state in states.values()),
             f" ({wrong})" if wrong else "",
             "" if metrics["eval_loss"] is None else f", loss {metrics['eval_loss']:.3f}",
-            metrics["seconds"],
         )
         if metrics["held_out"] is not None:
             log.info("Look after round %d: %s.", number, look_line(metrics["held_out"]))

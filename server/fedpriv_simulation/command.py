@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -265,11 +265,17 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "held_out": looks[-1] if looks else None,
         "bytes_up": sum(row["bytes_up"] for row in moved),
         "bytes_down": sum(row["bytes_down"] for row in moved),
-        "seconds": round(sum(row["seconds"] for row in outcome.rounds), 2),
+        "seconds": _seconds(outcome.rounds),
         "sites": {name: _spent(report) for name, report in outcome.budgets.items()},
         "report": str(outcome.report),
         "not_to_be_handed_on": str(outcome.run.private_folder),
     }
+
+
+def _seconds(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all rounds; None where the records are not public, as that tells who was sampled."""
+    found = [row["seconds"] for row in rounds]
+    return None if None in found else round(sum(found), 2)
 
 
 def _spent(report: BudgetReport) -> dict[str, float]:

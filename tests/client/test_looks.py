@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest
 from fedpriv.training.held_out_sum import Distances
 from fedpriv.training.unit_sum import Unit
 from fedpriv_client import site as module
+from fedpriv_client import ticks
 from fedpriv_client.site import Site
 
 Make = Callable[..., Any]
@@ -155,6 +158,31 @@ def test_a_repeated_look_costs_nothing_and_says_the_same(setting: HeldOut) -> No
     other = site.step(asks(FIRST + 3), setting.vector)
     assert not np.array_equal(other[1].values, first[1].values)
     site.close()
+
+
+def test_every_step_of_a_look_ends_at_a_tick(
+    setting: HeldOut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At which one depends on the declared number, not on what is held out."""
+    monkeypatch.setattr(ticks, "_seconds_a_record", lambda *_: 1e-4)
+    waited: list[float] = []
+
+    @contextmanager
+    def noting(seconds: float) -> Iterator[None]:
+        waited.append(seconds)
+        yield
+
+    monkeypatch.setattr(ticks, "until_tick", noting)
+    for kept in (7, 1):
+        lines = setting.held_out.read_text().splitlines(keepends=True)
+        setting.held_out.write_text("".join(lines[:kept]))
+        site = setting.open(ticks=True)
+        site.consider(setting.looking)
+        site.step(asks(), setting.vector)
+        site.close()
+        shutil.rmtree(setting.folder / "state")
+    each = 1.25 * 4 / 3 * 11 * 1e-4  # all of the ten that are declared, and a tenth more
+    assert waited == pytest.approx([each] * 2 * LOOKS.slots)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv.training.released import MaskedShare
 from fedpriv_client import shared_slots as module
-from fedpriv_client import site_job
+from fedpriv_client import site_job, ticks
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
@@ -210,6 +211,29 @@ def test_the_stored_share_outlives_the_process_and_a_key_does_not(
         lost.share(asked)
     assert lost.ledger.epsilon_spent == 0
     sites[:2] = [restarted, lost]
+
+
+def test_a_share_is_computed_until_a_tick(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[float] = []
+
+    @contextmanager
+    def noting(seconds: float) -> Iterator[None]:
+        began.append(seconds)
+        yield
+
+    monkeypatch.setattr(ticks, "_seconds_a_record", lambda *_: 1e-4)
+    monkeypatch.setattr(ticks, "until_tick", noting)
+    opened = [sharing.open(name, ticks=True) for name in NAMES]
+    for site in opened:
+        site.consider(sharing.sharing)
+    began.clear()  # of preparing the records
+    shares(opened, set_of(*(sharing.ready(site) for site in opened)))
+    # A sample of half of the 24 units, and a tenth more, may well be all of them.
+    assert began == pytest.approx([1.25 * 4 / 3 * 27 * 1e-4] * 3)
+    for site in opened:
+        site.close()
 
 
 def test_the_slot_is_paid_before_anything_is_sampled(

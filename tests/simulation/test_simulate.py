@@ -42,6 +42,7 @@ from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.report import write_report
 from fedpriv.report.budget import read, verify
+from fedpriv.report.rundir import read_run
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
@@ -557,6 +558,19 @@ def test_public_records_that_are_a_sites_are_refused_as_a_copy_too(
     assert not any(row["note"] in str(caught.value) for row in rows)
     assert not (tmp_path / "a").exists()
     run(file, tmp_path / "b", override, "job.data_is_public=true")
+
+
+def test_how_long_private_records_took_is_in_no_file(federation: Make, tmp_path: Path) -> None:
+    """Law 19: it depends on who was sampled."""
+    run(federation(rounds=2, public=False), tmp_path / "run")
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["seconds"] for line in lines] == [None] * 2
+    info = json.loads((tmp_path / "run/run.json").read_text())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", info["finished"])
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Time a round" not in page and "in all rounds" not in page
+    assert "Bytes a round" in page
+    assert read_run(tmp_path / "run").rounds[1].seconds is None
 
 
 def test_the_rule_plan_takes_no_second_run(federation: Make, tmp_path: Path) -> None:

@@ -62,6 +62,12 @@ class Figures:
             return self._history.numerics
 
     @property
+    def at_ticks(self) -> bool:
+        """Of all plans that the claim is about; see `History`."""
+        with self._chain.lock:
+            return self._history.at_ticks
+
+    @property
     def epsilon_committed(self) -> float:
         """The claim for life; see `History`."""
         with self._chain.lock:

@@ -343,6 +343,11 @@ class History:
         return frozenset({a.plan.numerics for a in self._counted} | lost)
 
     @property
+    def at_ticks(self) -> bool:
+        """Whether all replies that the claim is about left, and will leave, at public ticks."""
+        return not self.lost and all(a.plan.ticks for a in self._counted)
+
+    @property
     def _counted(self) -> list[Account]:
         """The plans that released something, or still may."""
         return [a for a in self.accounts.values() if a.reserved or a.closed != "closed"]

@@ -29,6 +29,7 @@ class Plan:
         shares: into how many parts the noise of a slot is divided at most; 1 when it is not.
         order: α of an adaptive plan, whose slots may ask for more or less noise, or for a lower
             rate, within the Rényi budget that the plan has at α; None when all are as planned.
+        ticks: when a reply leaves is a function of public settings (law 19).
 
     Raises:
         AccountingError: a value of the wrong type, or out of its range; or a plan that is adaptive
@@ -50,6 +51,7 @@ class Plan:
     max_colluding: int | None = None
     shares: int = 1
     order: int | None = None
+    ticks: bool = False
 
     def __post_init__(self) -> None:
         texts = (self.job, self.method, self.proposal)
@@ -65,6 +67,7 @@ class Plan:
             ("max_colluding", self.max_colluding is None or _is_count(self.max_colluding, 0)),
             ("shares", _is_count(self.shares, 1) and (self.is_shared or self.shares == 1)),
             ("order", self.order is None or not self.is_shared),
+            ("ticks", type(self.ticks) is bool),
         )
         for name, holds in checks:
             if not holds:
@@ -107,6 +110,8 @@ class Plan:
             del fields["max_colluding"], fields["shares"]
         if self.order is None:
             del fields["order"]
+        if not self.ticks:
+            del fields["ticks"]
         return fields
 
     def event(self, steps: int | None = None) -> Event:

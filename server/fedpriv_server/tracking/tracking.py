@@ -45,6 +45,9 @@ class Tracking:
     Whatever one does, waiting and failing included, happens there: what goes wrong is logged once,
     and that tool is told no more.
 
+    Unless all records are public, tools hear of the rounds when the job has ended: they keep the
+    time of all they are told, and how long a round takes depends on who was sampled (law 19).
+
     Args:
         run: a run that was begun, so that run.json says what it is.
         rounds: that are done already, in a run that goes on.
@@ -53,18 +56,31 @@ class Tracking:
     def __init__(
         self, config: JobConfig, run: RunDirectory, rounds: Sequence[dict[str, Any]]
     ) -> None:
-        self._tellers = [_Teller(name, config, run) for name in config.tracking.backends]
-        for row in rounds:
-            self.round_done(row)
+        self._config, self._run, self._rows = config, run, list(rounds)
+        self._tellers: list[_Teller] = []
+        if config.job.data_is_public:
+            self._begin()
+
+    def _begin(self) -> None:
+        names = self._config.tracking.backends
+        self._tellers = [_Teller(name, self._config, self._run) for name in names]
+        for row in self._rows:
+            self._tell(row)
 
     def round_done(self, row: dict[str, Any]) -> None:
         """Tell of a round, as it stands in metrics.jsonl."""
+        self._rows.append(row)
+        self._tell(row)
+
+    def _tell(self, row: dict[str, Any]) -> None:
         for teller in self._tellers:
             teller.tell(row)
 
     def close(self, *, finished: bool) -> None:
         """Tell of the end, and wait a little until that was heard."""
         until = time.monotonic() + PATIENCE
+        if not self._config.job.data_is_public:
+            self._begin()
         for teller in self._tellers:
             teller.end(finished)
         for teller in self._tellers:

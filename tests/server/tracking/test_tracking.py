@@ -62,6 +62,22 @@ def run_with(
     return simulate(config, out, source=file, **options)
 
 
+@pytest.mark.parametrize("public", [True, False])
+def test_of_private_records_a_tool_hears_when_the_job_has_ended(
+    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, public: bool
+) -> None:
+    """It keeps the time of what it is told, and a round's depends on who was sampled."""
+    opened: list[int] = []
+    tool, rounds = Kept(), list[int]()
+    monkeypatch.setattr(tracking, "_open", lambda *_: opened.append(len(rounds)) or tool)
+    file = federation(public=public)
+    config = load_job(file, ["tracking.wandb=true"])
+    progress = Progress(round_done=lambda row: rounds.append(row["round"]))
+    simulate(config, tmp_path / "run", source=file, progress=progress)
+    assert (tool.steps, tool.ended) == ([0, 1, 2, 3], True)
+    assert (opened == [3]) is not public
+
+
 def test_a_tool_that_fails_is_told_no_more_and_the_run_ends_as_it_would(
     federation: Make,
     tmp_path: Path,

@@ -1,0 +1,170 @@
+"""Public ticks: how long computing on private records takes, as everybody else sees it (law 19).
+
+How many units are drawn, and how long their texts are, shows in the time of an answer. So the part
+of it that depends on records ends at a tick: after a time that is known without them, or the next
+multiple of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.usual import Numerics
+from fedpriv.training.method import UnitSum
+from fedpriv.training.microbatch import private_microbatch
+from fedpriv.training.random_batch import random_batch
+from fedpriv.training.unit_sum import Unit
+from fedpriv.training.worker import Worker
+from fedpriv_client.site_job import SiteJob
+from fedpriv_client.site_settings import SiteSettings
+
+log = logging.getLogger(__name__)
+SLOWER = 1.25  # than it was tried, a machine may be
+COPIES = 4 / 3  # a batch may be filled up with as many (`batches_of`)
+MORE = 1.1  # times the declared number of units may hold records
+STEPS = 1e6  # that all jobs of a ledger have, at most
+SHARE = 1e-3  # of δ, for more units in any of these steps than a tick allows for
+MOST_EPSILON = 50.0  # up to which that holds
+TRIES = 3
+PREPARATION = 0.5, 2e-3  # seconds, and for each record
+
+
+class AtTicks:
+    """What a step computes of its sample, done at a tick. Else as the method.
+
+    Privacy:
+        The time that the sum takes is a multiple of `seconds`. That it is more than one of them has
+        a chance of at most β (`most_units`), as long as the machine computes at the speed at which
+        it was tried. With T steps that adds (1 + e^ε) T β to δ: let E be that none is late. For any
+        set S of outputs and times, P(S) ≤ P(S, E) + Tβ, and without lateness the time is a
+        constant, so P(S, E) ≤ e^ε (P'(S) + Tβ) + δ.
+    """
+
+    def __init__(self, method: UnitSum, seconds: float) -> None:
+        self._method, self.seconds = method, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def clipped_sum(self, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
+        """As of the method."""
+        with until_tick(self.seconds):
+            return _computed(self._method, worker, units, *settings)
+
+
+@contextmanager
+def until_tick(seconds: float) -> Iterator[None]:
+    """Do what takes a time that depends on records, and let it end at a multiple of `seconds`."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        ticks = max(1, math.ceil((time.monotonic() - began) / seconds))
+        if ticks > 1:
+            log.warning(
+                "An answer is late: it leaves after %d ticks of %.2f s, so when it leaves tells"
+                " something of the records. Keep this machine for the site, or see site.ticks.",
+                ticks,
+                seconds,
+            )
+        time.sleep(max(0.0, began + ticks * seconds - time.monotonic()))
+
+
+def at_ticks(
+    method: Any, worker: Worker, job: SiteJob, vector: Vector, units: int, rate: float, terms: Terms
+) -> Any:
+    """A prepared method whose sums are done at ticks, in a plan that has such.
+
+    Args:
+        units: declared, of those that the sample is drawn from.
+        rate: of the step.
+
+    Privacy:
+        Tried on random texts of the greatest length; records have no part in it.
+    """
+    if not job.plan.ticks:
+        return method
+    kind = type(method).__name__
+    if kind not in job.seconds_a_record:
+        job.seconds_a_record[kind] = _seconds_a_record(method, worker, job, vector)
+    records = most_units(units, rate, terms) * terms.max_records_per_unit
+    copies = 1.0 if private_microbatch(worker) == 1 else COPIES
+    return AtTicks(method, SLOWER * copies * records * job.seconds_a_record[kind])
+
+
+def _seconds_a_record(method: UnitSum, worker: Worker, job: SiteJob, vector: Vector) -> float:
+    """Of the longest record, alone: a batch takes no longer than its records one by one."""
+    mask = torch.ones(1, worker.recipe.model.max_length, dtype=torch.int64)
+    batch = random_batch(worker, mask, seed=1)
+    [ids], [label] = batch.input_ids.tolist(), batch.labels.tolist()
+    unit = (Example(ids, label),)
+    took = []
+    for _ in range(1 + TRIES):
+        began = time.monotonic()
+        _computed(method, worker, [unit], vector, job.plan.clip_norm, job.plan.numerics)
+        took.append(time.monotonic() - began)
+    return max(took[1:])  # the first also loads what is loaded late
+
+
+def _computed(
+    method: UnitSum,
+    worker: Worker,
+    units: Sequence[Unit],
+    parameters: Vector,
+    clip_norm: float,
+    numerics: Numerics,
+) -> ClippedSum:
+    found = method.clipped_sum(worker, units, parameters, clip_norm, numerics)
+    if worker.device != "cpu":
+        torch.cuda.synchronize(worker.device)  # else it would be waited for after the tick
+    return found
+
+
+def most_units(declared: int, rate: float, terms: Terms) -> int:
+    """How many units a tick allows for: more are drawn with a chance of at most β.
+
+    Args:
+        declared: units to draw from; there may be `MORE` times as many.
+        rate: of the sample.
+        terms: of the ledger, whose ε, capped at `MOST_EPSILON`, and δ say what β is.
+    """
+    epsilon = min(MOST_EPSILON, terms.budget_alone or terms.budget)
+    return _quantile(
+        math.ceil(MORE * declared), rate, SHARE * terms.delta / (STEPS * (1 + math.exp(epsilon)))
+    )
+
+
+@cache
+def _quantile(units: int, rate: float, beta: float) -> int:
+    """The least k with P(Binomial(units, rate) > k) ≤ β."""
+    from scipy.stats import binom
+
+    low, high = -1, units
+    while high - low > 1:
+        middle = (low + high) // 2
+        if binom.sf(middle, units, rate) <= beta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def preparation(settings: SiteSettings) -> float:
+    """Seconds after which the records of a site are ready for a proposal."""
+    if settings.preparation is not None:
+        return settings.preparation
+    terms, limits = settings.terms, settings.limits
+    units = terms.declared_size + (limits.held_out or 0) * limits.evaluation
+    return PREPARATION[0] + PREPARATION[1] * MORE * units * terms.max_records_per_unit

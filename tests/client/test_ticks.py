@@ -1,0 +1,255 @@
+"""When an answer leaves is the same whoever was drawn, and whatever their records hold (law 19)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from fractions import Fraction
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_setting import TERMS, Setting, request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpriv.errors import DataError, StepFailedError
+from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.ledger.rules import SumRule
+from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.report.budget import TICKS, TIMING
+from fedpriv_client import ticks
+from fedpriv_client.report import budget_report
+from fedpriv_client.site import Site
+from fedpriv_client.ticks import most_units, until_tick
+
+REAL = dataclasses.replace(TERMS, simulated=False)
+
+
+class Clock:
+    """Time that passes only while somebody works or sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("fedpriv_client.ticks", "fedpriv_client.own_records"):
+        monkeypatch.setattr(f"{module}.time", made)
+    return made
+
+
+@pytest.fixture
+def setting(tmp_path: Path, model_folder: Callable[..., Any]) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
+
+
+@pytest.fixture
+def slow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A second for each token that is computed, and one for each record that is prepared."""
+    compute, encode = DpLora.clipped_sum, ticks_of("site", "encode_population")
+
+    def computed(method: Any, worker: Any, units: Any, *settings: Any) -> Any:
+        for place in range(len(units)):
+            clock.now += sum(len(example.input_ids) for example in units[place])
+        return compute(method, worker, units, *settings)
+
+    def encoded(records: Any, *settings: Any, **options: Any) -> Any:
+        clock.now += len(records) / 1000
+        return encode(records, *settings, **options)
+
+    monkeypatch.setattr(DpLora, "clipped_sum", computed)
+    monkeypatch.setattr("fedpriv_client.site.encode_population", encoded)
+    return clock
+
+
+def ticks_of(module: str, name: str) -> Any:
+    import importlib
+
+    return getattr(importlib.import_module(f"fedpriv_client.{module}"), name)
+
+
+def opened(setting: Setting, notes: list[str], ticks: bool = True, **limits: Any) -> Site:
+    shutil.rmtree(setting.folder / "state", ignore_errors=True)
+    setting.data.write_text("".join(json.dumps({"note": note}) + "\n" for note in notes))
+    model = setting.proposal.model.name
+    return setting.site(terms=REAL, model=model, ticks=ticks, **limits)
+
+
+NOTES = (
+    ["a"] * 24,
+    ["a note that is much longer than any other note, of many, many, many, many words"] * 24,
+    ["a"] * 23 + ["one note that is longer than the others"],
+    ["a"],
+)
+
+
+def test_an_answer_takes_as_long_whatever_the_records_are(setting: Setting, slow: Clock) -> None:
+    taken = []
+    for notes in NOTES:
+        site, took = opened(setting, notes), []
+        began = slow.now
+        site.consider(setting.proposal)
+        took.append(round(slow.now - began, 6))
+        for slot in range(3):
+            began = slow.now
+            site.step(request(slot), setting.vector)
+            took.append(round(slow.now - began, 6))
+        site.close()
+        taken.append(took)
+    assert taken == [taken[0]] * len(NOTES)
+    preparation, first, second, third = taken[0]
+    assert preparation == pytest.approx(0.5 + 0.002 * 1.1 * 24)
+    assert second == third > 32 * 24 / 2  # as if all that are expected had the greatest length
+    assert first > second  # it tries how long one takes, on random tokens
+
+
+def test_without_ticks_it_shows(setting: Setting, slow: Clock) -> None:
+    took = []
+    for notes in NOTES[:2]:
+        site = opened(setting, notes, ticks=False)
+        site.consider(
+            setting.change(privacy=setting.proposal.privacy.model_copy(update={"sample_rate": 1.0}))
+        )
+        began = slow.now
+        site.step(request(), setting.vector)
+        took.append(round(slow.now - began, 6))
+        site.close()
+    assert took[0] < took[1]
+
+
+def test_a_failing_step_says_so_at_a_tick(
+    setting: Setting, slow: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = opened(setting, NOTES[0])
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    began = slow.now
+    site.step(request(1), setting.vector)
+    usual = slow.now - began
+
+    def failing(*_: Any, **__: Any) -> Any:
+        slow.now += 0.25
+        raise ValueError("of a record")
+
+    monkeypatch.setattr("fedpriv_client.ticks._computed", failing)
+    began = slow.now
+    with suppress(StepFailedError):
+        site.step(request(2), setting.vector)
+    assert slow.now - began == pytest.approx(usual)
+    site.close()
+
+
+@given(took=st.floats(0, 50), tick=st.floats(0.01, 5))
+def test_what_takes_longer_ends_at_a_later_tick(took: float, tick: float) -> None:
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ticks, "time", clock)
+        with until_tick(tick):
+            clock.now += took
+    count = round(clock.now / tick)
+    assert clock.now == pytest.approx(count * tick, rel=1e-12)
+    assert count >= 1 and (count - 1) * tick <= took * (1 + 1e-12) <= clock.now * (1 + 1e-11)
+
+
+@pytest.mark.parametrize("rate", [1 / 2, 1 / 8, 1.0])
+@pytest.mark.parametrize("units", [1, 7, 24, 60])
+def test_so_many_units_are_enough(units: int, rate: float) -> None:
+    """Against the binomial distribution in exact fractions."""
+    terms = Terms("0" * 32, 100, "record", 1, 1e-3, 2.0, simulated=False)
+    most, more = most_units(units, rate, terms), -(-11 * units // 10)
+    beta = Fraction(1e-3) * Fraction(1e-3) / 10**6 / (1 + Fraction(7.38905609893065))
+    q = Fraction(rate)
+
+    def tail(k: int) -> Fraction:
+        return sum(
+            (comb(more, i) * q**i * (1 - q) ** (more - i) for i in range(k + 1, more + 1)),
+            Fraction(0),
+        )
+
+    assert tail(most) <= beta < tail(most - 1)
+
+
+def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) -> None:
+    """Of all jobs of the ledger, and of those that may still come."""
+    site = opened(setting, NOTES[0])
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    report = budget_report(site, "job-1")
+    assert report.timing == TICKS and any("a quarter slower" in a for a in report.assumptions)
+    assert site.ledger.plan("job-1").as_row()["ticks"] is True  # type: ignore[union-attr]
+    site.close()
+    model = setting.proposal.model.name
+    later = setting.site(terms=REAL, model=model)  # somebody turned them off
+    later.consider(setting.proposal)  # the job goes on as it began
+    assert later._job is not None and later._job.plan.ticks
+    later.step(request(1), setting.vector)
+    assert budget_report(later, "job-1").timing == TICKS  # its only plan was paid for in full
+    later.close()
+    terms = dataclasses.replace(REAL, rule=SumRule(1e-4))
+    shutil.rmtree(setting.folder / "state")
+    for on, said in ((True, TICKS), (False, TIMING)):  # other jobs may come
+        site = setting.site(terms=terms, model=model, ticks=on)
+        assert budget_report(site, "job-1").timing == said
+        site.close()
+
+
+def test_a_job_that_began_without_goes_on_without(setting: Setting) -> None:
+    site = opened(setting, NOTES[0], ticks=False)
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    assert "ticks" not in site.ledger.plan("job-1").as_row()  # type: ignore[union-attr]
+    site.close()
+    later = setting.site(terms=REAL, model=setting.proposal.model.name, ticks=True)
+    later.consider(setting.proposal)
+    later.step(request(1), setting.vector)
+    assert budget_report(later, "job-1").timing == TIMING
+    later.close()
+
+
+def test_records_that_take_longer_to_prepare_are_told_before_the_site_connects(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticks, "PREPARATION", (1e-9, 0.0))
+    with pytest.raises(DataError, match=r"site\.preparation"):
+        opened(setting, NOTES[1])
+    opened(setting, NOTES[1], ticks=False).close()
+
+
+def test_lengths_are_tried_whatever_the_records_are(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[int]] = []
+    monkeypatch.setattr(
+        "fedpriv.training.batch_invariance.invariant_sizes",
+        lambda worker, most, length: tried[-1].append(length) or (1,),  # type: ignore[func-returns-value]
+    )
+    monkeypatch.setattr("fedpriv.training.batch_invariance.GAIN", 1e9)
+    for number, notes in enumerate(NOTES):
+        tried.append([])
+        with setting.pool.borrow(setting_recipe(setting)) as worker:
+            worker.invariant_sizes.clear()
+        site = opened(setting, notes)
+        site.consider(setting.change(job_id=f"job-{number}"))
+        site.close()
+    assert tried == [[8, 16, 24, 32]] * len(NOTES)
+
+
+def setting_recipe(setting: Setting) -> Any:
+    from fedpriv.training.worker import ModelRecipe
+
+    proposal = setting.proposal
+    return ModelRecipe(proposal.model, proposal.lora, proposal.seed, setting.compute)
