@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker a core; small matrices
 # A shell lets what it starts in the background ignore Ctrl-C, and all that is started from there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ["FEDPRIV_CACHE"] = ""  # every model is tried anew
 os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for a minute
 Make = Callable[..., Any]
 HERE = Path(__file__).parent

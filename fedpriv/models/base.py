@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.base_model import is_lost, source_of
 from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateError
-from fedpriv.models.attention import attend_alone
+from fedpriv.kept import kept
+from fedpriv.models.attention import attend_alone, register_attention
 from fedpriv.models.digest import (
     StoredBase,
     base_digest,
@@ -120,7 +122,15 @@ def load_base(
         )
     model.requires_grad_(False)
     model.eval()
-    compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}")
+    digest = quantised_digest(base_digest(stored, tokenizer), settings.quantize)
+    tried = {
+        "trial": "attention",
+        "base": digest,
+        "head": [settings.task, settings.pooling, sorted(new), seed],
+        "max_length": settings.max_length,
+        "dtype": str(options["dtype"]),
+    }
+    compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}", tried)
     if settings.quantize is not None:
         pack(model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new)))
     if settings.task == "classification":
@@ -133,7 +143,6 @@ def load_base(
             key="model.max_length",
             value=settings.max_length,
         )
-    digest = quantised_digest(base_digest(stored, tokenizer), settings.quantize)
     return Base(model, tokenizer, source, digest, frozenset(new))
 
 
@@ -170,21 +179,35 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
-def compute_alone(model: Any, tokenizer: Any, longest: int, name: str) -> None:
+def compute_alone(
+    model: Any, tokenizer: Any, longest: int, name: str, of: dict[str, Any] | None = None
+) -> None:
     """Let a model compute each record of a batch by itself, as transformers computes it alone.
 
     Args:
         model: as transformers loaded it, in evaluation mode.
         longest: tokens that a record may have.
         name: of the model, for messages.
+        of: what the attention that it gets depends on, so that it is kept for the next start; None
+            for a model that somebody made.
 
     Raises:
         NotPrivateError: no attention that it has does so.
     """
+    model.config.use_cache = False  # what generates asks for its cache
+    find = partial(_tried_attention, model, tokenizer, longest, name)
+    attention = find() if of is None else kept(of, find)
+    register_attention()
+    if model.config._attn_implementation != attention:
+        model.set_attn_implementation(attention)
+    model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+
+
+def _tried_attention(model: Any, tokenizer: Any, longest: int, name: str) -> str:
+    """The attention by which a model computes each record by itself; it has it from now on."""
     from fedpriv.models.trial import Trial
 
     kind = model.config.model_type
-    model.config.use_cache = False  # what generates asks for its cache
     try:
         trial = Trial(model, tokenizer, longest)
     except Exception as error:  # whatever an architecture asks for besides
@@ -209,6 +232,7 @@ def compute_alone(model: Any, tokenizer: Any, longest: int, name: str) -> None:
             f"{name} ({kind}) sees the tokens that it is to predict. Set is_decoder in its"
             f" configuration if it has that, or use a decoder."
         )
+    return str(model.config._attn_implementation)
 
 
 def digest_of(name: str) -> str:

@@ -1,0 +1,71 @@
+"""What a trial of a public model found on this machine, kept for the next start.
+
+A trial is made of a model's files, public settings and random tokens, so what it found is public,
+too. It is known by all that it depends on: another file, setting, version or processor is tried
+anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedpriv.files import canonical_json, sha256, write_json
+
+FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
+_LIBRARIES = ("fedpriv", "torch", "transformers", "peft", "numpy")
+
+
+def kept(of: dict[str, Any], find: Callable[[], Any]) -> Any:
+    """The value that `find` gave for the same, or gives now.
+
+    A file that can't be read or written is as if there were none: the trial is made again.
+
+    Args:
+        of: all that the value depends on, but for what `_machine` names; it is JSON.
+        find: its value is JSON. What it raises is raised, and not kept.
+    """
+    folder = _folder()
+    if folder is None:
+        return find()
+    file = folder / f"{sha256(canonical_json({**of, **_machine()})).rpartition(':')[2]}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        return json.loads(file.read_text(encoding="utf-8"))["found"]
+    found = find()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(file, {**of, **_machine(), "found": found})
+    return found
+
+
+def _folder() -> Path | None:
+    if FOLDER in os.environ:
+        return Path(os.environ[FOLDER]) if os.environ[FOLDER] else None
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedpriv"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+@cache
+def _machine() -> dict[str, str]:
+    import torch
+
+    built = {name: version(name) for name in _LIBRARIES}
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return {**built, "processor": f"{_processor()} {torch.backends.cpu.get_cpu_capability()} {gpu}"}
+
+
+def _processor() -> str:
+    """Its name; instructions that libraries use differ with it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return ""

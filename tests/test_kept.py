@@ -1,0 +1,91 @@
+"""What a trial found is found once for the same model, settings, versions and processor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from architectures import save_tiny
+
+from fedpriv import kept as module
+from fedpriv.config.job import ModelSection
+from fedpriv.kept import FOLDER, kept
+from fedpriv.models import trial
+from fedpriv.models.base import load_base
+
+SAME = {"trial": "size", "length": 8}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    return tmp_path / "kept"
+
+
+class Finder:
+    """Finds 1, then 2, and so on."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self) -> list[int]:
+        self.asked += 1
+        return [self.asked]
+
+
+def test_it_is_found_once(folder: Path) -> None:
+    find = Finder()
+    assert [kept(SAME, find) for _ in range(3)] == [[1]] * 3
+    assert kept({**SAME, "length": 16}, find) == [2]
+    assert len(list(folder.iterdir())) == 2 and folder.stat().st_mode & 0o77 == 0
+
+
+def test_another_machine_or_version_finds_it_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Finder()
+    kept(SAME, find)
+    monkeypatch.setattr(module, "_machine", lambda: {"processor": "another"})
+    assert kept(SAME, find) == [2]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "null", '{"found', "[" * 10_000])
+def test_a_file_that_says_nothing_is_none(folder: Path, content: str) -> None:
+    find = Finder()
+    kept(SAME, find)
+    [file] = folder.iterdir()
+    file.write_text(content)
+    assert kept(SAME, find) == [2] == kept(SAME, find)
+
+
+def test_where_nothing_can_be_written_it_is_found_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    for where in ("", str(tmp_path / "file" / "below")):
+        monkeypatch.setenv(FOLDER, where)
+        find = Finder()
+        assert [kept(SAME, find) for _ in range(2)] == [[1], [2]]
+
+
+def test_what_failed_is_not_kept(folder: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        kept(SAME, lambda: 1 // 0)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "falcon"])
+def test_a_model_is_tried_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Until its files or the length of texts are others."""
+    save_tiny(kind, "causal-lm", tmp_path / kind)
+    section = ModelSection(name=str(tmp_path / kind), max_length=16)
+    first = load_base(section).model
+    with monkeypatch.context() as patched:
+        patched.setattr(trial.Trial, "__init__", lambda *_: pytest.fail("tried"))
+        again = load_base(section).model
+        assert again.config._attn_implementation == first.config._attn_implementation
+        other = section.model_copy(update={"max_length": 24})
+        with pytest.raises(BaseException, match="tried"):
+            load_base(other)
