@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedpriv.arguments import PathName, checked
 from fedpriv.dossier.findings import Finding
 from fedpriv.dossier.verify import Given, verify_file
 from fedpriv.secure_sum import roster as rosters
 
 
+@checked
 def verify(
-    path: Path | str,
+    path: PathName,
     *,
     signer: str | None = None,
     sites: Mapping[str, str] | None = None,
-    roster: Path | str | None = None,
-    adapter: Path | str | None = None,
-    earlier: Path | str | None = None,
+    roster: PathName | None = None,
+    adapter: PathName | None = None,
+    earlier: PathName | None = None,
 ) -> list[Finding]:
     """Check a dossier without a network: what holds, and what is only somebody's word.
 

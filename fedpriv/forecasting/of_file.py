@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import InstanceOf
+
+from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.errors import naming
@@ -14,12 +17,13 @@ from fedpriv.forecasting.federation import Federation, federation_of
 from fedpriv.forecasting.table import SHIPPED, read_table
 
 
+@checked
 def forecast(
-    job: JobConfig | Path | str,
+    job: InstanceOf[JobConfig] | PathName,
     overrides: Sequence[str] = (),
     *,
     sizes: Sequence[str] = (),
-    table: Path | str | None = None,
+    table: PathName | None = None,
     kind: str | None = None,
 ) -> Forecast:
     """Whether joining is expected to pay, before any ε is spent, and what would change it.

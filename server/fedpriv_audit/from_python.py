@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import InstanceOf
+
+from fedpriv.arguments import PathName, checked
 from fedpriv.auditing.result import Audit
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, load_job
@@ -12,15 +15,16 @@ from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError
 
 
+@checked
 def audit(
-    job: JobConfig | Path | str | None = None,
+    job: InstanceOf[JobConfig] | PathName | None = None,
     overrides: Sequence[str] = (),
     *,
-    run: Path | str | None = None,
+    run: PathName | None = None,
     parts: Sequence[str] = ("pipeline", "one-run", "membership", "exposure"),
     quick: bool = False,
     seed: int = 0,
-    out: Path | str = "audit",
+    out: PathName = "audit",
 ) -> Audit:
     """Attack a federation: what could anybody tell, and would the attack have seen a fault?
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedpriv.arguments import PathName, checked
 from fedpriv.environment import set_environment
 from fedpriv.progress import is_watched
 from fedpriv.terminal import use_readable_output
@@ -27,8 +28,9 @@ class Comparison:
     report: Path
 
 
+@checked
 def compare(
-    file: Path | str | None = None,
+    file: PathName | None = None,
     methods: Sequence[str] = ("base", "lora", "dp-lora"),
     overrides: Sequence[str] = (),
     *,
@@ -37,7 +39,7 @@ def compare(
     tuning_seeds: int = 1,
     baseline: str | None = None,
     held_out: float | None = None,
-    out: Path | str = "comparison",
+    out: PathName = "comparison",
     parallel: int = 1,
     quiet: bool = False,
 ) -> Comparison:
