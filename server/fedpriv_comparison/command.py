@@ -59,7 +59,8 @@ def compare(
     """Methods side by side on public data, each with settings chosen for it.
 
     Settings are chosen on other evaluation records than those that are reported: evaluation.tuning,
-    or one half. The same command goes on where it was stopped.
+    or one half. The same command goes on where it was stopped. Exits with 1 where a method ended
+    worse than it began.
     """
     console = Console(stderr=as_json)
     with console.status("Loading") if console.is_terminal else nullcontext():
@@ -84,9 +85,10 @@ def compare(
     except KeyboardInterrupt:
         console.print("\nStopped; the same command goes on from here.", highlight=False)
         raise
+    ended_worse = any(row.worse for row in compared.figures)
     if as_json:
         print(json.dumps(compared.document, indent=2))
-        return
+        raise typer.Exit(int(ended_worse))
     title = escape(compared.title)
     console.print(f"{title}; [bold red]NOT PRIVATE[/] (seeded noise)", highlight=False)
     for table in present.tables(compared.figures, seeds):
@@ -97,3 +99,4 @@ def compare(
     for remark in compared.document["remarks"]:
         print_plain(remark)
     print_plain(f"{present.MEANING}\n{compared.report}")
+    raise typer.Exit(int(ended_worse))

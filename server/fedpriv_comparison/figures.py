@@ -99,6 +99,7 @@ class Figures:
         home: on the sites' own records; None where they keep none apart.
         failed: errors of runs, the tuning ones too.
         tuned: loss on the tuning records of each setting; None where a run failed or diverged.
+        worse: its runs ended with a higher loss than they began with, on average.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Figures:
     seconds: float
     failed: list[str]
     tuned: list[tuple[tuple[str, ...], float | None]]
+    worse: bool
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -185,6 +187,7 @@ def _figures(
         seconds=statistics.fmean(r.seconds for r in good) if good else 0.0,
         failed=failed,
         tuned=[(settings, tuning_loss(results)) for settings, results in row.tuned],
+        worse=ended_worse(good),
     )
 
 
@@ -248,6 +251,12 @@ def verdict(gains: Sequence[float]) -> str | None:
     if mean - half > TIE:
         return "pays"
     return "does not pay" if mean + half < -TIE else "a tie"
+
+
+def ended_worse(results: Sequence[Result]) -> bool:
+    """Whether runs ended with a higher loss than they began with, on average by more than a tie."""
+    risen = [result.rounds[-1]["eval_loss"] - result.rounds[0]["eval_loss"] for result in results]
+    return bool(risen) and not statistics.fmean(risen) <= TIE
 
 
 def worse_than_base(rows: Sequence[Figures]) -> str | None:

@@ -100,6 +100,11 @@ def remarks(comparison: Comparison, rows: Sequence[Figures]) -> list[str]:
         if row.home is not None and len(set(map(tuple, row.home.trained.values()))) > 1:
             sites = "; ".join(f"{n} {', '.join(t)}" for n, t in row.home.trained.items())
             found.append(f"{row.name}, rate × passes by site: {sites}")
+    if risen := [row.name for row in rows if row.worse]:
+        found.append(
+            f"Worse than before training: {', '.join(risen)}. Use the base model as it is, or try a"
+            " lower learning rate, fewer rounds or more records."
+        )
     worse = worse_than_base(rows)
     return [*found, *([worse] if worse else []), *expected(comparison, rows)]
 

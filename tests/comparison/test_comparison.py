@@ -510,6 +510,24 @@ def test_the_command_says_how_long_and_goes_on(
     assert other.exit_code != 0
 
 
+def test_a_run_that_ends_worse_than_it_began_shows_in_the_exit(
+    federation: Make, tmp_path: Path
+) -> None:
+    import typer
+
+    from fedpriv_comparison.command import compare as command
+
+    app = typer.Typer()
+    app.command()(command)
+    arguments = [str(federation(rounds=1)), "--methods", "base,lora", "--seeds", "1"]
+    arguments += ["--set", "optimizer.lr=50", "--out", str(tmp_path / "out")]
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 1 and "Worse than before training: lora." in found.output
+    assert "Worse than before training: lora." in (tmp_path / "out/compare.md").read_text()
+    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+    assert as_json.exit_code == 1 and '"worse": true' in as_json.output
+
+
 def test_runs_that_are_compared_pay_for_no_looks(federation: Make) -> None:
     """All their data is public, and looks would make the noise of private variants larger."""
     looks = [f"sites.site-{i}.held_out=0.4" for i in (0, 1)] + ["evaluation.sites.looks=1"]

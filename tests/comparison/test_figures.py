@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv_comparison.comparison import Row
-from fedpriv_comparison.figures import Spread, loss_at, reached, steps_to
+from fedpriv_comparison.figures import Spread, ended_worse, loss_at, reached, steps_to
 from fedpriv_comparison.present import chart
 from fedpriv_comparison.trial import Result
 from fedpriv_comparison.variants import parse_variants
@@ -45,6 +45,14 @@ def test_what_diverged_reaches_nothing_and_is_no_level() -> None:
 
 def test_the_first_time_counts() -> None:
     assert steps_to(curve(4.0, 2.0, 5.0, 1.0), 3.0) == 0.5
+
+
+def test_worse_is_on_average_by_more_than_a_tie() -> None:
+    better, same, worse = curve(3.0, 9.0, 2.0), curve(3.0, 1.0, 3.0005), curve(3.0, 2.0, 3.9)
+    nan = curve(3.0, float("nan"))
+    pairs = (([better], 0), ([same], 0), ([worse], 1), ([better, worse], 0), ([nan], 1), ([], 0))
+    for curves, expected in pairs:
+        assert ended_worse([Result(one) for one in curves]) == bool(expected)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=3, max_size=12))
