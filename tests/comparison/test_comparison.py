@@ -519,11 +519,11 @@ def test_a_run_that_ends_worse_than_it_began_shows_in_the_exit(
 
     app = typer.Typer()
     app.command()(command)
-    arguments = [str(federation(rounds=1)), "--methods", "base,lora", "--seeds", "1"]
-    arguments += ["--set", "optimizer.lr=50", "--out", str(tmp_path / "out")]
+    arguments = [str(federation(rounds=1)), "--methods", "base,dp-lora", "--seeds", "1"]
+    arguments += ["--set", "optimizer.lr=1e3", "--out", str(tmp_path / "out")]
     found = CliRunner().invoke(app, arguments)
-    assert found.exit_code == 1 and "Worse than before training: lora." in found.output
-    assert "Worse than before training: lora." in (tmp_path / "out/compare.md").read_text()
+    assert found.exit_code == 1 and "Worse than before training: dp-lora." in found.output
+    assert "Worse than before training: dp-lora." in (tmp_path / "out/compare.md").read_text()
     as_json = CliRunner().invoke(app, [*arguments, "--json"])
     assert as_json.exit_code == 1 and '"worse": true' in as_json.output
 

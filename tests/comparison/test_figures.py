@@ -48,7 +48,7 @@ def test_the_first_time_counts() -> None:
 
 
 def test_worse_is_on_average_by_more_than_a_tie() -> None:
-    better, same, worse = curve(3.0, 9.0, 2.0), curve(3.0, 1.0, 3.0005), curve(3.0, 2.0, 3.9)
+    better, same, worse = curve(3.0, 9.0, 2.0), curve(3.0, 1.0, 3.0004), curve(3.0, 2.0, 3.9)
     nan = curve(3.0, float("nan"))
     pairs = (([better], 0), ([same], 0), ([worse], 1), ([better, worse], 0), ([nan], 1), ([], 0))
     for curves, expected in pairs:
