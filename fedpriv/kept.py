@@ -22,17 +22,18 @@ FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps no
 _LIBRARIES = ("fedpriv", "torch", "transformers", "peft", "numpy")
 
 
-def kept(of: dict[str, Any], find: Callable[[], Any]) -> Any:
+def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
     """The value that `find` gave for the same, or gives now.
 
     A file that can't be read or written is as if there were none: the trial is made again.
 
     Args:
-        of: all that the value depends on, but for what `_machine` names; it is JSON.
+        of: all that the value depends on, but for what `_machine` names; it is JSON. None keeps
+            nothing.
         find: its value is JSON. What it raises is raised, and not kept.
     """
     folder = _folder()
-    if folder is None:
+    if of is None or folder is None:
         return find()
     file = folder / f"{sha256(canonical_json({**of, **_machine()})).rpartition(':')[2]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -196,7 +196,7 @@ def compute_alone(
     """
     model.config.use_cache = False  # what generates asks for its cache
     find = partial(_tried_attention, model, tokenizer, longest, name)
-    attention = find() if of is None else kept(of, find)
+    attention = kept(of, find)
     register_attention()
     if model.config._attn_implementation != attention:
         model.set_attn_implementation(attention)

@@ -9,6 +9,7 @@ records are too few for one, copies fill it up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
 from fedpriv.data.store import Units, lengths_of
+from fedpriv.kept import kept
 from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.worker import Worker
@@ -45,9 +47,9 @@ class BatchInvariant:
     def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
         """(B, R) of B examples, at most `private_microbatch` of them at a time."""
         found = []
-        for places, kept in batches_of(_sizes(self._worker, length), len(examples)):
+        for places, counted in batches_of(_sizes(self._worker, length), len(examples)):
             batch = self._worker.batch([examples[place] for place in places], length)
-            found.append(self._values(batch)[:kept])
+            found.append(self._values(batch)[:counted])
         return torch.cat(found)
 
 
@@ -120,13 +122,36 @@ def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     """
     if most == 1:
         return (1,)
+    try:
+        return tuple(kept(_of(worker, most, length), lambda: _tried_sizes(worker, most, length)))
+    except (RuntimeError, MemoryError):
+        return (1,)
+
+
+def _of(worker: Worker, most: int, length: int) -> dict[str, Any] | None:
+    """What the sizes depend on; None where nobody knows the model by a digest."""
+    recipe = worker.recipe
+    if not worker.base.digest:
+        return None
+    return {
+        "trial": "batch sizes",
+        "base": worker.base.digest,
+        "trained": worker.vector.digest,
+        "recipe": [part.model_dump(mode="json") for part in (recipe.lora, recipe.compute)],
+        "task": recipe.model.task,
+        "seed": recipe.seed,
+        "threads": torch.get_num_threads(),
+        "most": most,
+        "length": length,
+    }
+
+
+def _tried_sizes(worker: Worker, most: int, length: int) -> list[int]:
     noise = torch.randn(worker.vector.size, generator=torch.Generator().manual_seed(2)) * 0.02
     original = worker.vector.read()
     try:
         worker.vector.write(worker.initial + noise.numpy())
-        return _Trial(worker, most, length).sizes()
-    except (RuntimeError, MemoryError):
-        return (1,)
+        return [*_Trial(worker, most, length).sizes()]
     finally:
         worker.vector.write(original)
 

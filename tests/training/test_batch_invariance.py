@@ -16,6 +16,7 @@ from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.kept import FOLDER
 from fedpriv.training import batch_invariance
 from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
 from fedpriv.training.microbatch import TRIED
@@ -181,6 +182,58 @@ def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPat
     values_of(worker, [])(records(1), LENGTH)
     monkeypatch.setattr(batch_invariance, "invariant_sizes", None)  # another trial would call it
     values_of(worker, [])(records(1), LENGTH)
+
+
+def test_what_was_found_is_kept_for_the_same_model_adapter_and_batch(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    tried: list[int] = []
+    usual = batch_invariance._tried_sizes
+
+    def counted(*of: Any) -> list[int]:
+        tried.append(of[1])
+        return usual(*of)
+
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", counted)
+    first = invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH)
+    assert invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH) == first == (3, 1)
+    assert tried == [3]
+    for worker, most, length in (
+        (make_worker("llama", dtype="float32"), 2, LENGTH),
+        (make_worker("llama", dtype="float32"), 3, 2 * LENGTH),
+        (make_worker("llama", dtype="mixed"), 3, LENGTH),
+        (make_worker("gpt2", dtype="float32"), 3, LENGTH),
+    ):
+        before = len(tried)
+        invariant_sizes(worker, most, length)
+        assert len(tried) == before + 1
+
+
+def test_memory_that_ran_out_is_not_kept(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    worker = make_worker("llama", dtype="float32")
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_invariance, "_tried_sizes", _out_of_memory)
+        assert invariant_sizes(worker, 3, LENGTH) == (1,)
+    assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
+
+
+def _out_of_memory(*_: Any) -> Any:
+    raise MemoryError
+
+
+def test_a_small_job_computes_each_record_alone(make_worker: Make) -> None:
+    """To try all lengths would take longer than what batches save."""
+    worker = make_worker("llama", dtype="float32", microbatch=None)
+    batch_invariance.try_all_lengths(worker, 1e3)
+    assert worker.microbatches["private"] == 1 and not worker.invariant_sizes
+    batch_invariance.try_all_lengths(worker, 1e9)
+    assert worker.microbatches["private"] > 1
+    longest = worker.recipe.model.max_length
+    assert {length for _, length, _ in worker.invariant_sizes} == set(range(8, longest + 1, 8))
 
 
 def one_alone_differs(part: Tensor) -> Tensor:
