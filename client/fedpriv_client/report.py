@@ -44,8 +44,8 @@ FILTER = (
     "; plans whose noise is chosen between the steps are charged for by a Rényi filter at one order"
 )
 ON_TIME = (
-    "There are at most a tenth more units than declared, and the site's machine is at most a"
-    " quarter slower than when it was tried."
+    "There are at most a tenth more units than declared, the site's machine is at most a quarter"
+    " slower than when it was tried, and nobody outside measures how busy it is."
 )
 ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
 
