@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.config.load import HOSPITALS
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.scores import score

@@ -29,7 +29,7 @@ from border_design import Point
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.personal import OwnTraining
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
 from fedpriv.models.vector import Vector

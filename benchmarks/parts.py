@@ -35,8 +35,9 @@ from small_llama import save_small_llama
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
 from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.data import DataSpec, load_population
 from fedpriv.data.encode import Example
+from fedpriv.data.population import load_population
+from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.environment import set_environment
 from fedpriv.gradients.groups import Groups

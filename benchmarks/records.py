@@ -99,7 +99,7 @@ def median_ms(what: Callable[[int], Any], times: int = 9) -> float:
 
 def measure(records: int, unit: str, rounds: int) -> dict[str, Any]:
     """In this process."""
-    from fedpriv.config import load_job
+    from fedpriv.config.load import load_job
     from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
     from fedpriv.privacy.ledger.terms import new_dataset_id
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
@@ -153,7 +153,9 @@ def encode(records: int, unit: str) -> dict[str, Any]:
     """What `encode_population` takes, and a sampled unit after it."""
     from transformers import AutoTokenizer
 
-    from fedpriv.data import DataSpec, TokenFile, encode_population
+    from fedpriv.data.population import encode_population
+    from fedpriv.data.spec import DataSpec
+    from fedpriv.data.store import TokenFile
 
     each = 10 if unit == "patient" else 1
     draw, peak = random.Random(0), Peak()

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.data.read import UNIT, read_records
 
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

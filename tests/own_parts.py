@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.personal.records import OwnParts
 
 

@@ -17,10 +17,9 @@ from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.config import JobConfig, SiteFile
 from fedpriv.config.defaults import TABLE
-from fedpriv.config.job import SiteSection
-from fedpriv.config.site import SiteData
+from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.site import SiteData, SiteFile
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -185,7 +184,9 @@ def test_errors_that_are_quoted_are_those_that_are_raised() -> None:
     quoted = [row.split("`")[1] for row in rows if row.startswith("| `")]
     assert len(quoted) >= 5
     files = (
-        path for root in ("fedpriv", "client", "server") for path in (ROOT / root).rglob("*.py")
+        path
+        for root in ("fedpriv", "client", "server", "lab")
+        for path in (ROOT / root).rglob("*.py")
     )
     texts = [text for path in files for text in said(ast.parse(path.read_text()))]
     for message in quoted:

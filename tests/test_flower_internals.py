@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 PLACES = ("client/fedpriv_client/flower.py", "server/fedpriv_server/flower/")
-ROOMS = ("fedpriv", "client", "server", "strategies", "deploy", "benchmarks", "examples")
+ROOMS = ("fedpriv", "client", "server", "strategies", "lab", "deploy", "benchmarks", "examples")
 
 
 def internals(source: str) -> Iterator[str]:

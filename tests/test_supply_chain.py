@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = [
     "fedpriv",
     "client/fedpriv_client",
-    "server/fedpriv_audit",
-    "server/fedpriv_comparison",
+    "lab/fedpriv_audit",
+    "lab/fedpriv_comparison",
     "server/fedpriv_server",
-    "server/fedpriv_simulation",
+    "lab/fedpriv_simulation",
     "strategies/fedpriv_strategies",
 ]
 RUNS_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "runpy", "shelve"}

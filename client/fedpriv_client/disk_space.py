@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpriv.data import DataSpec, TokenFile, bytes_needed
+from fedpriv.data.spec import DataSpec
+from fedpriv.data.store import TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
 
 if TYPE_CHECKING:

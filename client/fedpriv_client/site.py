@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.config.job import Wire
-from fedpriv.data import Population, TokenFile, encode_population
 from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.identity import identities
+from fedpriv.data.population import Population, encode_population
 from fedpriv.data.read import UNIT
+from fedpriv.data.store import TokenFile
 from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector

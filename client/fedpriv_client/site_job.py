@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.config.groups import Decision
-from fedpriv.data import DataSpec, Population
+from fedpriv.data.population import Population
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ProtocolError, SlotError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method

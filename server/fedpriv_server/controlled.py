@@ -10,7 +10,7 @@ from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.controllers.interface import Controller, Setting
 from fedpriv.controllers.registry import make_controller
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method

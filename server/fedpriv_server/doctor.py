@@ -12,8 +12,9 @@ from typing import Any
 
 from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
-from fedpriv.data import DataSpec, tally_records
 from fedpriv.data.held_out import read_own
+from fedpriv.data.population import tally_records
+from fedpriv.data.spec import DataSpec
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import DataSpec, Example, load_examples
+from fedpriv.data.encode import Example
+from fedpriv.data.population import load_examples
+from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.training.scores import Scores, losses_of, score

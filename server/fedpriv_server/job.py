@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedpriv.base_model import EMBEDDED
 from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
 from fedpriv.config.looks import MAX_RANGE
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import method_settings, propose

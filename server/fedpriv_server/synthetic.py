@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import JobConfig, ModelSection
 from fedpriv.config.synthetic import GeneratorSection
-from fedpriv.data import read_records
+from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import load_base
 from fedpriv.models.vector import Vector

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_site
+from fedpriv.config.load import load_site
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, SumRule

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import SiteFile, load_site
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.config.load import load_site
+from fedpriv.config.site import SiteFile
 from fedpriv.errors import BudgetError, ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms

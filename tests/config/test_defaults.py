@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config import defaults, left_out, load_job
+from fedpriv.config import defaults, left_out
 from fedpriv.config.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.config.job import LoraSection, OptimizerSection, PrivacySection
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 
 Make = Callable[..., Any]
@@ -117,9 +118,8 @@ def test_every_setting_of_the_table_is_one_of_a_federation_file() -> None:
 
 
 def test_reading_a_file_loads_no_torch() -> None:
-    code = (
-        "import sys; from fedpriv.config import load_job; load_job(); print('torch' in sys.modules)"
-    )
+    code = "import sys; from fedpriv.config.load import load_job; load_job();"
+    code += " print('torch' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "False\n"
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.data import Example
 from fedpriv.data.batch import buckets, collate, padded_length
+from fedpriv.data.encode import Example
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=8)
 

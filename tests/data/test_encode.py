@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.config.task import Task
-from fedpriv.data import DataSpec, Example, encode_record
 from fedpriv.data.encode import (
     NO_LOSS,
     Cause,
+    Example,
     cause_of,
     check_chat_template,
     encode_completion,
     encode_labelled,
     encode_messages,
+    encode_record,
     encode_text,
 )
+from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 
 Make = Callable[..., Any]

@@ -14,7 +14,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.data.federation import _divided, write_federation
 from fedpriv.errors import ConfigError, DataError, RunError
 

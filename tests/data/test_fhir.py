@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedpriv.config.sources import FhirSection
-from fedpriv.data import fhir, read_records
+from fedpriv.data import fhir
+from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
 
 COLUMNS = {"text": "note_text"}

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data import read_records
-from fedpriv.data.read import take_records
+from fedpriv.data.read import read_records, take_records
 from fedpriv.errors import DataError
 
 SECRET = "Mrs Jones has gout"

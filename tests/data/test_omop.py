@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from omop_notes import COLUMNS, GERMAN, NOTES, NURSING, Note, note, sqlite
 
 from fedpriv.config.sources import OmopSection
-from fedpriv.data import omop, read_records
+from fedpriv.data import omop
 from fedpriv.data.held_out import read_own
+from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
 
 SECRET = "the patient is a famous singer"

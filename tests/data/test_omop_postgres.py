@@ -14,7 +14,8 @@ from omop_notes import COLUMNS, GERMAN, NOTES, fill, note
 from postgres_server import PASSWORD, Server
 
 from fedpriv.config.sources import OmopSection
-from fedpriv.data import omop, read_records
+from fedpriv.data import omop
+from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
 
 reason = postgres_server.missing()

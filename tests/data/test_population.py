@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data import (
-    DataSpec,
-    Example,
+from fedpriv.data import population as units
+from fedpriv.data.encode import Cause, Example, encode_record
+from fedpriv.data.population import (
     Population,
     Tally,
     encode_population,
@@ -25,8 +25,7 @@ from fedpriv.data import (
     load_population,
     tally_records,
 )
-from fedpriv.data import population as units
-from fedpriv.data.encode import Cause, encode_record
+from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.errors import DataError
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data import read_records
 from fedpriv.data.dates import day_of
+from fedpriv.data.read import read_records
 from fedpriv.data.values import (
     DAMAGED,
     NO_ID,

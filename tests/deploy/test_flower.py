@@ -23,8 +23,7 @@ from flwr.app import Context, RecordDict
 from waiting import free_port, wait_until
 
 from fedpriv import __version__
-from fedpriv.config import load_job
-from fedpriv.config.load import HOSPITALS
+from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import ConfigError
 from fedpriv.report.budget import read, verify
 from fedpriv_simulation.simulate import simulate

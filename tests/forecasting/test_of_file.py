@@ -9,7 +9,7 @@ from federation_files import federation_file
 from made_up_runs import runs, write
 
 import fedpriv
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 
 

@@ -12,7 +12,8 @@ from hub_runs import MakeRun, report
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.protocol import Proposal
-from fedpriv.report import BudgetReport, budget
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetReport
 from fedpriv.training.adapter import write_adapter
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker

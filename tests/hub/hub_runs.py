@@ -7,7 +7,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpriv.report import BudgetReport, budget
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetReport
 
 MakeRun = Callable[..., Any]  # the run directory, and a worker whose model is the trained one
 KEY = Ed25519PrivateKey.generate()

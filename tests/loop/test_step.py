@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from scipy.stats import binom, chi2
 from transformers import AutoModelForSequenceClassification
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.data.encode import encode_text
 from fedpriv.data.store import UnitStore
 from fedpriv.errors import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method, method_names
 from fedpriv.report.budget import read, verify

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("fedpriv", "client", "server", "strategies")  # the latter three hold packages
+PACKAGES = ("fedpriv", "client", "server", "strategies", "lab")  # the latter four hold packages
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -23,7 +23,9 @@ from mutations.table import FILE, Sabotage, read_table
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TABLE = read_table(FILE.read_text(encoding="utf-8"))
-SOURCES = os.pathsep.join(str(ROOT / room) for room in ("", "client", "server", "strategies"))
+SOURCES = os.pathsep.join(
+    str(ROOT / room) for room in ("", "client", "server", "strategies", "lab")
+)
 ONE_OF_EACH_FOLDER = list(
     {Path(row.caught_by.partition("::")[0]).parent: row.caught_by for row in TABLE}.values()
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fedpriv
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import DataError
 from fedpriv.personal.held_out_checks import FEWEST, LIKE, check_held_out, likeness
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from arithmetic import Rounded
 
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import mean_of_probabilities, own_and_federated, together
 from fedpriv.training.record_loss import next_tokens

@@ -9,7 +9,7 @@ import pytest
 from own_parts import examples, in_parts
 
 from fedpriv.config.personal import OwnTraining
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal import training
 from fedpriv.personal.choosing import Epoch

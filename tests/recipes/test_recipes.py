@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.data.identity import whole_record
 from fedpriv.errors import ConfigError
 from fedpriv.recipes import RECIPES, write_recipe

@@ -22,9 +22,11 @@ from hypothesis import strategies as st
 
 from fedpriv.auditing.result import Audit, Measure
 from fedpriv.errors import ConfigError, RunError
-from fedpriv.report import BudgetEvent, BudgetReport, budget, write_report
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
 from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse
+from fedpriv.report.html import write_report
 
 HOSTILE = '<script src="http://evil.example/x.js"></script>&$x_1$--><img onerror=alert(1)>'
 MakeRun = Callable[..., Path]

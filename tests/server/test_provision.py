@@ -619,7 +619,7 @@ def filled_in(text: str) -> str:
 
 
 def test_the_sites_file_is_refused_until_it_is_filled_in(federation: Make, tmp_path: Path) -> None:
-    from fedpriv.config import load_site
+    from fedpriv.config.load import load_site
 
     run(federation("cardiology"))
     path = tmp_path / "pki/enrolments/cardiology/site.toml"

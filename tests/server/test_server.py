@@ -16,8 +16,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.config import load_job
 from fedpriv.config.job import OptimizerSection
+from fedpriv.config.load import load_job
 from fedpriv.errors import RoundError, RunError
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import TrustModel, public

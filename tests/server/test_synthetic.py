@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.synthetic.instructed import InstructedGenerator
 from fedpriv.synthetic.language_model import LanguageModelGenerator

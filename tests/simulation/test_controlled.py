@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RawValueError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism.privatised import public

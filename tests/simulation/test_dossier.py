@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.dossier.export import export_run
 from fedpriv.dossier.facts import ANSWERS, FACTS
 from fedpriv.dossier.findings import Finding

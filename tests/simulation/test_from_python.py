@@ -14,7 +14,7 @@ from datasets import Dataset
 from rich.console import Console
 
 import fedpriv
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
 from fedpriv.report import budget

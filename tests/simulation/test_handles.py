@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv_simulation import handles
 from fedpriv_simulation import simulate as module
 from fedpriv_simulation.handles import EACH, OTHERS, open_at_once

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.config import load_job
-from fedpriv.data import Example
+from fedpriv.config.load import load_job
 from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
 from fedpriv.training.batch_invariance import BatchInvariant
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker

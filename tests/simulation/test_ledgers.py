@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import LedgerInUseError, SlotError
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, StoredReply
 from fedpriv_simulation.ledgers import LedgerKeeper, Lending, LentLedger

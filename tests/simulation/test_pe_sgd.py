@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.methods.pe_sgd.span import Span
 from fedpriv.report.budget import read, verify

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.hub.export import Wanted, export
 from fedpriv.models.base import digest_of
 from fedpriv.models.digest import quantised_digest

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Ledger

@@ -23,7 +23,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import (
     BudgetError,
     ConfigError,
@@ -40,8 +40,8 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.report import write_report
 from fedpriv.report.budget import read, verify
+from fedpriv.report.html import write_report
 from fedpriv.report.rundir import read_run
 from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app

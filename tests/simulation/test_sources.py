@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omop_notes import note, sqlite
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv_comparison.records import pooled
 from fedpriv_simulation.simulate import simulate

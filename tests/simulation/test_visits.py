@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.errors import PausedError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Refusal

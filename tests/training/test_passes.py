@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.training.passes import batches, passes
 from fedpriv.training.public_records import mean_gradient
 from fedpriv.training.worker import Worker

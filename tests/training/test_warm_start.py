@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import public

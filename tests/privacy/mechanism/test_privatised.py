@@ -40,7 +40,7 @@ USED_IN = {
         "fedpriv/controllers/base.py",  # a controller before any round: settings and a seed
         "server/fedpriv_server/job.py",  # the model before any training
         "server/fedpriv_server/synthetic.py",  # the set before any round
-        "server/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
+        "lab/fedpriv_comparison/public_training.py",  # the same, and data that is marked public
     },
     "released": {"fedpriv/privacy/mechanism/execution.py"},
     "received": {
@@ -120,7 +120,7 @@ def imported(path: Path) -> set[str]:
 
 def test_a_maker_is_used_only_where_it_is_honest() -> None:
     found: dict[str, set[str]] = {}
-    for package in ("fedpriv", "client", "server", "strategies"):
+    for package in ("fedpriv", "client", "server", "strategies", "lab"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in imported(path):
                 found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())

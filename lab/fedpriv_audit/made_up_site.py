@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpriv.config.job import DenoiseSection, JobConfig, OptimizerSection
-from fedpriv.data import DataSpec, encode_record
+from fedpriv.data.encode import encode_record
+from fedpriv.data.spec import DataSpec
 from fedpriv.methods.proposal import propose
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector

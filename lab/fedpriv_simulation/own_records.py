@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.data import DataSpec
 from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.spec import DataSpec
 
 
 def spec_of(config: JobConfig) -> DataSpec:

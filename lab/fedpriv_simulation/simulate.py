@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
-from fedpriv.report import write_report
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.html import write_report
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.scores import Scores
 from fedpriv_client.app import client_app

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import Example, Population, TokenFile, encode_population
+from fedpriv.data.encode import Example
+from fedpriv.data.population import Population, encode_population
+from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector

@@ -19,7 +19,7 @@ import numpy as np
 from fedpriv.auditing import membership
 from fedpriv.auditing.result import Part, Refused, World, WorldName
 from fedpriv.config.job import JobConfig
-from fedpriv.data import read_records
+from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
 from fedpriv.files import private_folder
 from fedpriv.report.rundir import read_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data import Example
+from fedpriv.data.encode import Example
 from fedpriv.errors import DataError
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.records import OwnParts, to_train_on

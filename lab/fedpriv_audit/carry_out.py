@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedpriv.auditing.result import Audit, PartName
 from fedpriv.errors import naming
-from fedpriv.report import write_report
+from fedpriv.report.html import write_report
 from fedpriv_audit.audit import Auditor, AuditSize, Subject
 from fedpriv_audit.pipeline import Tell
 

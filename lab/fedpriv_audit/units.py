@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpriv.auditing.canaries import Canary
 from fedpriv.config.job import JobConfig
-from fedpriv.data import Example, encode_record
+from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.read import UNIT
 from fedpriv_simulation.own_records import read_site, spec_of
 
