@@ -93,9 +93,9 @@ class RecordsAudit:
             claim, count = self._on_public(units), min(len(units), self._size.records)
         else:
             claim, count = self._on_private(units, folder), None
-        each = round((time.monotonic() - clock) / len(self._worlds), 1)
-        # How long it took depends on who was sampled (law 19).
-        seconds = each if self._config.job.data_is_public else None
+        # How long private records took depends on who was sampled (law 19).
+        took = time.monotonic() - clock
+        seconds = None if count is None else round(took / len(self._worlds), 1)
         return [self._part(name, claim, count, seconds) for name in self._worlds]
 
     def _may(self, name: str) -> bool:
