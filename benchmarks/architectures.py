@@ -26,9 +26,10 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from fedpriv.base_model import EMBEDDED
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.task import Task
 from fedpriv.errors import FedprivError
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe
 

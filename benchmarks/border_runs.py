@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
 
-from fedpriv.config.job import PrivacySection
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import own_examples

@@ -34,12 +34,13 @@ from rich.table import Table
 from small_llama import save_small_llama
 from torch import Tensor
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.files import write_json
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.microbatch import private_microbatch
 from fedpriv.training.pool import make_worker
 from fedpriv.training.record_loss import record_losses

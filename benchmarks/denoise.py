@@ -26,7 +26,6 @@ from rich.table import Table
 from torch import Tensor
 from unit_noise import unit_noise
 
-from fedpriv.config.job import DenoiseSection
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.edge import noise_edge
 from fedpriv.gradients.engine import gradients_of
@@ -36,6 +35,7 @@ from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.training.config import DenoiseSection
 
 MODELS = {"6 × 384": (6, 384), "12 × 768": (12, 768)}  # layers, width
 QUICK = {"2 × 64": (2, 64)}

@@ -166,12 +166,14 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     """The server's process: sends its port and keys, then what it measured."""
     import numpy as np
 
-    from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
     from fedpriv.heap import share_heap
     from fedpriv.methods.dp_lora.server import DpLoraServer
+    from fedpriv.models.config import LoraSection, ModelSection
     from fedpriv.pki.keys import new_key, private_pem, public_pem
+    from fedpriv.privacy.config import PrivacySection
     from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal, SharedNoise
+    from fedpriv.training.config import OptimizerSection
     from fedpriv.training.update import Update
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint

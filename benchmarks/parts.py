@@ -33,7 +33,6 @@ from rich.table import Table
 from small_llama import save_small_llama
 
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, OptimizerSection
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.data.encode import Example
 from fedpriv.data.population import load_population
@@ -44,6 +43,7 @@ from fedpriv.gradients.groups import Groups
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
@@ -52,6 +52,7 @@ from fedpriv.privacy.mechanism.grid import deviation, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.privacy.mechanism.sampling import poisson_sample
+from fedpriv.training.config import ComputeSection, OptimizerSection
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker

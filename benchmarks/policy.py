@@ -31,13 +31,13 @@ from safetensors.numpy import save_file
 
 from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
-from fedpriv.config.job import OptimizerSection
 from fedpriv.controllers.interface import Controller, Setting, State
 from fedpriv.controllers.registry import make_controller
 from fedpriv.controllers.sac import policy_of
 from fedpriv.gradients.groups import Groups
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received, restored
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.control import Control
 from fedpriv.training.update import Aggregate, Update
 

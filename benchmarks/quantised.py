@@ -29,9 +29,10 @@ from rich.table import Table
 from small_llama import save_small_llama
 
 from fedpriv.base_model import parameters_of
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import make_worker
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.record_loss import record_losses

@@ -22,8 +22,8 @@ from typing import Any, get_args
 import numpy as np
 from flwr.app import Array
 
-from fedpriv.config.job import Wire
 from fedpriv.config.load import HOSPITALS, load_job
+from fedpriv.names import Wire
 from fedpriv.wire import BLOCK, Blocks, encode
 from fedpriv_simulation.simulate import simulate
 

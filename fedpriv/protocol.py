@@ -24,34 +24,29 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.config.job import (
-    MAX_JOB_STEPS,
-    MAX_SEED,
-    DenoiseSection,
-    Digest,
-    JobConfig,
-    LoraSection,
-    ModelSection,
-    OptimizerSection,
-    PrivacySection,
-    Wire,
-)
 from fedpriv.config.looks import MAX_RANGE, LooksSection
-from fedpriv.config.section import Section
 from fedpriv.errors import FedprivError, ProtocolError, StepFailedError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.names import MAX_JOB_STEPS, MAX_SEED, Digest, Wire
 from fedpriv.privacy.accounting.rdp import ORDERS
 from fedpriv.privacy.accounting.shares import shares_of
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_PUBLIC_RECORDS, MAX_UNITS
+from fedpriv.section import Section
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
+from fedpriv.training.config import DenoiseSection, OptimizerSection
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
 
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 

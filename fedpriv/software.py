@@ -12,8 +12,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from fedpriv import __version__
-from fedpriv.config.section import Section
 from fedpriv.files import canonical_json, sha256
+from fedpriv.section import Section
 
 OURS = (
     *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
+from fedpriv.names import Wire
 from fedpriv.secure_sum.masks import DTYPES, Masked
 from fedpriv.secure_sum.members import Bits
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedpriv.config.defaults import KEYS, TABLE
 from fedpriv.config.job import JobConfig
 from fedpriv.config.site import SiteFile
+from fedpriv.defaults import KEYS, TABLE
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 Schema = Mapping[str, Any]

@@ -139,8 +139,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any) 
 @pytest.fixture(scope="module")
 def worker(model_folder: Make) -> Any:
     """A worker on a small random Llama with LoRA of rank 2, in float32."""
-    from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+    from fedpriv.models.config import LoraSection, ModelSection
     from fedpriv.training import pool
+    from fedpriv.training.config import ComputeSection
     from fedpriv.training.worker import ModelRecipe
 
     model = ModelSection(name=str(model_folder("llama")), max_length=32)
@@ -169,7 +170,8 @@ def make_worker(model_folder: Make) -> Make:
         quantize: Any = None,
         **changes: Any,
     ) -> Any:
-        from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+        from fedpriv.models.config import LoraSection, ModelSection
+        from fedpriv.training.config import ComputeSection
         from fedpriv.training.pool import make_worker
         from fedpriv.training.worker import ModelRecipe
 

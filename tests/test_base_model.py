@@ -14,8 +14,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from fedpriv.base_model import INDEX, parameters_of
-from fedpriv.config.job import ModelSection
 from fedpriv.models.base import load_base
+from fedpriv.models.config import ModelSection
 
 Make = Callable[..., Any]
 

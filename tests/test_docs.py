@@ -17,9 +17,9 @@ from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.config.defaults import TABLE
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.site import SiteData, SiteFile
+from fedpriv.defaults import TABLE
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

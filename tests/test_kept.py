@@ -8,10 +8,10 @@ import pytest
 from architectures import save_tiny
 
 from fedpriv import kept as module
-from fedpriv.config.job import ModelSection
 from fedpriv.kept import FOLDER, kept
 from fedpriv.models import trial
 from fedpriv.models.base import load_base
+from fedpriv.models.config import ModelSection
 
 SAME = {"trial": "size", "length": 8}
 

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
-from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError
+from fedpriv.names import Wire
 from fedpriv.secure_sum.members import Bits
 from fedpriv.wire import (
     BLOCK,

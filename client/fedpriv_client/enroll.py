@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedpriv.config.job import Name
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.files import write_atomic
+from fedpriv.names import Name
 from fedpriv.pki.keys import fingerprint, new_key, write_key
 from fedpriv.pki.request import make_request
 

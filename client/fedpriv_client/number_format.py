@@ -10,10 +10,11 @@ import json
 import logging
 from dataclasses import replace
 
-from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.config.site import SiteFile
 from fedpriv.files import write_json
+from fedpriv.models.config import ModelSection
 from fedpriv.protocol import Proposal
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.number_format import SETTLED, settled_dtype
 from fedpriv.training.pool import Look, WorkerPool
 from fedpriv.training.worker import ModelRecipe, computed_in

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from fedpriv.config.job import ModelSection
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.population import Tally, tally_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
 from fedpriv.models.base import load_tokenizer
+from fedpriv.models.config import ModelSection
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import SLOWER, preparation
 

@@ -18,11 +18,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
 from fedpriv.errors import AccountingError, FedprivError
 from fedpriv.files import private_folder, write_atomic
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
+from fedpriv.section import Section
 
 log = logging.getLogger(__name__)
 MOST = 100  # beside those that were decided on: whoever sends thousands fills no disk

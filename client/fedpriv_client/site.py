@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fedpriv.config.job import Wire
 from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.identity import identities
 from fedpriv.data.population import Population, encode_population
@@ -20,6 +19,7 @@ from fedpriv.data.store import TokenFile
 from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
+from fedpriv.names import Wire
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource

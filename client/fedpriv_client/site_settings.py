@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.config.job import ComputeSection
 from fedpriv.config.personal import OwnKind
 from fedpriv.config.sources import Source
 from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.training.config import ComputeSection
 from fedpriv_client.limits import Limits
 
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder

@@ -87,8 +87,8 @@ def plan(
 
     With all five, check whether the plan keeps to ε.
     """
-    from fedpriv.config.defaults import rows_for
     from fedpriv.config.load import load_job
+    from fedpriv.defaults import rows_for
     from fedpriv.privacy.accounting.filter_price import filtered
     from fedpriv.privacy.accounting.planning import DEFAULT_RECORDS, solve_with_looks
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedpriv.config.groups import MAX_BITS, Grouping
-from fedpriv.config.section import Section
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
+from fedpriv.section import Section
 
 ControllerName = Literal["fixed", "normalise", "quantile", "geometry", "schedule", "sac"]
 ADAPTIVE: tuple[ControllerName, ...] = ("schedule", "sac")  # that can use a filter

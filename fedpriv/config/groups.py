@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.section import Section
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
+from fedpriv.section import Section
 
 MAX_GROUPS = 10_000
 MAX_BITS = 0.5  # of the squared norm, for values that say whether groups were within

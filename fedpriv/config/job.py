@@ -7,88 +7,49 @@ before it reads a record.
 
 `lora.r`, `lora.alpha`, `privacy.clip_norm`, `privacy.sample_rate` and `optimizer.lr` go with the
 model's size: where a file leaves them out, `load_job` takes them from the table of
-`fedpriv.config.defaults`. A section that is made in Python knows no model and has those of the
+`fedpriv.defaults`. A section that is made in Python knows no model and has those of the
 table's last row, which serves a model of any size. docs/configuration.md is made of the
 descriptions here by `scripts/make_config_reference.py`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from fedpriv.config.controller import ControllerSection
-from fedpriv.config.defaults import ANY_SIZE
 from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
-from fedpriv.config.section import Section
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.config.synthetic import SyntheticSection
-from fedpriv.config.task import Task
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_shared_noise, check_sum, usual_max_colluding
+from fedpriv.data.config import HELD_OUT, SHAPES, DataSection, HeldOut
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.names import (
+    ADDRESS_OR_AUTO,
+    MAX_JOB_STEPS,
+    MAX_SEED,
+    METRICS,
+    Address,
+    Name,
+    Port,
+    Wire,
+    _has_a_port,
+    seconds,
+)
 from fedpriv.privacy import usual
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
-
-def _has_a_port(address: str) -> str:
-    if int(address.rpartition(":")[2]) > MAX_PORT:
-        raise ValueError(f"expected a port of at most {MAX_PORT}")
-    return address
-
-
-MAX_PORT = 65535
-HOST_PORT = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
-ADDRESS_OR_AUTO = rf"^(auto|{HOST_PORT})$"
-Address = Annotated[
-    str,
-    Field(pattern=rf"^{HOST_PORT}$"),
-    AfterValidator(_has_a_port),
-]
-Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
-Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-FieldName = Literal["text", "label", "prompt", "completion", "messages"]
-Wire = Literal["float32", "bf16", "int8"]
-Bits = Literal["8bit", "4bit"]  # of a quantised weight
-Share = Annotated[float, Field(gt=0, lt=1)]
-HeldOut = Share | Path  # of a site's units, or further records
-HELD_OUT = (
-    "Records of the site that nobody trains on and every model is tested on: a share of its units,"
-    " such as 0.2, or a file of further records."
+from fedpriv.privacy.config import PrivacySection
+from fedpriv.section import Section
+from fedpriv.training.config import (
+    ComputeSection,
+    DenoiseSection,
+    GateSection,
+    OptimizerSection,
+    ServerOptimizerSection,
 )
-METRICS = (
-    "The port at which this machine, and no other, is told public figures of the process in the"
-    " format of Prometheus. Without it, nobody is."
-)
-MAX_JOB_STEPS = 100_000
-BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
-    "dtype": ("float32", "mixed", "auto"),
-    "engine": ("fedpriv",),
-}
-HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
-MAX_SEED = 2**63 - 1
-MAX_RATE, MAX_KAPPA = 1e6, 100.0  # beyond, float32 overflows or nothing is ever denoised
-Beta = Annotated[float, Field(ge=0, lt=1)]
-SHAPES = {
-    "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
-    "classification": ({"text", "label"},),
-}
-
-
-def check_distinct(names: Sequence[str], key: str) -> None:
-    """Check that no name of a class comes twice: one of its outputs would never be learned.
-
-    Raises:
-        ValueError: one does.
-    """
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{key}: {twice!r} comes twice; name each class once")
 
 
 class JobSection(Section):
@@ -160,268 +121,6 @@ class JobSection(Section):
         return value
 
 
-class ModelSection(Section):
-    """The base model and its task."""
-
-    name: str = Field(
-        "embedded",
-        min_length=1,
-        description="The base model: embedded (the one in the package), a folder, or the name of"
-        " one at a hub.",
-    )
-    task: Task = Field(
-        "causal-lm",
-        description="What is learned: to continue text (causal-lm), or to give a text one of"
-        " `labels` (classification).",
-    )
-    labels: tuple[str, ...] = Field(
-        (),
-        description="Classification only: the names of the classes, at least two. They are typed"
-        " and never discovered from data.",
-    )
-    max_length: int = Field(
-        128,
-        ge=2,
-        le=131_072,
-        description="Tokens in a window; a longer text is several windows, or is cut.",
-    )
-    pooling: Literal["own", "mean"] = Field(
-        "own",
-        description="Classification only: the model's own head (own), or a linear layer on the"
-        " mean of the token vectors (mean).",
-    )
-    quantize: Bits | None = Field(
-        None,
-        description="Keep the frozen weights of linear layers in 8 bits (8bit) or in 4 (4bit, NF4),"
-        " for less memory. Without it, in full. Needs `pip install 'fedpriv[quantized]'` at every"
-        " site and at the server ([models](models.md#frozen-weights-in-8-or-4-bits)).",
-    )
-
-    @model_validator(mode="after")
-    def _labels_belong_to_classification(self) -> ModelSection:
-        if self.task == "classification" and len(set(self.labels)) < 2:
-            raise ValueError("classification needs labels: at least two distinct names")
-        check_distinct(self.labels, "labels")
-        if self.task == "causal-lm" and self.labels:
-            raise ValueError("labels belong to task = 'classification'")
-        if self.task == "causal-lm" and self.pooling != "own":
-            raise ValueError("pooling belongs to task = 'classification'")
-        return self
-
-
-class DataSection(Section):
-    """Which columns of the records are used, the same at every site."""
-
-    columns: dict[str, str] = Field(
-        {"text": "text"},
-        description="From each field to the column of the files that holds it. The fields are"
-        " text; prompt and completion; messages; or, for a classification, text and label.",
-    )
-    max_empty: float = Field(
-        usual.MAX_EMPTY,
-        ge=0,
-        le=1,
-        description="The largest share of a site's records that may give nothing to learn from,"
-        " such as conversations without an answer. Beyond it, or where no record gives anything,"
-        " a site does not begin, and nothing is spent.",
-    )
-
-    @field_validator("columns")
-    @classmethod
-    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
-        for field in value.keys() - set(get_args(FieldName)):
-            known = ", ".join(get_args(FieldName))
-            raise ValueError(f"columns: {field!r} is not a field; the fields are {known}")
-        return value
-
-
-class LoraSection(Section):
-    """The adapter that is trained: LoRA, as in peft."""
-
-    r: int = Field(ANY_SIZE.r, ge=1, le=1024, description="Rank of the adapter's matrices.")
-    alpha: float = Field(
-        ANY_SIZE.alpha,
-        gt=0,
-        description="The adapter's product is scaled by alpha / r. Where a file has r and no"
-        " alpha, alpha is chosen so that alpha / r is that of the table.",
-    )
-    target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = Field(
-        "all-linear",
-        description="The layers that get an adapter: every linear layer but the output"
-        " (all-linear), the attention projections that peft names for this architecture (auto), or"
-        " a list of names.",
-    )
-    frozen_a: bool = Field(
-        False,
-        description="Train only lora_B, so that the mean of several adapters is exact, and an"
-        " update about half as long.",
-    )
-    modules_to_save: tuple[str, ...] = Field(
-        (),
-        description="Layers that are trained whole, such as lm_head. A classifier's head always"
-        " is.",
-    )
-
-
-class PrivacySection(Section):
-    """What the server proposes; what a site grants is in the site's own file."""
-
-    epsilon: float = Field(
-        8.0,
-        gt=0,
-        description="ε that is proposed to every site for this whole job. A site takes the smaller"
-        " of this and its own cap.",
-    )
-    delta: float = Field(
-        usual.DELTA, gt=0, lt=1, description="δ of the claim; below 1 / declared size of any site."
-    )
-    sample_rate: float = Field(
-        ANY_SIZE.sample_rate, gt=0, le=1, description="Chance of each unit to be in a step."
-    )
-    clip_norm: float = Field(
-        ANY_SIZE.clip_norm,
-        ge=usual.MIN_CLIP,
-        le=usual.MAX_CLIP,
-        description="The longest that what one unit adds to a step may be, in the L2 norm.",
-    )
-    unit: str = Field(
-        usual.UNIT,
-        min_length=1,
-        description="What is protected: each record by itself (record), or everything under one"
-        " value of the id column that is named here, such as a patient number.",
-    )
-    max_records_per_unit: int = Field(
-        usual.MAX_RECORDS_PER_UNIT,
-        ge=1,
-        description="How many records, or windows of a long text, of one unit are used at most.",
-    )
-    numerics: Literal["default", "strict"] = Field(
-        "default",
-        description="With strict, each record is computed alone and sums are whole numbers, so"
-        " that how computers round is no longer among the assumptions; slower.",
-    )
-    trust: Literal["local", "secure-sum"] = Field(
-        "local",
-        description="Who adds the noise. With local, every site all that its claim needs. With"
-        " secure-sum, the server learns only the sum of a round, and each site adds a share; the"
-        " claim then assumes that at most `max_colluding` sites work with the server, and every"
-        " site enforces a second one that assumes nothing ([secure sum](secure-sum.md)).",
-    )
-    max_colluding: int | None = Field(
-        None,
-        ge=0,
-        le=usual.MAX_MEMBERS,
-        description="With secure-sum: how many of the sites in a sum may work with the server, or"
-        " forget their noise, without the claim being lost. More cost noise. Without it, 1 of up to"
-        " four sites, and of n sites (n − 1) / 2, rounded down.",
-    )
-    spare_slots: int = Field(
-        0,
-        ge=0,
-        le=MAX_JOB_STEPS,
-        description="With secure-sum: steps beside those of the rounds, paid for with them, with"
-        " which a job goes on after a step that could not be completed.",
-    )
-    roster: Path | None = Field(
-        None,
-        description="With secure-sum over the network: the coordinator's copy of the roster, the"
-        " names and keys of the sites.",
-    )
-
-
-class OptimizerSection(Section):
-    """Moves along the private gradients: at the server, or at the sites where `job.sync` > 1."""
-
-    name: Literal["sgd", "adamw"] = Field("adamw", description="The optimiser.")
-    lr: float = Field(
-        ANY_SIZE.lr,
-        gt=0,
-        le=MAX_RATE,
-        description="Learning rate. The table has rates of adamw only, so with sgd it has to be"
-        " written down.",
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant",
-        description="How the rate changes after the warm-up: not at all, or down to nothing at the"
-        " last step.",
-    )
-    warmup: int = Field(
-        0,
-        ge=0,
-        le=MAX_JOB_STEPS,
-        description="Steps of this optimiser in which the rate rises to lr.",
-    )
-    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of sgd.")
-    betas: tuple[Beta, Beta] = Field(
-        (0.9, 0.999), description="How slowly adamw forgets gradients, and their squares."
-    )
-    weight_decay: float = Field(
-        0.0,
-        ge=0,
-        le=MAX_RATE,
-        description="How much of every value is taken off in a step, times the rate.",
-    )
-
-
-class ServerOptimizerSection(OptimizerSection):
-    """Moves along the mean of the sites' own moves (`job.sync` > 1); by default, takes it whole."""
-
-    name: Literal["sgd", "adamw"] = Field("sgd", description="The optimiser.")
-    lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")
-
-
-class DenoiseSection(Section):
-    """Taking noise out of what was released, which costs no privacy."""
-
-    where: Literal["off", "server", "gate", "site"] = Field(
-        "off",
-        description="Where it is done: nowhere (off), on the sum of all sites (server), in rounds"
-        " where the gate finds that better (gate), or in the local steps of sync > 1 (site).",
-    )
-    kappa: float | Literal["auto"] = Field(
-        1.02,
-        description=f"How far above the edge of pure noise a singular value has to be to count,"
-        f" from 1 to {MAX_KAPPA:g}; with auto, by the matrix's shape.",
-    )
-    norm: Literal["kept", "shrunk"] = Field(
-        "kept",
-        description="The length of a denoised matrix: the one it had before (kept), or that of"
-        " what is left (shrunk).",
-    )
-
-    @field_validator("kappa", mode="before")
-    @classmethod
-    def _above_the_noise(cls, value: object) -> object:
-        if value != "auto" and not (isinstance(value, int | float) and 1 <= value <= MAX_KAPPA):
-            raise ValueError(f"expected a number from 1 to {MAX_KAPPA:g}, or auto")
-        return value
-
-
-class GateSection(Section):
-    """Moves to choose from in each round, by the loss on records that are not private."""
-
-    data: Path = Field(
-        description="File of records to choose by: public or the coordinator's own, with columns"
-        " as in [data], and not those of [evaluation]."
-    )
-    rates: tuple[Annotated[float, Field(gt=0, le=MAX_RATE)], ...] = Field(
-        (1.0,), min_length=1, description="Multiples of the learning rate to choose from."
-    )
-    share: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="How much choosing may add to a round's work, as a share, by count of records.",
-    )
-
-    @field_validator("rates")
-    @classmethod
-    def _distinct(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("a rate comes twice")
-        return value
-
-
 class EvaluationSection(Section):
     """The records on which the server measures what training reached."""
 
@@ -463,78 +162,6 @@ class EvaluationSection(Section):
         """The files of evaluation records, by key."""
         found = {"evaluation.data": self.data, "evaluation.tuning": self.tuning}
         return {key: path for key, path in found.items() if path is not None}
-
-
-class ComputeSection(Section):
-    """How and on what the work is done. It changes no claim."""
-
-    device: str = Field("auto", description="Where the model is: auto, cpu, cuda or cuda:N.")
-    dtype: Literal["auto", "float32", "mixed", "bfloat16", "float64"] = Field(
-        "float32",
-        description="Number format of the model. With mixed, products with frozen weights are in"
-        " bfloat16 and all else in float32; with bfloat16, all but what is trained is in it. With"
-        " auto, a job is computed in mixed where a short trial finds that faster and as exact"
-        " ([models](models.md#auto)), else in float32.",
-    )
-    microbatch: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="Private records that are computed at once, at most. Without it, 4, or 32 on a"
-        " GPU.",
-    )
-    gradient_checkpointing: bool = Field(
-        False,
-        description="Compute layers twice instead of keeping what they made: less memory, more"
-        " time.",
-    )
-    devices: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="GPUs of a site that share each step, from `device` on; on a CPU, processes.",
-    )
-    gpus_per_site: float | None = Field(
-        None,
-        gt=0,
-        description="With job.engine = ray only: how many GPUs a site gets while it computes, such"
-        " as 0.5. Without it, an equal share.",
-    )
-    engine: Literal["fedpriv", "opacus"] = Field(
-        "fedpriv",
-        description="Which library computes the gradient of each record; opacus is slower and"
-        " knows more kinds of layers.",
-    )
-    workers: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="Sites of a simulation that compute at once; threads share one base, processes"
-        " have a copy each."
-        " Without it, one, or on a CPU as many as there are cores while the copies are small.",
-    )
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.dtype == "mixed" and self.engine != "fedpriv":
-            raise ValueError("dtype: 'mixed' needs engine 'fedpriv'")
-        if self.gradient_checkpointing and self.engine != "fedpriv":
-            raise ValueError("gradient_checkpointing: needs engine 'fedpriv'")
-        if self.gpus_per_site is not None and self.gpus_per_site > 1 and self.gpus_per_site % 1:
-            raise ValueError("gpus_per_site: above 1, only whole GPUs")
-        return self
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether what `dtype` gains or costs depends on the machine."""
-        return self.dtype not in ("float32", "float64")
-
-    def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
-        """The first key, its value and the ones it may have, that can't read quantised weights."""
-        for key, known in BESIDE_QUANTISED.items():
-            if getattr(self, key) not in known:
-                return key, getattr(self, key), known
-        return None
 
 
 class ServerSection(Section):
@@ -870,15 +497,3 @@ class JobConfig(Section):
             site.check_one(site.data, f"sites.{index}", "data")
             if site.size is None:
                 raise ValueError(f"sites.{index}.size: is missing; a simulation needs it")
-
-
-def seconds(duration: str) -> float:
-    """Seconds of a duration such as ``"90s"``, ``"10m"`` or ``"2h"``.
-
-    Raises:
-        ValueError: it is not a number followed by s, m or h.
-    """
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smh])", duration)
-    if match is None or float(match[1]) == 0:
-        raise ValueError("expected a positive number followed by s, m or h, such as 10m")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]

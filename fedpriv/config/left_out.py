@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedpriv.base_model import parameters_of
-from fedpriv.config.defaults import KEYS, defaults_for
 from fedpriv.config.job import JobConfig
+from fedpriv.defaults import KEYS, defaults_for
 from fedpriv.errors import ConfigError
 
 

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fedpriv.arguments import PathName, checked
-from fedpriv.config.job import HUB_NAME, JobConfig
+from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
-from fedpriv.config.section import Section
 from fedpriv.config.site import SiteFile
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
+from fedpriv.models.config import HUB_NAME
+from fedpriv.section import Section
 
 ASSETS = Path(__file__).parent.parent / "assets"
 EMBEDDED = ASSETS / "clinics" / "federation.toml"

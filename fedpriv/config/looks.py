@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
+from fedpriv.section import Section
 
 MAX_RANGE = 1e6  # of a loss; more is a mistake
 

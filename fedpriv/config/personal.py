@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.section import Section
+from fedpriv.section import Section
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
 OwnKind = Literal["personal", "alone"]  # what a site trains for itself

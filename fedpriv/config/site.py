@@ -12,25 +12,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.job import (
-    HELD_OUT,
-    METRICS,
-    SHAPES,
-    Address,
-    ComputeSection,
-    DataSection,
-    Digest,
-    HeldOut,
-    Name,
-    Port,
-    check_distinct,
-)
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.personal import PersonalSection
-from fedpriv.config.section import Section
 from fedpriv.config.sources import OtherSources, Source
+from fedpriv.data.config import HELD_OUT, SHAPES, DataSection, HeldOut
 from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.models.config import check_distinct
+from fedpriv.names import METRICS, Address, Digest, Name, Port
 from fedpriv.privacy import usual
+from fedpriv.section import Section
+from fedpriv.training.config import ComputeSection
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.rules import Rule

@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.section import Section
 from fedpriv.errors import without_passwords
+from fedpriv.section import Section
 
 SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]+)(.*)", re.S)
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]{0,127}$")]

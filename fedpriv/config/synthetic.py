@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.section import Section
 from fedpriv.methods.pe_sgd.config import ProjectionSection
+from fedpriv.section import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

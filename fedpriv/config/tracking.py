@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.section import Section
+from fedpriv.section import Section
 
 
 class TrackingSection(Section):

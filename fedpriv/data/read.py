@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpriv.config.job import HUB_NAME
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
 from fedpriv.data.fhir import document_rows
 from fedpriv.data.formats import Row, arrow_rows, reader_of
@@ -26,6 +25,7 @@ from fedpriv.data.omop import note_rows
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
+from fedpriv.models.config import HUB_NAME
 from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:

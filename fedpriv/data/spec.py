@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedpriv.config.job import ModelSection
     from fedpriv.config.task import Task
+    from fedpriv.models.config import ModelSection
 
 
 @dataclass(frozen=True)

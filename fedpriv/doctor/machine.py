@@ -14,9 +14,10 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
+from fedpriv.models.config import ModelSection
+from fedpriv.training.config import ComputeSection
 
 _SHOWN = ("fedpriv", "torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv import memory
-from fedpriv.config.job import Bits, ComputeSection
 from fedpriv.errors import ConfigError
+from fedpriv.models.config import Bits
+from fedpriv.training.config import ComputeSection
 
 if TYPE_CHECKING:
     from fedpriv.training.worker import Worker

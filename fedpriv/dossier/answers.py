@@ -11,10 +11,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
 from fedpriv.dossier.clauses import Clause, clauses_of
 from fedpriv.dossier.facts import Contents
 from fedpriv.report.budget import BudgetReport
+from fedpriv.section import Section
 
 NEIGHBOURS = (
     "Whatever {outsiders} conclude from all that the site sends under its ledger, they would have"

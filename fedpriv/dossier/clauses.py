@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
 from fedpriv.dossier.facts import ANSWERS, AUDIT, FACTS, Contents
 from fedpriv.report.figures import upper
+from fedpriv.section import Section
 
 SATRE, GDPR, NIST = "SATRE 2.0.1", "GDPR", "NIST SP 800-226"
 REPORTS, LEDGERS, MANIFEST = "sites/*/budget.json", "sites/*/ledger.json", "manifest.json"

@@ -24,11 +24,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import Field, ValidationError
 
-from fedpriv.config.job import Digest
-from fedpriv.config.section import Section
 from fedpriv.errors import AlteredError, DossierError, SignerError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.names import Digest
 from fedpriv.report.budget import Signature
+from fedpriv.section import Section
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 MAX_BYTES = 256 << 20  # of a whole dossier; a thousand sites with a thousand steps each are less

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpriv.config.job import DenoiseSection
 from fedpriv.gradients.edge import chance_above, edge_margin, noise_edge
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.training.config import DenoiseSection
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError
+from fedpriv.models.config import ModelSection
 
 _LICENSE = r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}"
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.base_model import EMBEDDED, is_lost
-from fedpriv.config.job import HUB_NAME, ModelSection
 from fedpriv.errors import ConfigError, ModelError, RunError
 from fedpriv.files import replacing_folder
 from fedpriv.hub.card import card
 from fedpriv.hub.contents import Contents
 from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.hub.plainly import load_adapter, load_merged
+from fedpriv.models.config import HUB_NAME, ModelSection
 from fedpriv.report import budget
 from fedpriv.report.rundir import RunDirectory, read_run
 from fedpriv.training.adapter import (

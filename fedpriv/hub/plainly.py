@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import ModelSection
 from fedpriv.models.base import quiet
+from fedpriv.models.config import ModelSection
 
 
 def load_merged(folder: Path, settings: ModelSection) -> Any:

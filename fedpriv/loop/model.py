@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
 

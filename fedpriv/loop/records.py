@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import SHAPES, ModelSection
 from fedpriv.data.columns import KEY
+from fedpriv.data.config import SHAPES
 from fedpriv.data.encode import Example, check_label, encode_record
 from fedpriv.data.identity import identities, whole_record
 from fedpriv.data.population import Population, encode_population
@@ -19,6 +19,7 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import sha256
+from fedpriv.models.config import ModelSection
 from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.unit_index import Identity
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.base_model import is_lost, source_of
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateError
 from fedpriv.kept import kept
 from fedpriv.models.attention import attend_alone, register_attention
+from fedpriv.models.config import ModelSection
 from fedpriv.models.digest import (
     StoredBase,
     base_digest,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import Bits
 from fedpriv.errors import ModelError
+from fedpriv.models.config import Bits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

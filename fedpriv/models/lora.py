@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import LoraSection
 from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.base import first_line
+from fedpriv.models.config import LoraSection
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -12,7 +12,7 @@ from fedpriv.errors import ConfigError, FedprivError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from fedpriv.config.job import ModelSection
+    from fedpriv.models.config import ModelSection
 
 log = logging.getLogger(__name__)
 _TRIED = 8  # tokens

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedpriv.config.job import Bits
 from fedpriv.errors import ConfigError
+from fedpriv.models.config import Bits
 
 if TYPE_CHECKING:
     from types import ModuleType

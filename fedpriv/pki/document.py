@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from fedpriv.config.section import Section
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import write_atomic
+from fedpriv.section import Section
 
 FORMAT = 1
 Document = TypeVar("Document", bound=Section)

@@ -25,10 +25,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import AwareDatetime, Field
 
-from fedpriv.config.job import Address, Digest, Name
-from fedpriv.config.section import Section
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.names import Address, Digest, Name
 from fedpriv.pki.certificates import (
     certificate_pem,
     check_certificate,
@@ -37,6 +36,7 @@ from fedpriv.pki.certificates import (
 )
 from fedpriv.pki.document import read_document
 from fedpriv.pki.keys import PrivateKey, fingerprint, load_key
+from fedpriv.section import Section
 
 AGAIN = "Copy the whole enrolment again, as the coordinator sent it."
 Federation = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

@@ -29,12 +29,12 @@ from pydantic import (
     model_validator,
 )
 
-from fedpriv.config.job import Name
-from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
+from fedpriv.names import Name
 from fedpriv.privacy.usual import RuleName
 from fedpriv.secret import load_or_create_secret
+from fedpriv.section import Section
 
 if TYPE_CHECKING:
     from fedpriv.privacy.accounting.accountant import Event

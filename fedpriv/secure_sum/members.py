@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
 from fedpriv.errors import SetError
 from fedpriv.files import canonical_json
 from fedpriv.privacy.usual import MAX_MEMBERS
+from fedpriv.section import Section
 from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
 

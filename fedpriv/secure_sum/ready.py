@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import Field
 
-from fedpriv.config.job import Digest, Name
-from fedpriv.config.section import Section
 from fedpriv.errors import SetError, ShareLostError
 from fedpriv.files import canonical_json
+from fedpriv.names import Digest, Name
 from fedpriv.privacy.usual import MAX_MEMBERS
+from fedpriv.section import Section
 from fedpriv.secure_sum.points import is_exchange_key
 from fedpriv.secure_sum.roster import Key, Roster
 

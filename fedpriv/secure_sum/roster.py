@@ -18,12 +18,12 @@ from typing import Annotated, Literal, Self, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import Field, ValidationError, field_validator
 
-from fedpriv.config.job import Name
-from fedpriv.config.section import Section
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
+from fedpriv.names import Name
 from fedpriv.pki import keys
 from fedpriv.privacy.usual import MAX_MEMBERS
+from fedpriv.section import Section
 from fedpriv.secure_sum.points import is_signing_key
 
 Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.job import Digest, FieldName
+from fedpriv.data.config import FieldName
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.errors import DataError, ProtocolError, SyntheticSetError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.names import Digest
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Body
 from fedpriv.wire import decode_text

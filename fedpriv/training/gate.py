@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import GateSection
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.training.config import GateSection
 
 if TYPE_CHECKING:
     from fedpriv.data.encode import Example

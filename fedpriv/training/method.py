@@ -7,25 +7,23 @@ bring one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fedpriv.config.groups import Decision
-from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import Example
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
-from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.privacy.usual import Numerics
 from fedpriv.protocol import Proposal
-from fedpriv.synthetic.evolution import Evolution, Evolved
-from fedpriv.synthetic.records import SetChange
 from fedpriv.training.unit_sum import Unit
-from fedpriv.training.update import Aggregate
 from fedpriv.training.worker import Worker
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 # One an example; None for a record without a token to predict.
 Records = tuple[Example | None, ...]
@@ -97,58 +95,6 @@ class GroupedMethod(SiteMethod, Protocol):
             ProtocolError: the job has no groups.
         """
         ...
-
-
-class ServerMethod(Protocol):
-    """What a method makes of the sites' releases. It sees privatised and public values only.
-
-    Attributes:
-        values: how many a release has.
-    """
-
-    values: int
-
-    def start(self, parameters: Vector) -> Vector:
-        """As `SiteMethod.start`."""
-        ...
-
-    def change(self, held: str | None) -> SetChange | None:
-        """What a request says about the public records; None without any.
-
-        Args:
-            held: digest of those that the site has, if that is known.
-        """
-        ...
-
-    def gradient(self, mean: Aggregate) -> Aggregate:
-        """The gradient (P,) that a mean of releases stands for."""
-        ...
-
-    def advance(self, number: int) -> Evolved | None:
-        """Called after the update of a round, which must not fail any more.
-
-        Returns:
-            What became of the public records; None where they stay.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class ServerContext:
-    """What the server's half of a method may use.
-
-    Attributes:
-        trained: P, how many parameters are trained.
-        parameters: their values now.
-        lend: a worker for the time of a `with` block.
-        public_set: the job's synthetic set, if it has one.
-    """
-
-    proposal: Proposal
-    trained: int
-    parameters: Callable[[], Privatised[Vector]]
-    lend: Callable[[], AbstractContextManager[Worker]]
-    public_set: Evolution | None
 
 
 class Method(Protocol):

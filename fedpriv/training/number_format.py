@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.errors import ConfigError, ModelError, NotPrivateError
 from fedpriv.gradients.product import linear
 from fedpriv.models.base import linear_sizes
+from fedpriv.models.config import ModelSection
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.microbatch import TRIED
 from fedpriv.training.pool import Look, WorkerPool
 from fedpriv.training.random_batch import random_batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
+from fedpriv.training.config import OptimizerSection
 from fedpriv.wire import BLOCK
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedpriv.config.job import ComputeSection
 from fedpriv.errors import ConfigError, FedprivError, ModelError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.opacus import OpacusGradients
@@ -25,6 +24,7 @@ from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.outputs import check_outputs
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.probe import probe_gradients
 from fedpriv.training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fedpriv.config.job import DenoiseSection, GateSection
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.training.config import DenoiseSection, GateSection
 
 
 @dataclass(frozen=True)

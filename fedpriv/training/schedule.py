@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedpriv.config.job import OptimizerSection
+from fedpriv.training.config import OptimizerSection
 
 
 def learning_rate(settings: OptimizerSection, step: int, steps: int) -> float:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.gate import Choice, Gate
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 from fedpriv.training.post_processing import Candidate, Denoise, Found, PostProcessor

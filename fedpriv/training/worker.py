@@ -12,18 +12,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedpriv.config.job import ComputeSection, JobConfig, LoraSection, ModelSection
 from fedpriv.data.batch import Batch, collate
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
 from fedpriv.gradients.engine import GradientEngine, gradients_of
 from fedpriv.models.base import Base
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.vector import TrainableVector
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.record_loss import record_losses
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
 
 log = logging.getLogger(__name__)
 # Sizes of batches by the most records, the padded length, and the threads.

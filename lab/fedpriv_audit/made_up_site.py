@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpriv.config.job import DenoiseSection, JobConfig, OptimizerSection
+from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_record
 from fedpriv.data.spec import DataSpec
 from fedpriv.methods.proposal import propose
@@ -33,6 +33,7 @@ from fedpriv.privacy.ledger.terms import Terms, new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import MAX_EPSILON, Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.limits import Limits

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fedpriv.config.job import MAX_SEED, JobConfig
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
+from fedpriv.names import MAX_SEED
 from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner

@@ -12,10 +12,11 @@ from pydantic import Field, InstanceOf
 from rich.console import Console
 
 from fedpriv.arguments import PathName, checked
-from fedpriv.config.job import MAX_SEED, JobConfig
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import EMBEDDED
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, RunError
+from fedpriv.names import MAX_SEED
 from fedpriv.progress import is_watched
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import last_loss, worse

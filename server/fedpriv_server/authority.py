@@ -20,10 +20,9 @@ from typing import Literal
 from cryptography import x509
 from pydantic import AwareDatetime
 
-from fedpriv.config.job import Name
-from fedpriv.config.section import Section
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import private_folder, write_atomic
+from fedpriv.names import Name
 from fedpriv.pki.certificates import (
     authority_certificate,
     certificate_pem,
@@ -42,6 +41,7 @@ from fedpriv.pki.keys import (
     new_key,
     write_key,
 )
+from fedpriv.section import Section
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650

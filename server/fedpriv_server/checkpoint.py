@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter
 
-from fedpriv.config.job import MAX_JOB_STEPS
 from fedpriv.errors import RunError
 from fedpriv.files import replacing
+from fedpriv.names import MAX_JOB_STEPS
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised, restored
 from fedpriv.synthetic.records import Record

@@ -16,7 +16,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.base_model import EMBEDDED
-from fedpriv.config.job import DenoiseSection, JobConfig, ServerOptimizerSection, seconds
+from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
@@ -24,6 +24,7 @@ from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import method_settings, propose
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
+from fedpriv.names import seconds
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.protocol import Centres
@@ -31,11 +32,12 @@ from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.adapter import write_facts
+from fedpriv.training.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.training.gate import Gate
-from fedpriv.training.method import ServerContext
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.post_processing import post_processors
 from fedpriv.training.scores import Scores
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.update import Update
 from fedpriv.training.warm_start import warm_start
 from fedpriv.training.worker import ModelRecipe

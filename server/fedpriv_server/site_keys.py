@@ -16,12 +16,12 @@ from typing import Literal
 from cryptography import x509
 from pydantic import AwareDatetime
 
-from fedpriv.config.job import Digest, Name
-from fedpriv.config.section import Section
 from fedpriv.errors import EnrolmentError
+from fedpriv.names import Digest, Name
 from fedpriv.pki.certificates import certificate_pem, describe, parse_certificate
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.keys import public_pem
+from fedpriv.section import Section
 
 Made = Literal["here", "site"]
 Status = Literal["waiting", "active", "expired", "revoked"]

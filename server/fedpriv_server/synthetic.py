@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.job import JobConfig, ModelSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import load_base
+from fedpriv.models.config import ModelSection
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.synthetic.chat import chat

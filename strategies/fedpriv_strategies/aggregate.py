@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
+from fedpriv.training.config import OptimizerSection
 from fedpriv.wire import BLOCK, Blocks
 
 Total = np.ndarray[Any, np.dtype[np.float64]]

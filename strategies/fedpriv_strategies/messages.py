@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
+from fedpriv.names import Wire
 from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
 from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
 from fedpriv.secure_sum.members import Bits

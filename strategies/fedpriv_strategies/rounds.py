@@ -28,9 +28,9 @@ from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, 
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.training.control import Control
 from fedpriv.training.gate import Choice
-from fedpriv.training.method import ServerMethod
 from fedpriv.training.post_processing import Found
 from fedpriv.training.schedule import learning_rate
+from fedpriv.training.server_half import ServerMethod
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean

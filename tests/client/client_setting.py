@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal, StepRequest
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.limits import Limits

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.config.load import load_site
 from fedpriv.config.site import SiteFile
 from fedpriv.files import private_folder
 from fedpriv.models.base import digest_of
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import Proposal
 from fedpriv.training.adapter import write_adapter
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.init import init_site

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.config.load import load_site
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv_client.control import Orders

@@ -14,8 +14,10 @@ from flwr.common.serde import message_to_proto
 
 import fedpriv.errors
 from fedpriv import wire as wire_module
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection, Wire
 from fedpriv.errors import BudgetError, ConfigError, DataError, FedprivError
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.names import Wire
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.training.released import GradientSum

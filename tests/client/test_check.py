@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import ConfigError, FedprivError, LedgerError, ProtocolError
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.check import check_proposal, read_proposal

@@ -20,11 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, ProtocolError
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Handover, Proposal, values_digest
 from fedpriv.training.adapter import FACTS, WEIGHTS, read_facts, read_values, saved_bytes
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.app import client_app

@@ -9,9 +9,10 @@ import pytest
 from page_setting import PROPOSAL, Place
 
 from fedpriv.config.groups import GroupTerms
-from fedpriv.config.job import DenoiseSection, ModelSection, OptimizerSection
 from fedpriv.config.looks import LooksSection
+from fedpriv.models.config import ModelSection
 from fedpriv.protocol import LocalSteps
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv_client.job_words import METHODS, described
 
 

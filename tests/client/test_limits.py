@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import BudgetError, ProtocolError
 from fedpriv.files import canonical_json, sha256
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.protocol import Proposal

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from client_setting import Setting, request
 
-from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.training.held_out_sum import Distances
 from fedpriv.training.unit_sum import Unit
 from fedpriv_client import site as module

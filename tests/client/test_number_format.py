@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from client_setting import Setting
 
-from fedpriv.config.job import ComputeSection
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client import number_format as module
 from fedpriv_client.number_format import FILE, MOST, settle

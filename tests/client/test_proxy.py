@@ -14,9 +14,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ModelError, NetworkError, UnreachableError
 from fedpriv.models.base import load_tokenizer
+from fedpriv.models.config import ModelSection
 from fedpriv.pki.keys import new_key
 from fedpriv.proxy import proxy_of, through, transport_to
 from fedpriv_client.connection import ServerConnection

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.config.load import load_site
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import BudgetError, ConfigError, LedgerCorruptError, LedgerError
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.protocol import Proposal, StepRequest
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.init import init_site

@@ -24,10 +24,6 @@ from typer.testing import CliRunner
 from waiting import CEILING
 
 from fedpriv.commands.ledger import app as ledger_command
-from fedpriv.config.job import (
-    DenoiseSection,
-    OptimizerSection,
-)
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Cause
 from fedpriv.errors import (
@@ -51,6 +47,7 @@ from fedpriv.protocol import FAILED, LocalSteps, Proposal
 from fedpriv.report import budget
 from fedpriv.report.ledger_export import verify_ledger
 from fedpriv.training import batch_invariance, local_steps
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.released import GradientSum
 from fedpriv.training.worker import ModelRecipe

@@ -14,13 +14,13 @@ from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from fedpriv.config.job import DenoiseSection, OptimizerSection
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv_client import app
 from fedpriv_client.envelope import unpack
 from fedpriv_client.site import Site

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedpriv.commands.ledger import app
-from fedpriv.config.job import PrivacySection
 from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Reservation
 from fedpriv.privacy.ledger.rules import RULES, EnvelopeRule, PlanRule, RdpRule, SumRule

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config import defaults, left_out
-from fedpriv.config.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
-from fedpriv.config.job import LoraSection, OptimizerSection, PrivacySection
+from fedpriv import defaults
+from fedpriv.config import left_out
 from fedpriv.config.load import load_job
+from fedpriv.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.errors import ConfigError
+from fedpriv.models.config import LoraSection
+from fedpriv.privacy.config import PrivacySection
+from fedpriv.training.config import OptimizerSection
 
 Make = Callable[..., Any]
 FILE = """

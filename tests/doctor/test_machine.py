@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.job import ComputeSection, ModelSection
 from fedpriv.doctor import machine
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import BudgetError, ConfigError, NetworkError
+from fedpriv.models.config import ModelSection
+from fedpriv.training.config import ComputeSection
 
 
 def test_a_look_is_right_wrong_or_in_doubt() -> None:

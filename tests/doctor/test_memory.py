@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import fedpriv.memory
-from fedpriv.config.job import ComputeSection
 from fedpriv.doctor import memory
 from fedpriv.errors import ConfigError
 from fedpriv.training import microbatch
+from fedpriv.training.config import ComputeSection
 
 Make = Callable[..., Any]
 

@@ -14,7 +14,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpriv.config.groups import GroupTerms
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.config.looks import LooksSection
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.export import export_run
@@ -23,6 +22,8 @@ from fedpriv.dossier.findings import Finding
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.verify import Given, verify_file
 from fedpriv.files import canonical_json, sha256, write_json
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, Rule

@@ -12,15 +12,10 @@ import numpy as np
 from fuzz_mutate import VALUES, json_bytes, mutate_bytes
 from fuzz_target import Target, packed, parts, raw, refuses
 
-from fedpriv.config.job import (
-    DenoiseSection,
-    LoraSection,
-    ModelSection,
-    OptimizerSection,
-    PrivacySection,
-    Wire,
-)
 from fedpriv.errors import FedprivError, ProtocolError
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.names import Wire
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import (
     FAILED,
     Body,
@@ -36,6 +31,7 @@ from fedpriv.protocol import (
     parse_answer,
 )
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.wire import Blocks, decode_text, encode, encode_text
 
 KINDS: tuple[type[Body], ...] = (

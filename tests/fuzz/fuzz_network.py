@@ -46,8 +46,8 @@ from fuzz_target import Target, packed, parts, raw, refuses
 from google.protobuf import json_format
 from google.protobuf.message import Message as Proto
 
-from fedpriv.config.job import Wire
 from fedpriv.errors import FedprivError
+from fedpriv.names import Wire
 from fedpriv.pki.keys import public_pem
 from fedpriv.protocol import (
     Body,

@@ -13,11 +13,11 @@ from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.config.job import DenoiseSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.gradients.edge import edge_margin, noise_edge
 from fedpriv.privacy.mechanism.privatised import public, received
+from fedpriv.training.config import DenoiseSection
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from hub_runs import MakeRun, report
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import Proposal
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
 from fedpriv.training.adapter import write_adapter
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker
 

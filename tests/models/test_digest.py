@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ModelError
 from fedpriv.models.base import digest_of, load_base, load_tokenizer
+from fedpriv.models.config import ModelSection
 from fedpriv.models.digest import base_digest, find_base
 
 Make = Callable[..., Any]

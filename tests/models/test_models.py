@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.base_model import EMBEDDED
-from fedpriv.config.job import LoraSection, ModelSection
 from fedpriv.errors import ConfigError, ModelError, ProtocolError
 from fedpriv.models.base import load_base, load_tokenizer
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.vector import TrainableVector, check_vector
 

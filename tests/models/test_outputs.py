@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from fedpriv.config.job import ModelSection
 from fedpriv.errors import ConfigError, FedprivError, ModelError
 from fedpriv.models.base import Base, load_base
+from fedpriv.models.config import ModelSection
 from fedpriv.models.outputs import check_outputs, stored_names
 
 Make = Callable[..., Any]

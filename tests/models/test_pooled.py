@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpriv.config.job import ModelSection
+from fedpriv.models.config import ModelSection
 from fedpriv.training.probe import probe_gradients
 
 Make = Callable[..., Any]

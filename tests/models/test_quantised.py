@@ -19,11 +19,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 from waiting import CEILING, wait_until
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import digest_of, load_base
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
 from fedpriv.models.quantised import BLOCK, PackedWeight, plain_bitsandbytes, unpack
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import load_model
 from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import ModelRecipe

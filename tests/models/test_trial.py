@@ -12,11 +12,11 @@ import transformers
 from architectures import LABELS, save_tiny
 from arithmetic import Rounded, permuted_products
 
-from fedpriv.config.job import LoraSection, ModelSection
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
 from fedpriv.models import trial
 from fedpriv.models.base import load_base
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.trial import AS_IT_IS, MEANT, Trial
 from fedpriv.training.record_loss import record_losses

@@ -13,7 +13,8 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import FAILED, Body, Handover, Proposal, Received, values_digest
 from fedpriv.wire import Blocks

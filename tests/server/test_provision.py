@@ -22,13 +22,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedpriv.files
-from fedpriv.config.job import DataSection, JobConfig, PrivacySection, ServerSection
+from fedpriv.config.job import JobConfig, ServerSection
 from fedpriv.config.load import load_job
+from fedpriv.data.config import DataSection
 from fedpriv.errors import ConfigError, EnrolmentError, FedprivError
 from fedpriv.pki.certificates import check_certificate, describe, load_certificate
 from fedpriv.pki.enrolment import Enrolment, read_enrolment
 from fedpriv.pki.keys import fingerprint, is_encrypted, load_key, new_key, public_pem, write_key
 from fedpriv.pki.request import make_request
+from fedpriv.privacy.config import PrivacySection
 from fedpriv_server.authority import Authority
 from fedpriv_server.provision import provision
 from fedpriv_server.provision_command import PASSPHRASE

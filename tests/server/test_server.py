@@ -16,12 +16,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.config.load import load_job
 from fedpriv.errors import RoundError, RunError
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.scores import area_under_curve

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
-from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, TrustModel, public, received
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.wire import Blocks, encode
 from fedpriv_strategies import aggregate

@@ -12,16 +12,18 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from summing_nodes import Node, Summing
 
 from fedpriv.config.groups import Decision, GroupTerms
-from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
 from fedpriv.controllers.interface import Seen
 from fedpriv.errors import RoundError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.filter import RdpFilter
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, SetRequest, SharedNoise, StepReply, StepRequest
 from fedpriv.secure_sum.roster import Roster
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.control import Control
 from fedpriv.training.update import Aggregate, Update
 from fedpriv_strategies.messages import as_arrays

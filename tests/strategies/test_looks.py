@@ -11,13 +11,15 @@ import pytest
 from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import BudgetError, FedprivError, PausedError, RoundError
 from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Centres, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.update import Update
 from fedpriv_strategies.looks import TRIES, Look, look
 from fedpriv_strategies.messages import as_arrays

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
-from fedpriv.config.job import Wire
 from fedpriv.errors import ProtocolError, RawValueError, RoundError
+from fedpriv.names import Wire
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import FAILED, Offer, Refusal, StepReply, parse_answer
 from fedpriv.wire import encode

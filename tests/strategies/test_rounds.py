@@ -10,16 +10,13 @@ import pytest
 from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedpriv.config.job import (
-    LoraSection,
-    ModelSection,
-    OptimizerSection,
-    PrivacySection,
-)
 from fedpriv.errors import BudgetError, FedprivError, JobRefusedError, PausedError, RoundError
 from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.update import Update
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds

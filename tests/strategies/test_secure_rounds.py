@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from summing_nodes import SILENT, UNITS, Node, Summing
 
-from fedpriv.config.job import LoraSection, ModelSection, OptimizerSection, PrivacySection
 from fedpriv.errors import (
     BudgetError,
     PausedError,
@@ -21,11 +20,14 @@ from fedpriv.errors import (
     SyntheticSetError,
 )
 from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepRequest
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState

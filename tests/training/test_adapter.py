@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection, PrivacySection
 from fedpriv.errors import ConfigError
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import Proposal
 from fedpriv.training.adapter import read_facts, read_values, write_adapter
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import make_worker
 from fedpriv.training.worker import ModelRecipe, Worker
 

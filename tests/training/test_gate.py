@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config.job import GateSection
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.training.config import GateSection
 from fedpriv.training.gate import FEWEST, PASSES, Choice, Gate
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.errors import ModelError, NotPrivateError
 from fedpriv.models.base import linear_sizes, load_base
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.training import number_format as module
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.number_format import settled_dtype, time_in_halves, warn_if_slower
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import ModelRecipe

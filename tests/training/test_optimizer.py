@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedpriv.config.job import OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
 from fedpriv.training import optimizer as optimizer_module
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.optimizer import VectorOptimizer
 
 START = np.linspace(-1, 1, 5, dtype=np.float32)

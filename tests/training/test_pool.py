@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
 from fedpriv.data.encode import Example
 from fedpriv.gradients.engine import gradients_of
+from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.training import pool as module
+from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.record_loss import record_losses
 from fedpriv.training.worker import ModelRecipe, Worker

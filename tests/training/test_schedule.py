@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config.job import OptimizerSection
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.schedule import learning_rate
 
 SCHEDULES: Any = ["constant", "linear", "cosine"]

@@ -13,11 +13,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config.job import LoraSection, ModelSection, PrivacySection
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.methods.dp_lora import DpLoraMethod
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.protocol import Proposal
 from fedpriv.training.method import SiteHalf
 from fedpriv.training.team import Shared, Team, dealt, devices_after, start_team, with_team

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config.job import DenoiseSection, GateSection, OptimizerSection
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
+from fedpriv.training.config import DenoiseSection, GateSection, OptimizerSection
 from fedpriv.training.gate import Gate
 from fedpriv.training.optimizer import VectorOptimizer
 from fedpriv.training.post_processing import Found, post_processors

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from fedpriv.config.controller import ControllerSection
-from fedpriv.config.job import OptimizerSection
 from fedpriv.controllers.interface import Array, Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError
@@ -27,6 +26,7 @@ from fedpriv.privacy.mechanism.privatised import (
     public,
     require_privatised,
 )
+from fedpriv.training.config import OptimizerSection
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
 from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint

@@ -10,7 +10,8 @@ from fedpriv.errors import ProtocolError
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, SiteMethod
+    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class DpLoraMethod:

@@ -10,7 +10,8 @@ from fedpriv.errors import ConfigError
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, SiteMethod
+    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class PeSgdMethod:
@@ -21,7 +22,7 @@ class PeSgdMethod:
 
     def settings(self, config: JobConfig) -> Mapping[str, Any]:
         """See `ProjectionSection`."""
-        from fedpriv.config.job import DenoiseSection
+        from fedpriv.training.config import DenoiseSection
 
         assert config.synthetic is not None  # whoever calls has seen to it
         # What is lifted from coefficients has noise of another size in every direction.

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedpriv.config.section import Section
 from fedpriv.errors import ProtocolError
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
+from fedpriv.section import Section
 
 MAX_RIDGE = 1e6
 

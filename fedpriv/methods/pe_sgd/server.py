@@ -15,8 +15,8 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.synthetic.evolution import Evolution, Evolved
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.method import ServerContext
 from fedpriv.training.public_records import batches
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.update import Aggregate
 from fedpriv.training.worker import Worker
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, ServerContext, ServerMethod, SiteMethod
+    from fedpriv.training.method import Records, SiteMethod
+    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class _Control:

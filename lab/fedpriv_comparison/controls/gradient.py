@@ -13,7 +13,8 @@ from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
-from fedpriv.training.method import Records, ServerContext
+from fedpriv.training.method import Records
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.worker import Worker
 
 

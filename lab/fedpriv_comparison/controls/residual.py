@@ -19,7 +19,7 @@ from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.method import ServerContext
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.unit_sum import Unit, sum_of_units
 from fedpriv.training.worker import Worker
 

@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config.job import (
-    DenoiseSection,
-    LoraSection,
-    ModelSection,
-    OptimizerSection,
-    PrivacySection,
-)
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import RawValueError, RoundError
 from fedpriv.methods.pe_sgd.server import PeSgdServer
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.synthetic.records import SyntheticSet
-from fedpriv.training.method import ServerContext
+from fedpriv.training.config import DenoiseSection, OptimizerSection
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.update import Aggregate
 
 SIZE = 6

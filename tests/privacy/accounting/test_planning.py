@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.config.job import PrivacySection
 from fedpriv.errors import AccountingError, ConfigError
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT, Event, epsilon_of_group, epsilon_upper
 from fedpriv.privacy.accounting.planning import Planned, solve, solve_with_looks
+from fedpriv.privacy.config import PrivacySection
 
 PLAN: dict[str, Any] = {
     "epsilon": 3.0,

@@ -1,0 +1,49 @@
+"""`[data]`: which columns of the records are used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import Field, field_validator
+
+from fedpriv.names import Share
+from fedpriv.privacy import usual
+from fedpriv.section import Section
+
+FieldName = Literal["text", "label", "prompt", "completion", "messages"]
+HeldOut = Share | Path  # of a site's units, or further records
+HELD_OUT = (
+    "Records of the site that nobody trains on and every model is tested on: a share of its units,"
+    " such as 0.2, or a file of further records."
+)
+SHAPES = {
+    "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
+    "classification": ({"text", "label"},),
+}
+
+
+class DataSection(Section):
+    """Which columns of the records are used, the same at every site."""
+
+    columns: dict[str, str] = Field(
+        {"text": "text"},
+        description="From each field to the column of the files that holds it. The fields are"
+        " text; prompt and completion; messages; or, for a classification, text and label.",
+    )
+    max_empty: float = Field(
+        usual.MAX_EMPTY,
+        ge=0,
+        le=1,
+        description="The largest share of a site's records that may give nothing to learn from,"
+        " such as conversations without an answer. Beyond it, or where no record gives anything,"
+        " a site does not begin, and nothing is spent.",
+    )
+
+    @field_validator("columns")
+    @classmethod
+    def _known_fields(cls, value: dict[str, str]) -> dict[str, str]:
+        for field in value.keys() - set(get_args(FieldName)):
+            known = ", ".join(get_args(FieldName))
+            raise ValueError(f"columns: {field!r} is not a field; the fields are {known}")
+        return value
