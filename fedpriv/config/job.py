@@ -15,7 +15,7 @@ descriptions here by `scripts/make_config_reference.py`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -44,9 +44,9 @@ from fedpriv.privacy import usual
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.section import Section
 from fedpriv.training.config import (
+    GATE,
     ComputeSection,
     DenoiseSection,
-    GateSection,
     OptimizerSection,
     ServerOptimizerSection,
 )
@@ -264,7 +264,6 @@ class JobConfig(Section):
     optimizer: OptimizerSection = OptimizerSection()
     server_optimizer: ServerOptimizerSection | None = None
     denoise: DenoiseSection = DenoiseSection()
-    gate: GateSection | None = None
     controller: ControllerSection | None = None
     synthetic: SyntheticSection | None = None
     method: dict[str, JsonValue] = Field(
@@ -309,11 +308,17 @@ class JobConfig(Section):
             )
         }
         found = {key: path for key, path in sites.items() if isinstance(path, Path)}
-        gate = {} if self.gate is None else {"gate.data": self.gate.data}
-        if self.controller is not None and self.controller.data is not None:
-            gate["controller.data"] = self.controller.data
+        controller = None if self.controller is None else self.controller.data
+        rewarding = {} if controller is None else {"controller.data": controller}
         made_up = {} if self.synthetic is None else self.synthetic.files()
-        return {**found, **self.evaluation.files(), **gate, **made_up}
+        return {**found, **self.evaluation.files(), **rewarding, **made_up}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_gate(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("gate") is not None:
+            raise ValueError(f"gate: {GATE}; leave this table out")
+        return {k: v for k, v in value.items() if k != "gate"} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> JobConfig:
@@ -332,7 +337,6 @@ class JobConfig(Section):
                 f" not {' + '.join(sorted(self.data.columns))}"
             )
         self._steps_fit()
-        self._has_a_choice()
         self._has_looks()
         if self.controller is not None:
             self._fits_a_controller(self.controller)
@@ -372,23 +376,10 @@ class JobConfig(Section):
                 "server_optimizer: moves along the sites' own moves, and job.sync is 1, so that"
                 " optimizer moves at the server; leave it out"
             )
-        if steps > 1 and where in ("server", "gate"):
+        if steps > 1 and where == "server":
             raise ValueError(
-                f"denoise.where: {where!r} needs noise of one known size, and with job.sync ="
+                f"denoise.where: 'server' needs noise of one known size, and with job.sync ="
                 f" {steps} the server gets moves; use 'site'"
-            )
-
-    def _has_a_choice(self) -> None:
-        """A gate has moves to choose from."""
-        gated = self.denoise.where == "gate"
-        if self.gate is None:
-            if gated:
-                raise ValueError("gate: is missing; denoise.where 'gate' chooses by its records")
-            return
-        if not gated and len(self.gate.rates) < 2:
-            raise ValueError(
-                "gate: has nothing to choose from; set denoise.where to 'gate', or name several"
-                " rates"
             )
 
     def _has_looks(self) -> None:

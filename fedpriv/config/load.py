@@ -259,9 +259,7 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
             for key, file in job.evaluation.files().items()
         }
     )
-    gate, made_up, server = job.gate, job.synthetic, job.server
-    if gate is not None:
-        gate = gate.model_copy(update={"data": folder / gate.data})
+    made_up, server = job.synthetic, job.server
     controller = job.controller
     if controller is not None and controller.data is not None:
         controller = controller.model_copy(update={"data": folder / controller.data})
@@ -282,7 +280,6 @@ def _absolute(job: JobConfig, path: Path) -> JobConfig:
         update={
             "sites": sites,
             "evaluation": evaluation,
-            "gate": gate,
             "controller": controller,
             "synthetic": made_up,
             "model": model,
@@ -306,7 +303,6 @@ def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:
 
 
 _USED = {
-    "gate.data": "choose by",
     "controller.data": "choose by",
     "synthetic.data": "train on",
     "evaluation.tuning": "choose settings by",

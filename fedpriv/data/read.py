@@ -15,13 +15,12 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
-from fedpriv.data.fhir import document_rows
 from fedpriv.data.formats import Row, arrow_rows, reader_of
-from fedpriv.data.omop import note_rows
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 UNIT = "unit"
 IN_MEMORY = "the records in memory"
+SOURCES = "fedpriv.sources"  # entry points of what reads records that are in no file
 READING = 2  # another whenever the same file is read in another way: results are kept
 
 
@@ -220,15 +220,22 @@ def _read(
         ) from None
 
 
+def _reader(kind: str, key: str) -> Callable[[Source, tuple[str, ...], str], Iterator[Row]]:
+    """What reads records that are in no file, of whatever package brings it."""
+    for point in entry_points(group=SOURCES, name=kind):
+        found: Callable[[Source, tuple[str, ...], str], Iterator[Row]] = point.load()
+        return found
+    raise DataError("nothing that reads it is installed", key=key, fix="Install fedpriv again.")
+
+
 def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
     """What starts the source's rows from the first, and a digest of its content.
 
     What can't be told to be the same again has a digest of its own each time.
     """
-    if isinstance(source, OmopSection):
-        return lambda: note_rows(source, wanted, key), secrets.token_hex()
-    if isinstance(source, FhirSection):  # its attachments may be in other files
-        return lambda: document_rows(source, wanted, key), secrets.token_hex()
+    if isinstance(source, OmopSection | FhirSection):  # attachments may be in other files
+        rows = _reader(source.kind, key)
+        return lambda: rows(source, wanted, key), secrets.token_hex()
     path = Path(source)
     if path.is_dir():
         return _from_dataset(_load_folder(path, key), wanted)

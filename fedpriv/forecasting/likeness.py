@@ -73,7 +73,6 @@ def unlike_measured(
         ("job.sync", job.job.sync, 1),
         ("denoise.where", job.denoise.where, "off"),
         ("controller", "one" if job.controller is not None else "none", "none"),
-        ("gate", "one" if job.gate is not None else "none", "none"),
     ):
         if value != measured:
             yield f"{key}: {value}, and measured was {measured}"

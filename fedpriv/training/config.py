@@ -1,9 +1,8 @@
-"""`[compute]`, `[optimizer]`, `[server_optimizer]`, `[denoise]` and `[gate]`: how it is trained."""
+"""`[compute]`, `[optimizer]`, `[server_optimizer]` and `[denoise]`: how it is trained."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -61,13 +60,19 @@ class ServerOptimizerSection(OptimizerSection):
     lr: float = Field(1.0, gt=0, le=MAX_RATE, description="Learning rate; 1 takes the mean whole.")
 
 
+GATE = (
+    "a gate is no longer there: what is better after one step was the worse way, by 0.169 in the"
+    " loss (docs/results.md); use 'server' or 'off'"
+)
+
+
 class DenoiseSection(Section):
     """Taking noise out of what was released, which costs no privacy."""
 
-    where: Literal["off", "server", "gate", "site"] = Field(
+    where: Literal["off", "server", "site"] = Field(
         "off",
-        description="Where it is done: nowhere (off), on the sum of all sites (server), in rounds"
-        " where the gate finds that better (gate), or in the local steps of sync > 1 (site).",
+        description="Where it is done: nowhere (off), on the sum of all sites (server), or in the"
+        " local steps of sync > 1 (site).",
     )
     kappa: float | Literal["auto"] = Field(
         1.02,
@@ -80,36 +85,18 @@ class DenoiseSection(Section):
         " what is left (shrunk).",
     )
 
+    @field_validator("where", mode="before")
+    @classmethod
+    def _no_gate(cls, value: object) -> object:
+        if value == "gate":
+            raise ValueError(GATE)
+        return value
+
     @field_validator("kappa", mode="before")
     @classmethod
     def _above_the_noise(cls, value: object) -> object:
         if value != "auto" and not (isinstance(value, int | float) and 1 <= value <= MAX_KAPPA):
             raise ValueError(f"expected a number from 1 to {MAX_KAPPA:g}, or auto")
-        return value
-
-
-class GateSection(Section):
-    """Moves to choose from in each round, by the loss on records that are not private."""
-
-    data: Path = Field(
-        description="File of records to choose by: public or the coordinator's own, with columns"
-        " as in [data], and not those of [evaluation]."
-    )
-    rates: tuple[Annotated[float, Field(gt=0, le=MAX_RATE)], ...] = Field(
-        (1.0,), min_length=1, description="Multiples of the learning rate to choose from."
-    )
-    share: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="How much choosing may add to a round's work, as a share, by count of records.",
-    )
-
-    @field_validator("rates")
-    @classmethod
-    def _distinct(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("a rate comes twice")
         return value
 
 

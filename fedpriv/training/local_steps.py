@@ -15,7 +15,7 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, received
 from fedpriv.protocol import LocalSteps
 from fedpriv.training.method import SiteMethod
-from fedpriv.training.post_processing import post_processors
+from fedpriv.training.post_processing import denoise_of
 from fedpriv.training.private_step import private_step
 from fedpriv.training.released import GradientSum, Move
 from fedpriv.training.schedule import learning_rate
@@ -81,8 +81,8 @@ def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
     Raises:
         ValueError: the settings are of none.
     """
-    processors = post_processors(settings.denoise, worker.vector.shapes)
-    return Update(settings.optimizer, received(start), processors)
+    denoise = denoise_of(settings.denoise, worker.vector.shapes)
+    return Update(settings.optimizer, received(start), denoise)
 
 
 def _move(
@@ -97,7 +97,7 @@ def _move(
     gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
     noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
     rate = learning_rate(settings.optimizer, number, steps)
-    update.step(Aggregate(gradient, noise, expected_units), number=number, lr=rate)
+    update.step(Aggregate(gradient, noise, expected_units), lr=rate)
 
 
 def _difference(start: Vector, end: Vector) -> Move:

@@ -1,17 +1,14 @@
-"""From a released gradient to new values: post-process it, choose a move, make it."""
+"""From a released gradient to new values: post-process it, and move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.training.config import OptimizerSection
-from fedpriv.training.gate import Choice, Gate
 from fedpriv.training.optimizer import Tensors, VectorOptimizer
-from fedpriv.training.post_processing import Candidate, Denoise, Found, PostProcessor
+from fedpriv.training.post_processing import Denoise, Found
 
 
 @dataclass(frozen=True)
@@ -35,13 +32,11 @@ class Update:
     """What becomes of the released gradients of a job.
 
     Args:
-        processors: applied to every released gradient, in order.
-        gate: chooses where they leave several candidates.
+        denoise: applied to every released gradient, if there is one.
 
     Attributes:
         optimizer: its settings.
         size: P.
-        choice: what the gate took in the last step; None without one.
 
     Raises:
         RawValueError: `initial` is raw.
@@ -54,14 +49,11 @@ class Update:
         self,
         optimizer: OptimizerSection,
         initial: Privatised[Vector],
-        processors: Sequence[PostProcessor] = (),
-        gate: Gate | None = None,
+        denoise: Denoise | None = None,
     ) -> None:
         self.optimizer = optimizer
         self._optimizer = VectorOptimizer(optimizer, initial)
-        self._processors = tuple(processors)
-        self._gate = gate
-        self.choice: Choice | None = None
+        self._denoise = denoise
         self.size = self._optimizer.size
 
     @property
@@ -72,54 +64,18 @@ class Update:
     @property
     def denoised(self) -> Found | None:
         """What was found in the last gradient; None without denoising."""
-        found = [one.found for one in self._processors if isinstance(one, Denoise)]
-        return found[-1] if found else None
+        return None if self._denoise is None else self._denoise.found
 
-    def step(self, released: Aggregate, *, number: int, lr: float) -> Privatised[Vector]:
+    def step(self, released: Aggregate, *, lr: float) -> Privatised[Vector]:
         """Move along a released gradient, and return the new values.
-
-        Args:
-            number: of the round.
 
         Raises:
             RawValueError: the gradient is raw; nothing was changed.
-            ValueError: several candidates are left, and there is no gate; nothing was changed.
         """
-        candidates = [Candidate("raw", released.gradient)]
-        for processor in self._processors:
-            candidates = processor(candidates, released.noise_variance)
-        moves = {
-            one.name: partial(self._optimizer.step, one.gradient, lr=one.rate * lr)
-            for one in candidates
-        }
-        if self._gate is not None:
-            return self._best(self._gate, moves, number, released.units)
-        if len(moves) > 1:
-            raise ValueError(f"Expected a gate that chooses among {', '.join(moves)}.")
-        (move,) = moves.values()
-        return move()
-
-    def _best(
-        self,
-        gate: Gate,
-        moves: dict[str, partial[Privatised[Vector]]],
-        number: int,
-        units: float,
-    ) -> Privatised[Vector]:
-        """Every move from the same values and the same state of the optimiser; the best is kept."""
-        before = self._optimizer.copy()
-
-        def from_here(move: Callable[[], Privatised[Vector]]) -> Privatised[Vector]:
-            self._optimizer.restore(before)
-            return move()
-
-        tried = {name: partial(from_here, move) for name, move in moves.items()}
-        try:
-            self.choice = gate.choose(tried, number=number, units=units)
-        except BaseException:  # nothing was taken
-            self._optimizer.restore(before)
-            raise
-        return from_here(moves[self.choice.taken])
+        gradient = released.gradient
+        if self._denoise is not None:
+            gradient = self._denoise(gradient, released.noise_variance)
+        return self._optimizer.step(gradient, lr=lr)
 
     def state(self) -> Privatised[Tensors]:
         """Everything needed to go on later, as named tensors. Good until the next step."""

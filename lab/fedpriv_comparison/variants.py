@@ -46,7 +46,6 @@ SAME = (
 TERMS = ("privacy.epsilon", "privacy.delta", "privacy.unit", "privacy.max_records_per_unit")
 OF_RELEASES = (
     "denoise.",
-    "gate.",
     "controller.",
     "server_optimizer.",
 )  # what a method without noise has none of

@@ -45,20 +45,6 @@ def evaluation_records(
     return reported, parts[1][0] if len(parts) > 1 else apart
 
 
-def gate_records(
-    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
-) -> list[Example]:
-    """The examples by which a gate chooses; none without one.
-
-    Raises:
-        DataError: as `load_examples`.
-    """
-    if config.gate is None:
-        return []
-    path, spec = config.gate.data, evaluation_spec(config)
-    return load_examples(path, spec, tokenizer, cache_dir=cache_dir, key="gate.data")[0]
-
-
 def controller_records(
     config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
 ) -> list[Example]:

@@ -33,9 +33,8 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.training.adapter import write_facts
 from fedpriv.training.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.training.gate import Gate
 from fedpriv.training.pool import WorkerPool
-from fedpriv.training.post_processing import post_processors
+from fedpriv.training.post_processing import denoise_of
 from fedpriv.training.scores import Scores
 from fedpriv.training.server_half import ServerContext
 from fedpriv.training.update import Update
@@ -48,7 +47,6 @@ from fedpriv_server.evaluation import (
     controller_records,
     evaluate,
     evaluation_records,
-    gate_records,
     hardest_of,
     scores,
 )
@@ -119,18 +117,13 @@ class Job:
             with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
                 tokenizer = worker.base.tokenizer
                 self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
-                public_records = gate_records(config, tokenizer, Path(cache))
                 rewarded_by = controller_records(config, tokenizer, Path(cache))
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
-        gate = None
-        if config.gate is not None:
-            gate = Gate(config.gate, public_records, self._loss, config.job.seed)
         mover, denoise = config.optimizer, config.denoise
         if config.job.sync > 1:  # sites have done both by themselves
             mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-        processors = post_processors(denoise, shapes, config.gate)
-        self.update = update = Update(mover, initial, processors, gate)
+        self.update = update = Update(mover, initial, denoise_of(denoise, shapes))
         self._control = (
             None if planned is None else planned.control(config, rewarded_by, self._loss)
         )
@@ -322,7 +315,6 @@ class Job:
             "bytes_up": outcome.bytes_up,
             "bytes_down": outcome.bytes_down,
             "denoised": None if outcome.denoised is None else asdict(outcome.denoised),
-            "gate": None if outcome.choice is None else asdict(outcome.choice),
             "controller": None if outcome.decision is None else outcome.decision.model_dump(),
             "synthetic": None if outcome.evolved is None else asdict(outcome.evolved),
             "held_out": None,

@@ -27,7 +27,6 @@ from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.training.control import Control
-from fedpriv.training.gate import Choice
 from fedpriv.training.post_processing import Found
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.server_half import ServerMethod
@@ -69,7 +68,6 @@ class RoundOutcome:
 
     Attributes:
         denoised: what was found in the gradient; None without denoising.
-        choice: which move was taken; None without a gate.
         evolved: how the synthetic set changed; None where it did not.
         decision: of the controller; None without one.
     """
@@ -77,7 +75,6 @@ class RoundOutcome:
     bytes_up: int = 0
     bytes_down: int = 0
     denoised: Found | None = None
-    choice: Choice | None = None
     evolved: Evolved | None = None
     decision: Decision | None = None
     sites: dict[str, SiteRound] = field(default_factory=dict)
@@ -331,10 +328,10 @@ class Rounds:
         rate = learning_rate(update.optimizer, number, self.proposal.rounds)
         if self.control is not None:
             released = self.control.gradient(number, released, update.vector)
-        update.step(self.method.gradient(released), number=number, lr=rate)
+        update.step(self.method.gradient(released), lr=rate)
         if self.control is not None:
             self.control.see(update.vector)
-        outcome.denoised, outcome.choice = update.denoised, update.choice
+        outcome.denoised = update.denoised
         outcome.evolved = self.method.advance(number)
 
     def _add(

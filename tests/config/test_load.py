@@ -11,6 +11,8 @@ from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
 from fedpriv.names import seconds
 
+SAC = "controller.name=sac"
+
 
 def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
@@ -51,7 +53,9 @@ def error_of(*overrides: str, file: Path = HOSPITALS) -> ConfigError:
         ("model.labels=['a','b']", "model", "labels belong"),
         ("data.columns={letter='x'}", "data.columns", "'letter' is not a field"),
         ("data.columns={prompt='x'}", "data.columns", "needs text or completion + prompt"),
-        ("denoise.where=client", "denoise.where", "'off', 'server', 'gate' or 'site'"),
+        ("denoise.where=client", "denoise.where", "'off', 'server' or 'site'"),
+        ("denoise.where=gate", "denoise.where", "no longer there"),
+        ("gate.data=x.jsonl", "gate", "leave this table out"),
         ("denoise.kappa=0.9", "denoise.kappa", "from 1 to 100, or auto"),
         ("denoise.kappa=often", "denoise.kappa", "from 1 to 100, or auto"),
         ("denoise.kappa=1e200", "denoise.kappa", "from 1 to 100, or auto"),
@@ -94,7 +98,6 @@ def test_a_bad_value_names_file_key_and_value(override: str, key: str, words: st
         (["job.engine=ray", "job.ray_address=ray://here:10001"], "job.ray_address", "pattern"),
         (["job.engine=ray", "job.ray_address=here:99999"], "job.ray_address", "port of at most"),
         (["job.sync=2", "denoise.where=server"], "denoise.where", "use 'site'"),
-        (["job.sync=2", "denoise.where=gate", "gate.data=x"], "denoise.where", "use 'site'"),
         (["server_optimizer.lr=0.5"], "server_optimizer", "leave it out"),
         (["job.sync=1000", "job.rounds=200"], "job.sync", "more than 100000"),
     ],
@@ -108,17 +111,12 @@ def test_steps_and_noise_fit_where_they_are(overrides: list[str], key: str, word
 @pytest.mark.parametrize(
     ("overrides", "key", "words"),
     [
-        (["denoise.where=gate"], "gate", "is missing"),
-        (["gate.data=x.jsonl"], "gate", "nothing to choose from"),
-        (["gate.data=x.jsonl", "gate.rates=[1, 1]"], "gate.rates", "comes twice"),
-        (["gate.data=x.jsonl", "gate.rates=[0]"], "gate.rates.0", "greater than 0"),
-        (["gate.data=x.jsonl", "gate.share=2", "denoise.where=gate"], "gate.share", "less than"),
-        (["gate.data=held-out.jsonl.gz", "gate.rates=[1, 2]"], "gate.data", "that are reported"),
-        (["gate.data=surgery.jsonl.gz", "gate.rates=[1, 2]"], "gate.data", "nobody paid for"),
+        ([SAC, "controller.data=held-out.jsonl.gz"], "controller.data", "that are reported"),
+        ([SAC, "controller.data=surgery.jsonl.gz"], "controller.data", "nobody paid for"),
         (["evaluation.data=surgery.jsonl.gz"], "evaluation.data", "nobody paid for"),
     ],
 )
-def test_a_gate_has_a_choice_and_records_of_its_own(
+def test_nothing_is_chosen_by_records_that_are_private_or_reported(
     overrides: list[str], key: str, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
@@ -139,10 +137,10 @@ def test_private_records_are_known_by_where_they_are(tmp_path: Path, way: str) -
     (folder / "same.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
     (folder / "public").mkdir()
     (folder / "public" / "notes.jsonl.gz").hardlink_to(folder / "surgery.jsonl.gz")
-    overrides = [f"gate.data='{way.replace('DATA', 'mine')}'", "gate.rates=[1, 2]"]
+    overrides = [SAC, f"controller.data='{way.replace('DATA', 'mine')}'"]
     with pytest.raises(ConfigError, match="nobody paid for") as caught:
         load_job(folder / "federation.toml", ["job.data_is_public=false", *overrides])
-    assert caught.value.key == "gate.data"
+    assert caught.value.key == "controller.data"
 
 
 def test_a_value_is_shown() -> None:

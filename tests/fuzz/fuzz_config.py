@@ -83,9 +83,6 @@ url = "http://localhost/v1"
 describe = "a note"
 keep = [0.1, 0.9]
 label_prior = { a = 1.0 }
-[gate]
-data = "gate.jsonl"
-rates = [0.5, 1.0]
 [evaluation]
 data = "held-out.jsonl"
 tuning = "tuning.jsonl"

@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -772,35 +771,6 @@ def test_other_precisions_run(
     assert {site["status"] for site in outcome.rounds[0]["sites"].values()} == {"ok"}
     assert np.isfinite(outcome.rounds[0]["eval_loss"])
     assert "failed" not in caplog.text  # no unit, and no step that released noise only
-
-
-@pytest.mark.slow
-def test_a_gate_chooses_by_public_records_and_goes_on_where_it_was(
-    federation: Make, tmp_path: Path
-) -> None:
-    file = federation(rounds=4)
-    held_out = file.parent / "held-out.jsonl"
-    shutil.copy(held_out, file.parent / "open.jsonl")
-    settings = [
-        "denoise.where=gate",
-        "denoise.kappa=auto",
-        "gate.data=open.jsonl",
-        "gate.rates=[1, 0.5]",
-        "gate.share=0.9",
-    ]
-    whole = run(file, tmp_path / "whole", *settings, insecure_seed=3)
-    moves = {"raw", "raw × 0.5", "denoised", "denoised × 0.5"}
-    for row in whole.rounds:
-        assert row["gate"]["losses"].keys() == moves
-        losses = row["gate"]["losses"]
-        assert losses[row["gate"]["taken"]] == min(losses.values())
-        assert row["gate"]["records"] == int(0.9 * 0.3 * 48 * 2 / 4)
-        assert 0 <= row["denoised"]["on"] <= row["denoised"]["matrices"] > 0
-    stopped = Progress(round_done=Stop(2))
-    with pytest.raises(KeyboardInterrupt):
-        run(file, tmp_path / "parts", *settings, insecure_seed=3, progress=stopped)
-    parts = run(file, tmp_path / "parts", *settings, insecure_seed=3, resume=True)
-    assert adapter_bytes(parts) == adapter_bytes(whole)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])

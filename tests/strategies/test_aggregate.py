@@ -275,10 +275,10 @@ def test_an_honest_move_is_within_what_a_site_can_make(
     start = np.full(size, 1.0, dtype=np.float32)
     update = Update(settings, public(start))
     generator = np.random.default_rng(0)
-    for number in range(1, steps + 1):
+    for _ in range(steps):
         total = np.full(size, units / math.sqrt(size)) + noise * generator.standard_normal(size)
         gradient = received((total / units).astype(np.float32))
-        update.step(Aggregate(gradient, (noise / units) ** 2, units), number=number, lr=0.1)
+        update.step(Aggregate(gradient, (noise / units) ** 2, units), lr=0.1)
     move = start - update.vector.value
     norm = float(np.linalg.norm(start))
     made = SiteMove(received(arrived(move)), noise, units, 1.0, norm, steps, settings)

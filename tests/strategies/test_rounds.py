@@ -241,4 +241,3 @@ def test_a_step_has_its_rounds_rate_and_the_noise_of_who_took_part(
     units = privacy.sample_rate * terms.declared_size
     assert seen["noise_variance"] == pytest.approx((noise / units) ** 2)
     assert seen["units"] == pytest.approx(units)
-    assert seen["number"] == 1

@@ -69,7 +69,7 @@ class Setting:
         """The server's process, with the state that was kept."""
         update = Update(self.optimizer, public(np.zeros(SIZE, dtype=np.float32)))
 
-        def step(released: Aggregate, *, number: int, lr: float) -> None:
+        def step(released: Aggregate, *, lr: float) -> None:
             self.released.append((released, lr))
 
         update.step = step  # type: ignore[method-assign]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +10,9 @@ import pytest
 from fedpriv.errors import RawValueError
 from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received
-from fedpriv.training.config import DenoiseSection, GateSection, OptimizerSection
-from fedpriv.training.gate import Gate
+from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.post_processing import Found, post_processors
+from fedpriv.training.post_processing import Found, denoise_of
 from fedpriv.training.update import Aggregate, Update
 
 SHAPES = [(4, 50), (50, 4), (3,)]
@@ -26,14 +23,13 @@ def start() -> Privatised[Any]:
     return public(np.zeros(SIZE, dtype=np.float32))
 
 
-def make(name: Any = "adamw", gate: Gate | None = None, **denoise: Any) -> Update:
-    rates = None if gate is None else GateSection(data=Path("x"), rates=gate.rates)
-    processors = post_processors(DenoiseSection(**denoise), SHAPES, rates)
-    return Update(OptimizerSection(name=name), start(), processors, gate)
+def make(name: Any = "adamw", **denoise: Any) -> Update:
+    settings = DenoiseSection(**denoise)
+    return Update(OptimizerSection(name=name), start(), denoise_of(settings, SHAPES))
 
 
-def step(made: Update, gradient: Privatised[Any], number: int = 1) -> Privatised[Any]:
-    return made.step(Aggregate(gradient, 1.0, 1000.0), number=number, lr=0.1)
+def step(made: Update, gradient: Privatised[Any]) -> Privatised[Any]:
+    return made.step(Aggregate(gradient, 1.0, 1000.0), lr=0.1)
 
 
 def gradients(count: int) -> list[Privatised[Any]]:
@@ -87,60 +83,3 @@ def test_a_raw_gradient_is_refused_and_changes_nothing(options: dict[str, Any]) 
     with pytest.raises(RawValueError):
         step(made, np.ones(SIZE, dtype=np.float32))  # type: ignore[arg-type]
     assert not made.vector.value.any()
-
-
-def gate(prefer: Callable[[Any], float], **settings: Any) -> Gate:
-    """Judges a move by its values alone."""
-    records: Any = list(range(50))
-    return Gate(
-        GateSection(data=Path("x"), **settings),
-        records,
-        lambda _, vector: prefer(vector.value),
-        seed=0,
-    )
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-@pytest.mark.parametrize("taken", ["raw", "denoised"])
-def test_the_move_that_is_taken_is_as_if_there_were_no_other(name: str, taken: str) -> None:
-    """Values and state: what was tried and not taken leaves nothing behind."""
-    seen: list[Any] = []  # raw comes first
-    sign = {"raw": 1, "denoised": -1}[taken]
-
-    def judge(vector: Any) -> float:
-        seen.append(vector)
-        return float(sign * len(seen))
-
-    made = make(name, gate(judge), where="gate")
-    plain = {"raw": make(name), "denoised": make(name, where="server")}
-    (gradient,) = gradients(1)
-    found = step(made, gradient)
-    assert made.choice is not None
-    assert made.choice.losses.keys() == plain.keys()
-    assert made.choice.taken == taken
-    wanted = plain[taken]
-    assert np.array_equal(found.value, step(wanted, gradient).value)
-    state, expected = made.state().value, wanted.state().value
-    assert state.keys() == expected.keys()
-    assert all(bool((state[key] == expected[key]).all()) for key in state)
-
-
-def test_a_judge_that_fails_leaves_everything_as_it_was() -> None:
-    def judge(vector: Any) -> float:
-        raise KeyboardInterrupt
-
-    made = make("adamw", gate(judge), where="gate")
-    with pytest.raises(KeyboardInterrupt):
-        step(made, gradients(1)[0])
-    assert not made.vector.value.any()
-    assert made.state().value.keys() == {"vector"}
-
-
-def test_rates_are_moves_of_their_own() -> None:
-    made = make("sgd", gate(lambda v: abs(float(v[0]) + 0.7), rates=(1.0, 0.5, 2.0)))
-    (gradient,) = gradients(1)
-    found = step(made, gradient)
-    assert made.choice is not None
-    assert made.choice.losses.keys() == {"raw", "raw × 0.5", "raw × 2.0"}
-    assert made.choice.taken == "raw × 2.0"
-    assert np.allclose(found.value, -0.2 * gradient.value)
