@@ -38,7 +38,7 @@ WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal",
 RUN = """
 import sys
 from pathlib import Path
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv_simulation.simulate import simulate
 file = Path(sys.argv[1])
 out = simulate(load_job(file), Path(sys.argv[2]), source=file)

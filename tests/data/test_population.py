@@ -328,7 +328,10 @@ def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
 MEMORY = """
 import gc, sys, tracemalloc
 from pathlib import Path
-from fedpriv.data import DataSpec, Example, encode_population, population
+from fedpriv.data import population
+from fedpriv.data.encode import Example
+from fedpriv.data.population import encode_population
+from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile
 
 folder, unit, count = Path(sys.argv[1]), sys.argv[2], 6_000

@@ -264,7 +264,7 @@ def test_nothing_is_loaded_from_a_hub_and_no_compiler(tmp_path: Path) -> None:
         "__version__ = '0.1'\n"  # one that transformers would not use
     )
     script = (
-        "from fedpriv.config.job import LoraSection, ModelSection\n"
+        "from fedpriv.models.config import LoraSection, ModelSection\n"
         "from fedpriv.models.base import load_base\n"
         "from fedpriv.models.lora import attach_lora\n"
         "import sys\n"

@@ -82,7 +82,7 @@ RUN = """
 import resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (260, 260))
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv_simulation.simulate import simulate
 file = Path(sys.argv[1])
 out = simulate(load_job(file), Path(sys.argv[2]), source=file)

@@ -52,7 +52,7 @@ def test_processes_make_what_threads_make(
 KILLING = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv_simulation import simulate as module
 
 def kill_a_host(metrics):

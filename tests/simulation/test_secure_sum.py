@@ -284,7 +284,7 @@ def test_processes_make_what_threads_make(
 KILLING = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv_simulation import simulate as module
 from fedpriv_strategies.secure_rounds import SecureRounds
 

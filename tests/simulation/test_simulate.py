@@ -291,7 +291,7 @@ def test_an_interrupted_run_resumes_to_the_same_ledger_and_model(
 _DYING = """
 import itertools, os, signal, sys
 from pathlib import Path
-from fedpriv.config import load_job
+from fedpriv.config.load import load_job
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv_simulation.simulate import simulate
 
