@@ -6,17 +6,15 @@ command, and a function or a `typer.Typer`. Commands import what is heavy when t
 
 from __future__ import annotations
 
-import errno
 import shutil
-import sys
-import threading
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from fedpriv import __version__
+from fedpriv.command_line import run
 from fedpriv.commands.doctor import doctor
 from fedpriv.commands.dossier import export, verify
 from fedpriv.commands.forecast import forecast
@@ -24,15 +22,11 @@ from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
 from fedpriv.commands.roster import app as roster_app
 from fedpriv.environment import set_environment
-from fedpriv.errors import FedprivError, RunError
+from fedpriv.errors import RunError
 from fedpriv.hub.command import adapter
 from fedpriv.hub.generate_command import generate
-from fedpriv.logs import discreet
 from fedpriv.recipes import RECIPES, write_recipe
-from fedpriv.terminal import use_readable_output
 
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -111,55 +105,3 @@ def main() -> None:
         else:
             app.command(point.name)(command)
     run(app)
-
-
-def run(app: typer.Typer) -> NoReturn:
-    """Run a command line; an error on purpose is one line and the exit code of its class.
-
-    Of any other only class, files and lines are shown, for its text may quote a record; with
-    ``PYTHONDEVMODE=1`` all of it. So it is in every thread. Letters that a terminal does not have
-    are written in others, see `fedpriv.terminal`.
-    """
-    use_readable_output()
-    threading.excepthook = _fault_of_a_thread
-    try:
-        code = app(standalone_mode=False)  # of an early exit, such as Ctrl-C; else None
-    except FedprivError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except typer.Abort:
-        raise SystemExit(130) from None
-    except OSError as error:
-        if error.errno in _DISK:
-            advice = "Make room and start again."
-        elif error.errno in _NAMED and error.filename:
-            advice = "Name another, or mend it."
-        else:
-            _fault(error)
-        where = error.filename or "A file"
-        print(f"error: {where}: {error.strerror}. {advice}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Exception as error:
-        if hasattr(error, "show"):  # a usage error of the command line
-            error.show()
-            raise SystemExit(2) from None
-        _fault(error)
-    raise SystemExit(code)
-
-
-def _fault(error: Exception) -> NoReturn:
-    if sys.flags.dev_mode:
-        raise error
-    _say(error, "fedpriv")
-    raise SystemExit(1) from None
-
-
-def _fault_of_a_thread(found: threading.ExceptHookArgs) -> None:
-    if sys.flags.dev_mode or found.exc_value is None:
-        threading.__excepthook__(found)
-    elif not isinstance(found.exc_value, SystemExit):
-        _say(found.exc_value, f"a thread ({found.thread.name if found.thread else 'ended'})")
-
-
-def _say(error: BaseException, whose: str) -> None:
-    print(f"error: a fault of {whose}\n{discreet(error)}", file=sys.stderr)

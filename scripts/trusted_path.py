@@ -1,16 +1,20 @@
 """Count the lines of code that a hospital has to trust.
 
-    python scripts/trusted_path.py [MODULE …]
+    python scripts/trusted_path.py             # by room
+    python scripts/trusted_path.py MODULE …    # of what these modules reach
+    python scripts/trusted_path.py --check     # 1 if they are more than docs/architecture.md says
 
-Prints how many lines of code the process that serves a site reaches, by room; or those that the
-named modules reach. Blank lines, comments and docstrings don't count. Imports inside functions do,
-and so does each package's own `__init__`; imports for type checkers don't.
+Counted is what the process that serves a site reaches, with every method. Blank lines, comments
+and docstrings do not count. Imports inside functions do, and so does each package's own
+`__init__`; imports for type checkers do not, nor what a site's file has loaded by name, such as a
+reader of OMOP.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter
@@ -24,6 +28,17 @@ PACKAGES = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_strategies")
 SERVING = ("fedpriv_client.serve",)
 # What a site of any federation may load by name: the halves of every method.
 BY_NAME = ("fedpriv.methods.dp_lora", "fedpriv.methods.pe_sgd")
+# Rooms with code that handles a private record before there is noise.
+BEFORE_NOISE = (
+    "fedpriv.data",
+    "fedpriv.gradients",
+    "fedpriv.methods",
+    "fedpriv.models",
+    "fedpriv.privacy.mechanism",
+    "fedpriv.training",
+)
+PAGE = ROOT / "docs" / "architecture.md"
+STATED = re.compile(r"\*\*([\d,]+) lines\*\*, of which \*\*([\d,]+)\*\*")
 
 
 @cache
@@ -101,16 +116,28 @@ def room_of(module: str) -> str:
     return f"{top}.{rest.partition('.')[0]}" if top == "fedpriv" and rest else top
 
 
-def main(modules: list[str]) -> None:
-    """Print a line for each room, and the sum."""
+def main(arguments: list[str]) -> int:
+    """Print a line for each room, and the sums; or compare the sums with those of the page."""
+    modules = [name for name in arguments if name != "--check"]
     found = reached(*(modules or (*SERVING, *BY_NAME)))
     rooms: Counter[str] = Counter()
     for module in found:
         rooms[room_of(module)] += lines_of(module)
+    before = sum(lines_of(module) for module in found if module.startswith(BEFORE_NOISE))
+    if "--check" in arguments:
+        stated = STATED.search(PAGE.read_text(encoding="utf-8"))
+        assert stated is not None, f"{PAGE}: says no figures"
+        most, most_before = (int(figure.replace(",", "")) for figure in stated.groups())
+        is_more = sum(rooms.values()) > most or before > most_before
+        print(
+            f"{sum(rooms.values()):,} lines of {most:,}, {before:,} before noise of {most_before:,}"
+        )
+        return int(is_more)
     for room, lines in rooms.most_common():
         print(f"{lines:6,}  {room}")
-    print(f"{sum(rooms.values()):6,}  in {len(found)} files")
+    print(f"{sum(rooms.values()):6,}  in {len(found)} files, {before:,} of them before noise")
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -138,7 +138,7 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
 ) -> None:
     import typer
 
-    from fedpriv.cli import run
+    from fedpriv.command_line import run
 
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back afterwards
     app = typer.Typer()
@@ -174,7 +174,7 @@ def test_a_full_disk_is_one_message_and_any_other_fault_is_not_hidden(
 def test_a_fault_of_a_thread_is_told_without_its_text(shown: bool) -> None:
     code = """
 import threading, typer
-from fedpriv.cli import run
+from fedpriv.command_line import run
 
 app = typer.Typer()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.cli import run
+from fedpriv.command_line import run
 from fedpriv.terminal import use_readable_output
 
 ENCODINGS = ("ascii", "latin-1", "iso8859-15", "cp1252", "cp437", "utf-8")

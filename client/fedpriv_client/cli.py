@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import run
+from fedpriv.command_line import run
 from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:

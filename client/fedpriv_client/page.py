@@ -16,7 +16,7 @@ from fedpriv.config.site import SiteFile
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic
 from fedpriv.process import read_status
-from fedpriv.report.html import RULES, templates
+from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import jobs_of
 from fedpriv_client.settings import site_settings
@@ -34,7 +34,7 @@ def page(file: SiteFile, config: Path, form_key: str | None = None) -> str:
     Raises:
         LedgerError, ConfigError: as `fedpriv_client.jobs.jobs_of`.
     """
-    from fedpriv.report.charts import css_colours
+    from fedpriv.report.page_parts import css_colours
 
     settings = site_settings(file, config)
     jobs, status = jobs_of(settings), read_status(settings.state_dir)

@@ -7,8 +7,7 @@ from typing import Any
 from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
 from fedpriv.report import budget
-from fedpriv.report.charts import css_colours
-from fedpriv.report.html import RULES, fingerprint, templates
+from fedpriv.report.page_parts import RULES, css_colours, fingerprint, templates
 
 
 def page_of(contents: Contents) -> bytes:

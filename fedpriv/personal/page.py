@@ -7,8 +7,7 @@ from pathlib import Path
 
 from fedpriv.files import write_atomic
 from fedpriv.personal.evaluation import MEANING, Evaluation
-from fedpriv.report.charts import css_colours
-from fedpriv.report.html import templates
+from fedpriv.report.page_parts import css_colours, templates
 
 
 def write_page(evaluation: Evaluation, path: Path) -> None:

@@ -15,22 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+from fedpriv.report.page_parts import COLOURS, css_colours
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 T = TypeVar("T")
-COLOURS = {  # role: on a light page, on a dark one
-    "ink": ("#22262b", "#dde1e4"),
-    "quiet": ("#6a6f76", "#98a0a8"),
-    "rule": ("#e2dfd6", "#2d3338"),
-    "accent": ("#17616e", "#6fc3cd"),
-    "series-0": ("#b4581a", "#e59a5f"),
-    "series-1": ("#3a6ea5", "#7fb2e5"),
-    "series-2": ("#4b7f3a", "#93c47d"),
-    "series-3": ("#8a4f9e", "#c79bd8"),
-    "series-4": ("#9a7a10", "#d9bd5a"),
-    "series-5": ("#b23a5e", "#e58aa3"),
-}
 PALETTE = sum(role.startswith("series-") for role in COLOURS)
 LABEL_HEIGHT = 15  # px between two labels at the right edge
 TEXT = 12.0  # px
@@ -48,11 +38,6 @@ class Line:
     width: float = 1.8
     dashed: bool = False
     marks: Sequence[tuple[float, float]] = ()
-
-
-def css_colours(*, dark: bool = False) -> str:
-    """The roles as CSS variables."""
-    return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
 
 
 def thin(points: Sequence[T], at_most: int) -> list[T]:

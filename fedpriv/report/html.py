@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,34 +24,17 @@ from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.choices import choices
 from fedpriv.report.figures import (
-    amount,
-    duration,
     give_or_take,
-    lower,
-    score,
-    small,
-    upper,
-    when,
     worse,
 )
 from fedpriv.report.life import LifeBudget, life_budgets
+from fedpriv.report.page_parts import RULES, css_colours, fingerprint, templates
 from fedpriv.report.participation import PIECES, Participation, older_reports, participation
 from fedpriv.report.progress import progress_of
 from fedpriv.report.rundir import Look, Round, RunDirectory, read_run
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
-RULES = {
-    "plan": "One plan of private steps, fixed before the first release, for the whole life of"
-    " the ledger. Steps that were skipped, failed or never reached stay charged.",
-    "envelope": "A fixed number of private steps at a fixed worst sampling rate and noise,"
-    " reserved before the first release and filled only by steps that cost no more.",
-    "rdp": "A Rényi filter at a fixed order: every plan is debited before its first step, and one"
-    " that would overrun the budget is refused, so the budget is the claim.",
-    "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"
-    " overrun the budget is refused, so the budget is the claim.",
-}
+    pass
 
 
 @dataclass(frozen=True)
@@ -93,34 +74,7 @@ def write_report(run_dir: Path, *, alive: bool = True) -> Path:
     return path
 
 
-@cache
-def templates(*packages: str) -> Environment:
-    """The templates of the report, and before them those of packages whose pages look like it."""
-    import jinja2
-
-    found = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(name, ".") for name in (*packages, "fedpriv.report")]
-        ),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters.update(
-        upper=upper,
-        lower=lower,
-        score=score,
-        amount=amount,
-        when=when,
-        duration=duration,
-        small=small,
-    )
-    return found
-
-
 def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
-    from fedpriv.report.charts import css_colours
     from fedpriv.report.curves import NAMED_LINES, POINTS, charts  # with markupsafe
 
     run, rounds, reports = directory.run, directory.rounds, directory.reports
@@ -224,14 +178,6 @@ def _signature(report: BudgetReport) -> str:
     except LedgerCorruptError:
         return "changed"
     return "valid"
-
-
-def fingerprint(report: BudgetReport) -> str:
-    """The first 16 bytes of SHA-256 of the public key, in groups a person can read aloud."""
-    if report.signature is None:
-        return ""
-    digest = sha256(bytes.fromhex(report.signature.public_key)).hexdigest()[:32]
-    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
 def _range(values: Iterable[float]) -> str:

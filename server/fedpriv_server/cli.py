@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv import __version__
-from fedpriv.cli import run
+from fedpriv.command_line import run
 from fedpriv.environment import set_environment
 from fedpriv.errors import RunError
 

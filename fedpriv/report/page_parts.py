@@ -1,0 +1,75 @@
+"""What the pages of runs, sites and dossiers have in common: templates, colours and words."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from fedpriv.report.budget import BudgetReport
+from fedpriv.report.figures import amount, duration, lower, score, small, upper, when
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+RULES = {
+    "plan": "One plan of private steps, fixed before the first release, for the whole life of"
+    " the ledger. Steps that were skipped, failed or never reached stay charged.",
+    "envelope": "A fixed number of private steps at a fixed worst sampling rate and noise,"
+    " reserved before the first release and filled only by steps that cost no more.",
+    "rdp": "A Rényi filter at a fixed order: every plan is debited before its first step, and one"
+    " that would overrun the budget is refused, so the budget is the claim.",
+    "sum": "Basic composition: the ε and δ of the separate plans are added up, and one that would"
+    " overrun the budget is refused, so the budget is the claim.",
+}
+COLOURS = {  # role: on a light page, on a dark one
+    "ink": ("#22262b", "#dde1e4"),
+    "quiet": ("#6a6f76", "#98a0a8"),
+    "rule": ("#e2dfd6", "#2d3338"),
+    "accent": ("#17616e", "#6fc3cd"),
+    "series-0": ("#b4581a", "#e59a5f"),
+    "series-1": ("#3a6ea5", "#7fb2e5"),
+    "series-2": ("#4b7f3a", "#93c47d"),
+    "series-3": ("#8a4f9e", "#c79bd8"),
+    "series-4": ("#9a7a10", "#d9bd5a"),
+    "series-5": ("#b23a5e", "#e58aa3"),
+}
+
+
+def css_colours(*, dark: bool = False) -> str:
+    """The roles as CSS variables."""
+    return " ".join(f"--{role}: {pair[dark]};" for role, pair in COLOURS.items())
+
+
+@cache
+def templates(*packages: str) -> Environment:
+    """The templates of the report, and before them those of packages whose pages look like it."""
+    import jinja2
+
+    found = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(name, ".") for name in (*packages, "fedpriv.report")]
+        ),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        upper=upper,
+        lower=lower,
+        score=score,
+        amount=amount,
+        when=when,
+        duration=duration,
+        small=small,
+    )
+    return found
+
+
+def fingerprint(report: BudgetReport) -> str:
+    """The first 16 bytes of SHA-256 of the public key, in groups a person can read aloud."""
+    if report.signature is None:
+        return ""
+    digest = sha256(bytes.fromhex(report.signature.public_key)).hexdigest()[:32]
+    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
