@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedpriv.errors import ConfigError
+
 _WORD = re.compile(r"[^\W_]+")  # in any language
 
 
@@ -35,7 +37,13 @@ def rouge(made: Sequence[str], expected: Sequence[str | Sequence[str]]) -> Rouge
 
 def _f_measure(made: list[str], expected: list[list[str]], kind: str) -> float:
     """One of them by itself: of several, the library chooses a reference by the first alone."""
-    from torchmetrics.functional.text import rouge_score
+    try:
+        from torchmetrics.functional.text import rouge_score
+    except ImportError:
+        raise ConfigError(
+            "torchmetrics is not installed, which ROUGE is computed with",
+            fix="Type: pip install torchmetrics.",
+        ) from None
 
     found = rouge_score(
         made,
