@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedpriv.training.method import Method
+    from collections.abc import Callable
 
-GROUP = "fedpriv.methods"  # of entry points
+    from fedpriv.training.method import Method
+    from fedpriv.training.server_half import ServerContext, ServerMethod
+
+GROUP, SERVER_HALVES = "fedpriv.methods", "fedpriv.server_halves"  # of entry points
 
 
 @cache
@@ -31,6 +34,24 @@ def find_method(name: str) -> Method:
         )
     method: Method = found[name].load()()
     return method
+
+
+@cache
+def find_server_half(name: str) -> Callable[[ServerContext], ServerMethod]:
+    """What makes the server's half of the method of that name, for a job.
+
+    Raises:
+        ConfigError: none is installed.
+    """
+    for point in entry_points(group=SERVER_HALVES, name=name):
+        half: Callable[[ServerContext], ServerMethod] = point.load()
+        return half
+    raise ConfigError(
+        "has no half for a server",
+        key="job.method",
+        value=name,
+        fix=f"Its package needs an entry point of the group {SERVER_HALVES!r}.",
+    )
 
 
 def method_names() -> list[str]:

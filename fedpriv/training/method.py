@@ -23,7 +23,6 @@ from fedpriv.training.worker import Worker
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 # One an example; None for a record without a token to predict.
 Records = tuple[Example | None, ...]
@@ -100,6 +99,9 @@ class GroupedMethod(SiteMethod, Protocol):
 class Method(Protocol):
     """A method, as its package names it. It holds nothing, so that it can be sent to a process.
 
+    Its half at the server has an entry point of its own: a site loads none of it
+    (`fedpriv.methods.registry.find_server_half`).
+
     A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
     """
 
@@ -125,10 +127,6 @@ class Method(Protocol):
         Raises:
             ProtocolError: the proposal can't be meant for this method.
         """
-        ...
-
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """The server's half."""
         ...
 
 

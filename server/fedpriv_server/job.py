@@ -22,7 +22,7 @@ from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import method_settings, propose
-from fedpriv.methods.registry import find_method
+from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.models.vector import Vector
 from fedpriv.names import seconds
 from fedpriv.privacy.ledger.ledger import Head
@@ -162,7 +162,7 @@ class Job:
         self.strategy = rounds(
             self.proposal,
             update,
-            method.at_server(context),
+            find_server_half(config.job.method)(context),
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),

@@ -13,7 +13,7 @@ import pytest
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import find_method, method_names
+from fedpriv.methods.registry import find_method, find_server_half, method_names
 from fedpriv.report.budget import read, verify
 from fedpriv_simulation.simulate import simulate
 
@@ -45,9 +45,6 @@ class FirstPart:
             raise ProtocolError("settings.share: expected a number")
         return Site(share)
 
-    def at_server(self, context):
-        return Server(context.trained, context.proposal.settings["share"])
-
 
 class Site(DpLora):
     def __init__(self, share):
@@ -66,8 +63,9 @@ class Site(DpLora):
 
 
 class Server(DpLoraServer):
-    def __init__(self, trained, share):
-        self.trained, self.values = trained, int(share * trained)
+    def __init__(self, context):
+        self.trained = context.trained
+        self.values = int(context.proposal.settings["share"] * self.trained)
 
     def gradient(self, mean):
         def padded(part):
@@ -85,7 +83,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         "first_part.py": METHOD,
         f"{name}/METADATA": "Metadata-Version: 2.1\nName: first-part\nVersion: 1.0\n",
         f"{name}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{name}/entry_points.txt": "[fedpriv.methods]\nfirst-part = first_part:FirstPart\n",
+        f"{name}/entry_points.txt": "[fedpriv.methods]\nfirst-part = first_part:FirstPart\n"
+        "[fedpriv.server_halves]\nfirst-part = first_part:Server\n",
     }
     files[f"{name}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{name}/RECORD"])
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -98,6 +97,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     find_method.cache_clear()
     yield
     find_method.cache_clear()
+    find_server_half.cache_clear()
     sys.modules.pop("first_part", None)
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
     from fedpriv.training.method import Records, SiteMethod
-    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class DpLoraMethod:
@@ -31,9 +30,3 @@ class DpLoraMethod:
         if proposal.settings or proposal.public_records:
             raise ProtocolError("settings: dp-lora has none, and no use for public records.")
         return DpLora(proposal.groups)
-
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """See `server`."""
-        from fedpriv.methods.dp_lora.server import DpLoraServer
-
-        return DpLoraServer(context.trained)

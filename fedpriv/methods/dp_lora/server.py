@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedpriv.models.vector import Vector
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.synthetic.records import SetChange
+from fedpriv.training.server_half import ServerContext
 from fedpriv.training.update import Aggregate
 
 
@@ -33,3 +34,8 @@ class DpLoraServer:
     def advance(self, number: int) -> Evolved | None:
         """There is nothing to change."""
         return None
+
+
+def server_half(context: ServerContext) -> DpLoraServer:
+    """The half of a job."""
+    return DpLoraServer(context.trained)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.protocol import Proposal
     from fedpriv.training.method import Records, SiteMethod
-    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class PeSgdMethod:
@@ -47,9 +46,3 @@ class PeSgdMethod:
         from fedpriv.methods.pe_sgd.site import PeSgd, projection_of
 
         return PeSgd(projection_of(proposal), records)
-
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """See `server`."""
-        from fedpriv.methods.pe_sgd.server import PeSgdServer
-
-        return PeSgdServer(context)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.protocol import Proposal
     from fedpriv.training.method import Records, SiteMethod
-    from fedpriv.training.server_half import ServerContext, ServerMethod
 
 
 class _Control:
@@ -61,12 +60,6 @@ class NoiseOnTheProducts(_Control):
 
         return Products(self.checked(proposal), records)
 
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """See `products`."""
-        from fedpriv_comparison.controls.products import ProductsServer
-
-        return ProductsServer(context)
-
 
 class NoiseOnTheGradient(_Control):
     """As `fedpriv.training.method.Method`."""
@@ -77,12 +70,6 @@ class NoiseOnTheGradient(_Control):
 
         return Gradient(self.checked(proposal), records)
 
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """See `gradient`."""
-        from fedpriv_comparison.controls.gradient import GradientServer
-
-        return GradientServer(context)
-
 
 class NoiseOnTheResidual(_Control):
     """As `fedpriv.training.method.Method`."""
@@ -92,9 +79,3 @@ class NoiseOnTheResidual(_Control):
         from fedpriv_comparison.controls.residual import Residual
 
         return Residual(self.checked(proposal), records)
-
-    def at_server(self, context: ServerContext) -> ServerMethod:
-        """See `residual`."""
-        from fedpriv_comparison.controls.residual import ResidualServer
-
-        return ResidualServer(context)
