@@ -30,7 +30,14 @@ def left() -> int | None:
     return max(0, most - taken + cached)
 
 
-def total() -> int:
-    """Bytes that there are for this process and its neighbours, taken or not."""
+def total(device: object = "cpu") -> int:
+    """Bytes that a device of torch's has for this process and its neighbours, taken or not.
+
+    It is the same before and after a private step, which what is free is not.
+    """
+    if str(device) != "cpu":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, limit() or machine)
