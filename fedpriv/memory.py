@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -30,7 +34,7 @@ def left() -> int | None:
     return max(0, most - taken + cached)
 
 
-def total(device: object = "cpu") -> int:
+def total(device: torch.device | str = "cpu") -> int:
     """Bytes that a device of torch's has for this process and its neighbours, taken or not.
 
     It is the same before and after a private step, which what is free is not.
