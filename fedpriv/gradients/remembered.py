@@ -50,7 +50,7 @@ class Remembered:
         found = [
             f"{prefix}{_first_difference(container, copy)}"
             for prefix, container, copy in self._held
-            if not _is_same(_copy(container), copy)
+            if not _is_same(container, copy)
         ]
         found += [name for name, now, copy in self._tensors if not _is_equal(now, copy)]
         sums = _sums(self._model) if self._sums else ()
@@ -59,7 +59,7 @@ class Remembered:
     def put_back(self) -> None:
         """Let all but frozen parameters be as it was."""
         for _, container, copy in self._held:
-            if not _is_same(_copy(container), copy):
+            if not _is_same(container, copy):
                 _fill(container, copy)
         for _, now, copy in self._tensors:
             if not _is_equal(now, copy):
@@ -67,9 +67,8 @@ class Remembered:
 
     def _hold(self, prefix: str, container: Any) -> None:
         self._seen.add(id(container))
-        copy = _copy(container)
-        self._held.append((prefix, container, copy))
-        items = copy.items() if isinstance(copy, dict) else enumerate(copy)
+        self._held.append((prefix, container, container.copy()))
+        items = _own(container).items() if isinstance(container, dict) else enumerate(container)
         for key, value in items:
             if type(value) not in _PLAIN:
                 self._look_at(f"{prefix}{key}", value)
@@ -90,17 +89,17 @@ class Remembered:
             self._hold(f"{name}.", vars(value))
 
 
-def _copy(container: Any) -> Any:
-    """A shallow copy, of a module's attributes without those that every module has."""
-    if isinstance(container, dict):
-        return {key: value for key, value in container.items() if key not in _OF_TORCH}
-    return container.copy()
+def _own(container: dict[Any, Any]) -> dict[Any, Any]:
+    """What is in a module's attributes beside what every module has."""
+    return {key: value for key, value in container.items() if key not in _OF_TORCH}
 
 
 def _is_same(container: Any, copy: Any) -> bool:
     """Whether the same objects are in both, or equal ones that are no tensors."""
     try:
-        return bool(container == copy)
+        if container == copy:
+            return True
+        return isinstance(copy, dict) and _own(container) == _own(copy)
     except Exception:  # a tensor was replaced, and is neither equal nor not
         return False
 
@@ -108,17 +107,17 @@ def _is_same(container: Any, copy: Any) -> bool:
 def _first_difference(container: Any, copy: Any) -> Any:
     if not isinstance(copy, dict):
         return "…"
-    keys = [*copy, *(key for key in container if key not in _OF_TORCH)]
     missing = object()
+    keys = [*_own(copy), *_own(container)]
     pairs = ((key, container.get(key, missing), copy.get(key, missing)) for key in keys)
     return next((key for key, now, then in pairs if not _is_same([now], [then])), "…")
 
 
 def _fill(container: Any, copy: Any) -> None:
     if isinstance(container, dict):
-        for key in _copy(container).keys() - copy.keys():
+        for key in _own(container).keys() - copy.keys():
             del container[key]
-        container.update(copy)
+        container.update(_own(copy))
         return
     container.clear()
     (container.update if isinstance(container, set) else container.extend)(copy)
