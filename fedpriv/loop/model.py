@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from fedpriv.config.job import ComputeSection, LoraSection, ModelSection
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.training.pool import with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
+
+with without_hub_code():
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS: dict[torch.dtype, Any] = {
     torch.float32: "float32",
