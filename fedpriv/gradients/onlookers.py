@@ -23,8 +23,9 @@ from fedpriv.errors import NotPrivateError
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_PARAMETERS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # Where hooks are defined that show nothing to anybody but the model: they let inputs have
-# gradients, or collect hidden states that whoever calls the model asks for.
+# gradients, collect hidden states that whoever calls the model asks for, or move to a device.
 _OF_THE_MODEL = (
+    "accelerate.hooks",
     "peft.mixed_model",
     "peft.peft_model",
     "peft.utils.other",
@@ -39,6 +40,9 @@ def hooks_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
         held = vars(module)
         for kind in _OF_MODULES:
             for hook in held[kind].values():
+                yield f"{name or type(module).__name__} has a hook", hook
+        if "_hf_hook" in held:  # of accelerate, alone or several
+            for hook in getattr(held["_hf_hook"], "hooks", [held["_hf_hook"]]):
                 yield f"{name or type(module).__name__} has a hook", hook
         for key, parameter in held["_parameters"].items():
             if parameter is None or not parameter.requires_grad:
@@ -76,7 +80,7 @@ def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, st
         if hook not in own and getattr(code, "__module__", None) not in _OF_THE_MODEL:
             name = getattr(code, "__qualname__", type(code).__qualname__)
             what = f" ({getattr(code, '__module__', '?')}.{name})"
-            yield where, what, "Take it off: remove() of the handle that was given for it."
+            yield where, what, "Take it off, as by remove() of the handle that was given for it."
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         yield "Hooks on saved tensors are active", "", "Leave their `with` block first."
     for mode in _modes():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +63,11 @@ class Remembered:
             if not _is_same(container, copy):
                 _fill(container, copy)
         for _, now, copy in self._tensors:
-            if not _is_equal(now, copy):
+            if _is_equal(now, copy):
+                continue
+            if now.shape == copy.shape and not now.is_inference():
+                now.detach().copy_(copy)  # in place: others may share its memory
+            else:
                 now.data = copy
 
     def _hold(self, prefix: str, container: Any) -> None:
@@ -74,6 +79,8 @@ class Remembered:
                 self._look_at(f"{prefix}{key}", value)
 
     def _look_at(self, name: str, value: Any) -> None:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            value = torch.from_numpy(value)
         if isinstance(value, Tensor):
             if not isinstance(value, nn.Parameter):
                 self._tensors.append((name, value, value.detach().clone()))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,7 +25,8 @@ class Keeping(nn.Module):
         self.register_buffer("counter", torch.zeros(4, dtype=torch.int64))
         self.register_buffer("scale", torch.tensor(float("nan")))
         self.register_buffer("later", None)
-        self.plain = torch.zeros(2)
+        self.plain, self.array = torch.zeros(2), np.zeros(2)
+        self.part = self.plain[:1]  # of the same memory
         self.number, self.text, self.listed = 1, "a", [1, 2]
         self.named: dict[str, Any] = {"cache": [torch.zeros(3)]}
         self.seen = {1}
@@ -46,6 +48,7 @@ WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a tensor is written": (lambda m: m.plain.data.add_(1), "plain"),
     "a tensor is another": (lambda m: setattr(m, "plain", torch.ones(2)), "plain"),
     "a tensor is new": (lambda m: setattr(m, "fresh", torch.ones(2)), "fresh"),
+    "an array is written": (lambda m: m.array.fill(1), "array"),
     "a number counts": (lambda m: setattr(m, "number", 2), "number"),
     "a text": (lambda m: setattr(m, "text", "b"), "text"),
     "a list": (lambda m: m.listed.append(3), "listed.…"),
@@ -71,6 +74,8 @@ def test_what_is_kept_is_named_and_put_back(way: str) -> None:
     before.put_back()
     assert before.changed() == again.changed() == []
     assert "fresh" not in vars(model[0])
+    assert model[0].part.data_ptr() == model[0].plain.data_ptr()
+    assert not model[0].array.any()
 
 
 def test_frozen_parameters_are_read_if_asked() -> None:

@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate.hooks import (
+    AlignDevicesHook,
+    ModelHook,
+    add_hook_to_module,
+    remove_hook_from_module,
+)
 from torch.nn.modules import module as all_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -85,11 +91,36 @@ def pack(seen: Seen, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+class Placed(ModelHook):  # type: ignore[misc]
+    """A hook of accelerate's kind."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> Any:
+        self._seen.append(args)
+        return args, kwargs
+
+
+@contextmanager
+def placed(model: Any, seen: Seen, beside: bool) -> Iterator[None]:
+    layer = model.get_base_model().model.layers[0]
+    if beside:
+        add_hook_to_module(layer, AlignDevicesHook("cpu"))
+    add_hook_to_module(layer, Placed(seen), append=beside)
+    try:
+        yield
+    finally:
+        remove_hook_from_module(layer)
+
+
 ON_THE_MODEL: dict[str, Callable[[Any, Seen], AbstractContextManager[Any]]] = {
     "register_hook": lambda model, seen: held(trained(model).register_hook(partial(keep, seen))),
     "register_post_accumulate_grad_hook": lambda model, seen: held(
         trained(model).register_post_accumulate_grad_hook(partial(keep, seen))
     ),
+    "add_hook": partial(placed, beside=False),
+    "add_hook beside": partial(placed, beside=True),
     **{
         f"{kind} of {place.__name__}": lambda model, seen, kind=kind, place=place: held(
             getattr(place(model), kind)(partial(keep, seen))
@@ -125,8 +156,19 @@ EVERYWHERE: dict[str, Callable[[Seen], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("kind", [*ON_THE_MODEL, *EVERYWHERE])
+KINDS = [*ON_THE_MODEL, *EVERYWHERE]
+WATCHED = [pytest.param(kind, "fedpriv", id=f"{kind}-fedpriv") for kind in KINDS] + [
+    pytest.param(
+        kind,
+        "opacus",
+        id=f"{kind}-opacus",
+        marks=() if kind == "register_hook" or kind.endswith("adapter") else pytest.mark.slow,
+    )
+    for kind in KINDS
+]
+
+
+@pytest.mark.parametrize(("kind", "engine"), WATCHED)
 def test_who_would_see_single_records_is_refused_by_name(
     private_step: Make, lora: Make, engine: str, kind: str
 ) -> None:
@@ -138,8 +180,10 @@ def test_who_would_see_single_records_is_refused_by_name(
         private_step(model, engine=engine)
     assert "see what is computed of single records" in str(refused.value)
     is_hook = kind.startswith("register")
-    if is_hook:
-        assert "test_onlookers.keep" in str(refused.value)
+    if is_hook or kind in ON_THE_MODEL:
+        assert ("test_onlookers.Placed" if "add" in kind else "test_onlookers.keep") in str(
+            refused.value
+        )
     step = private_step(model, engine=engine)
     seen.clear()
     with watch(seen):
@@ -181,6 +225,7 @@ def test_what_shows_nothing_to_anybody_stays(private_step: Make, lora: Make) -> 
     """Hooks of peft and transformers that let inputs have gradients, or collect what is asked."""
     model = lora()
     model.enable_input_require_grads()
+    add_hook_to_module(inner(model), AlignDevicesHook("cpu"))
     ids = torch.tensor([[5, 6, 7]])
     assert model(input_ids=ids, output_hidden_states=True).hidden_states
     assert any(module._forward_hooks for module in model.modules())
