@@ -1,8 +1,14 @@
-"""What libraries read from the environment when they are imported: no calls home, no spinning."""
+"""What libraries find in a process when they are imported: no calls home, no code of a hub."""
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
 
 _DEFAULTS = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -25,3 +31,46 @@ def set_environment() -> None:
     """
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+_ONE_AT_A_TIME = RLock()  # or a thread would put back what another one has put there
+_OF_TRANSFORMERS = "transformers.integrations.hub_kernels"
+
+
+@contextmanager
+def without_hub_code() -> Iterator[None]:
+    """Import libraries and load models without what they would fetch from a hub and run.
+
+    Where the package kernels is installed, bitsandbytes gets a faster product by it as it is
+    imported, and transformers whatever a model's config.json names. Here it is not installed, and
+    transformers gets nothing by it if it was imported before. Nor is torch's compiler loaded,
+    which takes two seconds: bitsandbytes hands it what it computes where it has no library for a
+    device. As a decorator it holds for a whole function.
+    """
+    import torch
+
+    with _ONE_AT_A_TIME:
+        log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+        level, compiler, missing = log.level, torch.compile, object()
+        kernels: Any = sys.modules.get("kernels", missing)
+        known = vars(sys.modules.get(_OF_TRANSFORMERS, sys))
+        fetch = known.get("get_kernel_hub")
+        log.setLevel(logging.ERROR)
+        sys.modules["kernels"] = None  # type: ignore[assignment]
+        torch.compile = lambda function, **_: function  # type: ignore[assignment]
+        if fetch is not None:
+            known["get_kernel_hub"] = _refuse
+        try:
+            yield
+        finally:
+            if fetch is not None:
+                known["get_kernel_hub"] = fetch
+            torch.compile = compiler
+            log.setLevel(level)
+            del sys.modules["kernels"]
+            if kernels is not missing:
+                sys.modules["kernels"] = kernels
+
+
+def _refuse(name: str, *_: Any, **__: Any) -> Any:
+    raise FileNotFoundError(f"{name} is code of a hub, which is not run here")

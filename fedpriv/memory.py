@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -30,7 +34,14 @@ def left() -> int | None:
     return max(0, most - taken + cached)
 
 
-def total() -> int:
-    """Bytes that there are for this process and its neighbours, taken or not."""
+def total(device: torch.device | str = "cpu") -> int:
+    """Bytes that a device of torch's has for this process and its neighbours, taken or not.
+
+    It is the same before and after a private step, which what is free is not.
+    """
+    if str(device) != "cpu":
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, limit() or machine)

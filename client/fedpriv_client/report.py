@@ -24,7 +24,8 @@ ASSUMPTIONS = (
     "The declared size and the sample rate are typed by people, never derived from records.",
     "Preparation is a function of one unit's own records and public settings.",
     "The ledger and its witnesses are not restored together from older copies.",
-    "The operating system's random numbers are secret, and AES-256 is a pseudorandom function.",
+    "The operating system's random numbers are secret, and AES-256 and HMAC-SHA-256 are"
+    " pseudorandom functions.",
     "The normal quantile function of scipy errs by less than ten times what is measured.",
 )
 ONE_RUN = "No other run used these records: this ledger covers one run and knows of no other."

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from torch import Tensor, nn
 
 from fedpriv.errors import NotPrivateError
+from fedpriv.models.base import entries
 
 # Layers whose output for one record depends on the other records of the batch.
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
@@ -39,14 +37,6 @@ _SHARED_POSITIONS = ("deberta", "deberta-v2")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 
-def _entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """What a configuration says, wherever it stands."""
-    if isinstance(settings, dict):
-        for key, value in settings.items():
-            yield key, value
-            yield from _entries(value)
-
-
 def refuse_mixing(model: nn.Module) -> None:
     """Refuse by name what is known to tie the records of a batch together.
 
@@ -61,18 +51,18 @@ def refuse_mixing(model: nn.Module) -> None:
             " attention layers, so their per-record gradients are wrong."
             " Use BERT, RoBERTa, DistilBERT or ModernBERT."
         )
-    entries = list(_entries(getattr(config, "to_dict", dict)()))
-    if any(key in _EXPERTS and isinstance(value, int) and value > 1 for key, value in entries):
+    said = list(entries(getattr(config, "to_dict", dict)()))
+    if any(key in _EXPERTS and isinstance(value, int) and value > 1 for key, value in said):
         raise NotPrivateError(
             f"{kind} is a mixture of experts: where one record is routed may depend on the others."
             " Use a dense model."
         )
-    if any(key == "quantization_config" and value for key, value in entries):
+    if any(key == "quantization_config" and value for key, value in said):
         raise NotPrivateError(
             f"{kind} is quantised: how a record's activations are rounded may depend on the others"
             f" of its batch, as where 8 bits are chosen by their outliers. {_IN_FULL}"
         )
-    ropes = (value for key, value in entries if key == "rope_type" and isinstance(value, str))
+    ropes = (value for key, value in said if key == "rope_type" and isinstance(value, str))
     for rope in ropes:
         if rope not in _CONSTANT_ROPE:
             raise NotPrivateError(

@@ -68,6 +68,7 @@ class OpacusGradients:
         except NotImplementedError as error:
             raise NotPrivateError(f"opacus can't take this model: {error}.") from None
         self._checked = False
+        self._forget()  # so that what opacus sets at first is there
 
     @property
     def device(self) -> torch.device:

@@ -6,6 +6,7 @@ what entered the layer, g (B, T, out) what came back to it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -114,9 +115,8 @@ def terms_of(module: nn.Module) -> list[Term[Any]] | None:
 
     What is not computed as `RecordingLora` does it, such as DoRA, is left as it is.
     """
-    from peft.tuners.lora import Linear as LoraLayer
-
-    if type(module) is not LoraLayer or module.merged or module.disable_adapters:
+    peft = sys.modules.get("peft.tuners.lora")  # else none of its layers is there
+    if peft is None or type(module) is not peft.Linear or module.merged or module.disable_adapters:
         return None
     layer: Any = module
     if type(layer.base_layer) not in (nn.Linear, Conv1D):

@@ -5,24 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedpriv.environment import without_hub_code
 from fedpriv.models.base import quiet
 from fedpriv.models.config import ModelSection
 
+_PLAINLY: dict[str, Any] = {
+    "dtype": "float32",
+    "use_safetensors": True,
+    "trust_remote_code": False,
+}
 
+
+@without_hub_code()
 def load_merged(folder: Path, settings: ModelSection) -> Any:
     """A model of transformers' own, in float32."""
     with quiet():
-        model = _auto(settings).from_pretrained(folder, dtype="float32", use_safetensors=True)
+        model = _auto(settings).from_pretrained(folder, **_PLAINLY)
     return model.eval()
 
 
+@without_hub_code()
 def load_adapter(folder: Path, base: str, settings: ModelSection) -> Any:
     """An adapter on its base, in float32; the base's weights are rounded as the run had them."""
-    from fedpriv.models.quantised import plain_bitsandbytes, round_weights
+    from peft import PeftModel
 
-    with plain_bitsandbytes():
-        from peft import PeftModel
-    options: dict[str, Any] = {"dtype": "float32", "use_safetensors": True}
+    from fedpriv.models.quantised import round_weights
+
+    options = dict(_PLAINLY)
     with quiet():
         if settings.pooling == "mean":
             from fedpriv.models.pooled import MeanPooledClassifier

@@ -10,12 +10,15 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter
-from transformers import TrainingArguments
 
 from fedpriv.arguments import FINITE, valid
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy import usual
 from fedpriv.privacy.usual import Numerics
+
+with without_hub_code():
+    from transformers import TrainingArguments
 
 _LEAVE = "Leave it out."
 _BATCH = "a step is one secret Poisson sample, whose size is by chance and never told"

@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import with_gradients
 from fedpriv.training.worker import ModelRecipe, Worker
+
+with without_hub_code():
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _FORMATS: dict[torch.dtype, Any] = {
     torch.float32: "float32",
@@ -93,7 +96,6 @@ def worker_of(
         engine=engine,
     )
     recipe = ModelRecipe(section, LoraSection(), 0, compute)
-    refuse_more(model, [name for name, p in model.named_parameters() if p.requires_grad])
     with computing(model):
         compute_alone(base, tokenizer, section.max_length, "The model")
         return with_gradients(recipe, Base(base, tokenizer, section.name, ""), model)
@@ -117,22 +119,15 @@ def computing(model: nn.Module) -> Iterator[None]:
 
 
 def refuse_more(model: nn.Module, trained: Collection[str]) -> None:
-    """Refuse a model of which more is trained than before, or whose gradients are for others, too.
+    """Refuse a model of which more is trained than before.
 
     Args:
         trained: names of the parameters that steps make gradients of.
 
     Raises:
-        NotPrivateError: a step would make no gradient of it, or has none to show to a hook.
+        NotPrivateError: a step would make no gradient of it.
     """
     for name, parameter in model.named_parameters():
-        hooks: Any = parameter
-        if name in trained and (hooks._backward_hooks or hooks._post_accumulate_grad_hooks):
-            raise NotPrivateError(
-                f"{name}: has a hook on its gradient. Before noise is added that is a record's own,"
-                " which is shown to nobody, and a step would come to nothing. Take the hook off;"
-                " what a step releases is in .grad after it."
-            )
         if parameter.requires_grad and name not in trained:
             raise NotPrivateError(
                 f"{name}: is to be trained, and was not when the private steps were made, so that"

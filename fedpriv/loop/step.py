@@ -228,7 +228,8 @@ class PrivateStep:
             SlotError: all steps of the plan were taken.
             LedgerError: the step can't be paid for; nothing was sampled.
             ProtocolError: what is trained is not finite; nothing was paid.
-            NotPrivateError: more is trained than when this was made; nothing was paid.
+            NotPrivateError: more is trained than when this was made, or a hook, a mode or a
+                profiler would see gradients of single records; nothing was paid.
 
         Privacy:
             Paid before anything is sampled, on disk. The result is the noisy sum of clipped
@@ -237,6 +238,7 @@ class PrivateStep:
         """
         worker = self._worker
         refuse_more(worker.model, worker.vector.names)
+        worker.refuse_onlookers()
         parameters = worker.vector.read()
         check_vector(parameters, worker.vector.size)
         paid = self._slots.pay(parameters)

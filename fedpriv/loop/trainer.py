@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    Trainer,
-    TrainerCallback,
-)
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
 from fedpriv.data.columns import columns_of
 from fedpriv.data.read import Records, check_records
 from fedpriv.data.values import as_text
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.loop.arguments import PrivateConfig, of_transformers, refuse_named
 from fedpriv.loop.model import section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
+from fedpriv.models.base import refuse_code
+
+with without_hub_code():  # or bitsandbytes, which a Trainer imports, would run some
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        PretrainedConfig,
+        Trainer,
+        TrainerCallback,
+    )
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, PredictionOutput, TrainOutput
 
 # What a Trainer logs of the records, of its idle batches, or of how long the steps took.
 _NOT_LOGGED = {
@@ -274,6 +280,7 @@ def _columns(records: Records, text: str) -> dict[str, str]:
     return {"text": text} if text != "text" else columns_of(records)
 
 
+@without_hub_code()
 def _with_adapter(model: Any, peft_config: Any, labels: int) -> Any:
     """The model with its adapter.
 
@@ -281,9 +288,12 @@ def _with_adapter(model: Any, peft_config: Any, labels: int) -> Any:
         labels: how many outputs a classifier has that is loaded; 0 for a language model.
 
     Raises:
+        NotPrivateError: its configuration names code that is not of transformers.
         ConfigError: it has an adapter already, under whose names another one's would be lost.
     """
     if isinstance(model, str | Path):
+        with suppress(OSError):  # an adapter's folder has none
+            refuse_code(str(model), PretrainedConfig.get_config_dict(model)[0])
         kind: Any = AutoModelForSequenceClassification if labels else AutoModelForCausalLM
         heads = {"num_labels": labels} if labels else {}
         model = kind.from_pretrained(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.base_model import is_lost, source_of
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateError
 from fedpriv.kept import kept
 from fedpriv.models.attention import attend_alone, register_attention
 from fedpriv.models.config import ModelSection
 from fedpriv.models.digest import (
-    StoredBase,
     base_digest,
     find_base,
     quantised_digest,
@@ -45,6 +45,7 @@ class Base:
     drawn: frozenset[str] = frozenset()
 
 
+@without_hub_code()
 def load_base(
     settings: ModelSection, *, dtype: str = "float32", seed: int = 0, whole: Iterable[str] = ()
 ) -> Base:
@@ -62,7 +63,7 @@ def load_base(
 
     Raises:
         ModelError: not found, no safetensors, or not a model for the task.
-        NotPrivateError: its files are quantised already.
+        NotPrivateError: its files are quantised already, or its configuration names code.
         ConfigError: a text may be longer than the model reads, its own classes are in another order
             than the labels, or what quantises is not installed.
     """
@@ -100,7 +101,7 @@ def load_base(
 
     try:
         stored = find_base(source)
-        _refuse_quantised(settings, stored)
+        refuse_code(settings.name, stored.settings)
         options["revision"] = stored.revision  # what is hashed below is what is loaded here
         if settings.quantize is not None:
             bitsandbytes(settings.quantize)  # before a large file is read in vain
@@ -146,16 +147,38 @@ def load_base(
     return Base(model, tokenizer, source, digest, frozenset(new))
 
 
-def _refuse_quantised(settings: ModelSection, stored: StoredBase) -> None:
-    """Raises NotPrivateError for files that are codes: what computes with them is not ours."""
-    if stored.settings.get("quantization_config") or stored.settings.get("compression_config"):
+def refuse_code(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a model whose configuration lets other code than transformers' compute with it.
+
+    Args:
+        settings: its config.json.
+
+    Raises:
+        NotPrivateError: its files are codes, or attention would be fetched from a hub and run.
+    """
+    if settings.get("quantization_config") or settings.get("compression_config"):
         raise NotPrivateError(
-            f"model.name: {settings.name!r} is stored quantised. Whoever made it chose how"
+            f"model.name: {name!r} is stored quantised. Whoever made it chose how"
             " activations are rounded, and that may depend on the other records of a batch. Name"
             " the model in full precision, and set model.quantize to keep it in 8 or 4 bits."
         )
+    for key, value in entries(settings):
+        if key.endswith("_implementation") and "/" in str(value):
+            raise NotPrivateError(
+                f"model.name: config.json of {name!r} says {key} = {value!r}. That is code, which"
+                " would be fetched from a hub and run beside the records. Take the key out."
+            )
 
 
+def entries(settings: Any) -> Iterator[tuple[str, Any]]:
+    """What a configuration says, wherever it stands."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            yield key, value
+            yield from entries(value)
+
+
+@without_hub_code()
 def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     """How many linear layers a model has of each size, (in, out); its weights are not read.
 
@@ -179,6 +202,7 @@ def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
     return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
 
 
+@without_hub_code()
 def compute_alone(
     model: Any, tokenizer: Any, longest: int, name: str, of: dict[str, Any] | None = None
 ) -> None:

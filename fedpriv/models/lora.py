@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.task import Task
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.base import first_line
 from fedpriv.models.config import LoraSection
@@ -21,6 +22,7 @@ _MAMBA = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 HEADS = ("classifier", "score")  # of a classifier, which peft trains whole
 
 
+@without_hub_code()  # peft imports bitsandbytes where it is installed, now or later
 def attach_lora(
     base: Base,
     settings: LoraSection,
@@ -41,11 +43,7 @@ def attach_lora(
         ModelError: peft knows no targets for this architecture and none are named.
     """
     import torch
-
-    from fedpriv.models.quantised import plain_bitsandbytes
-
-    with plain_bitsandbytes():  # peft imports bitsandbytes where it is installed, now or later
-        from peft import LoraConfig, TaskType, get_peft_model
+    from peft import LoraConfig, TaskType, get_peft_model
 
     _check_names(base, "modules_to_save", settings.modules_to_save, _named_modules(base))
     config = LoraConfig(
@@ -58,7 +56,7 @@ def attach_lora(
         task_type=TaskType.CAUSAL_LM if task == "causal-lm" else TaskType.SEQ_CLS,
     )
     fix = f"Name some of: {', '.join(_last_names(base))}."
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), plain_bitsandbytes():
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         try:

@@ -12,16 +12,14 @@ Dettmers et al., "QLoRA", NeurIPS 2023, without a second quantisation of the sca
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import Bits
 
@@ -160,7 +158,7 @@ def bitsandbytes(bits: Bits) -> ModuleType:
         return sys.modules["bitsandbytes.functional"]
     except KeyError:
         pass
-    with plain_bitsandbytes():
+    with without_hub_code():
         try:
             import bitsandbytes.functional
         except ImportError:
@@ -171,30 +169,3 @@ def bitsandbytes(bits: Bits) -> ModuleType:
                 fix="Type: pip install 'fedpriv[quantized]'.",
             ) from None
     return bitsandbytes.functional
-
-
-_ONE_AT_A_TIME = Lock()  # or a thread would put back what another one has put there
-
-
-@contextmanager
-def plain_bitsandbytes() -> Iterator[None]:
-    """Let bitsandbytes be imported without what it would load from a hub and run.
-
-    Where the package kernels is installed, it gets a faster product from there, which nothing here
-    uses; and where it is not, it logs a warning. Nor is torch's compiler loaded, which takes two
-    seconds: bitsandbytes hands it what it computes where it has no library for a device.
-    """
-    with _ONE_AT_A_TIME:
-        log = logging.getLogger("bitsandbytes.backends.cpu.ops")
-        level, kernels, compiler = log.level, sys.modules.get("kernels"), torch.compile
-        log.setLevel(logging.ERROR)
-        sys.modules["kernels"] = None  # type: ignore[assignment]
-        torch.compile = lambda function, **_: function  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            log.setLevel(level)
-            torch.compile = compiler
-            del sys.modules["kernels"]
-            if kernels is not None:
-                sys.modules["kernels"] = kernels

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 ON_A_CPU = 16  # more are no faster: a core's caches are full by then
 MOST = 1024
 TRIED = {"cpu": 4, "other": 32}  # as fast as more, and each length is tried with so many
-SHARE = 0.6  # of what is free on a GPU; allocators leave gaps
+SHARE = 0.6  # of a GPU's memory; allocators leave gaps, and there are neighbours
 GRADIENTS_SHARE = 16  # on a CPU, gradients may take one in so many of all bytes
 
 
@@ -25,8 +25,8 @@ def public_microbatch(worker: Worker) -> int:
     holds.
 
     Privacy:
-        Measured on random tokens; records have no part in it, so that what depends on it is
-        public.
+        Measured on random tokens, and against all the memory that there is: what is free may tell
+        of earlier private steps. So what depends on it is public.
     """
     if "public" not in worker.microbatches:
         worker.microbatches["public"] = worker.recipe.compute.microbatch or _that_fit(worker)
@@ -66,14 +66,13 @@ def _that_fit(worker: Worker) -> int:
         two = rehearse(worker, 2)
     except torch.OutOfMemoryError:
         return 1
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(worker.device)
-    each = max(1, two - one)
-    return _power_of_two(min(MOST, int(SHARE * free) // each))
+    left = int(SHARE * memory.total(worker.device)) - one
+    return _power_of_two(min(MOST, 1 + left // max(1, two - one)))
 
 
 def _tried(worker: Worker, records: int) -> int:
     while records > 1:
+        torch.cuda.empty_cache()  # what earlier steps freed is free for this, too
         try:
             rehearse(worker, records)
             break

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedpriv.errors import ConfigError, FedprivError, ModelError
 from fedpriv.gradients.engine import GradientEngine
+from fedpriv.gradients.onlookers import refuse_onlookers
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.heap import keep_freed_memory, share_heap
@@ -105,7 +106,8 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
     """A worker of a model that was loaded already.
 
     Raises:
-        NotPrivateError: this model's per-record gradients can't be computed exactly.
+        NotPrivateError: this model's per-record gradients can't be computed exactly, or a hook or
+            the like would see them.
         ModelError, ConfigError: it can't compute them at all, or is not for the task, the labels or
             the tokenizer.
     """
@@ -113,6 +115,7 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
     keep_freed_memory()
     worker = None
     try:
+        refuse_onlookers(model)  # from here on, hooks are those of the engine
         worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
         check_outputs(model, base.tokenizer, recipe.model)
         probe_gradients(worker)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
 from fedpriv.data.population import Population
 from fedpriv.data.store import SomeUnits
+from fedpriv.files import canonical_json, sha256
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Reservation
 from fedpriv.privacy.ledger.plan import Plan
@@ -46,8 +50,24 @@ def private_step(
         sample.
     """
     step, plan = execution.step, execution.plan
-    total = _run(step, plan, method, worker, population, parameters, reservation, csprng)
+    bound = csprng.bound(purpose_of(reservation, parameters))
+    total = _run(step, plan, method, worker, population, parameters, reservation, bound)
     return post_process(GradientSum, total)
+
+
+def purpose_of(reservation: Reservation, parameters: Vector, members: int = 1) -> bytes:
+    """Name what a slot computes: all that decides what is added to what noise, and is public.
+
+    Sample and noise are drawn for it. So if the system's random numbers come again, as in a virtual
+    machine that goes on from a snapshot of its memory, one sample and one noise never meet two
+    vectors, rates, deviations or numbers of shares. The same of all gives the same release again.
+
+    Args:
+        members: of the set, if the noise is shared.
+    """
+    paid = [reservation.ledger, reservation.slot, reservation.request_digest, members]
+    values = sha256(np.ascontiguousarray(parameters, "<f4").tobytes())
+    return canonical_json([*paid, asdict(reservation.plan), asdict(reservation.event), values])
 
 
 def shared_step(
@@ -68,8 +88,9 @@ def shared_step(
     Privacy:
         Nothing leaves yet: see `PlanExecution.share`.
     """
-    step = partial(execution.share, members=members)
-    return _run(step, execution.plan, method, worker, population, parameters, reservation, csprng)
+    step, plan = partial(execution.share, members=members), execution.plan
+    bound = csprng.bound(purpose_of(reservation, parameters, members))
+    return _run(step, plan, method, worker, population, parameters, reservation, bound)
 
 
 def _run(

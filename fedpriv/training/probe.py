@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.remembered import Remembered
 from fedpriv.training.random_batch import random_batch
 from fedpriv.training.record_loss import IGNORED
 from fedpriv.training.worker import Worker
@@ -26,13 +27,13 @@ def probe_gradients(worker: Worker) -> None:
 
     Torch's are made of one record without padding, by the model's own layers. So this catches what
     `refuse_mixing` does not know by name: a layer that mixes records, one that remembers what it
-    has seen, one that reads padding, and a trained parameter whose gradient is lost. The tokens are
-    public randomness, never records.
+    has seen or keeps anything of it, one that reads padding, and a trained parameter whose gradient
+    is lost. The tokens are public randomness, never records.
 
     Raises:
         NotPrivateError: they differ; names the parameter.
     """
-    gradients = worker.record_gradients
+    gradients, before = worker.record_gradients, Remembered(worker.model, frozen=True)
     batch = _three_records(worker)
     original = worker.vector.read()
     generator = torch.Generator().manual_seed(1)
@@ -46,6 +47,12 @@ def probe_gradients(worker: Worker) -> None:
     finally:
         worker.vector.write(original)
     kind = worker.model.config.model_type
+    for name in before.changed():
+        raise NotPrivateError(
+            f"{name}: keeps something of what this {kind} computes. Of private records it would be"
+            " shown without noise, in a checkpoint or in the next evaluation. Switch off what"
+            " counts or caches there, or use another architecture."
+        )
     lengths = alone.norm(dim=1)
     allowed = TOLERANCE[worker.recipe.compute.dtype]
     for name, columns in _columns(worker):

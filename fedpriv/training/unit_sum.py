@@ -54,26 +54,30 @@ def sum_of_units(
             None leaves them as they are.
         alone: compute each record alone in default numerics, too: for values that are not what
             `BatchInvariant` tried.
+
+    Raises:
+        NotPrivateError: somebody looks on (`Worker.unobserved`).
     """
     grid = grid_of(numerics, clip_norm, size)
     total = zeros(size, grid, worker.device)
     alone = alone or grid is not None
     together = 1 if alone else private_microbatch(worker)
     values_of: ValuesOf = _alone(worker, values) if alone else BatchInvariant(worker, values)
-    for group in _by_length(worker, units):
-        waiting = deque(chunks(group, together))
-        while waiting:
-            part = waiting.popleft()
-            try:
-                found = _means(worker, [units[place] for place in part], together, values_of)
-                if vectors is not None:
-                    found = _one_by_one(vectors, found)
-                total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
-            except Exception as error:  # whatever fails, the sample stays the same
-                if len(part) > 1:
-                    waiting.extendleft(reversed(chunks(part, 1)))
-                else:
-                    worker.went_on_after(error, UNIT_FAILED)
+    with worker.unobserved():
+        for group in _by_length(worker, units):
+            waiting = deque(chunks(group, together))
+            while waiting:
+                part = waiting.popleft()
+                try:
+                    found = _means(worker, [units[place] for place in part], together, values_of)
+                    if vectors is not None:
+                        found = _one_by_one(vectors, found)
+                    total += clip_to_grid(found, grid) if grid else clip_and_sum(found, clip_norm)
+                except Exception as error:  # whatever fails, the sample stays the same
+                    if len(part) > 1:
+                        waiting.extendleft(reversed(chunks(part, 1)))
+                    else:
+                        worker.went_on_after(error, UNIT_FAILED)
     return ClippedSum(total, clip_norm, grid)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from fedpriv.data.batch import Batch, collate
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
 from fedpriv.gradients.engine import GradientEngine, gradients_of
+from fedpriv.gradients.onlookers import hooks_of, refuse_onlookers
+from fedpriv.gradients.remembered import Remembered
 from fedpriv.models.base import Base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.vector import TrainableVector
@@ -99,6 +101,34 @@ class Worker:
         self.invariant_sizes: InvariantSizes = {}
         self.public: dict[str, Any] = {}
         self.resources = ExitStack()
+        self._own_hooks = frozenset(hook for _, hook in hooks_of(model))  # of the engine
+        self._remembered = Remembered(model)
+
+    def refuse_onlookers(self) -> None:
+        """As `refuse_onlookers`, but for the hooks of the engine.
+
+        Raises:
+            NotPrivateError: somebody looks on.
+        """
+        refuse_onlookers(self.model, self._own_hooks)
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Let nobody look on in a `with` block, and nothing of it be left in the model.
+
+        Raises:
+            NotPrivateError: somebody looks on; nothing was computed.
+
+        Privacy:
+            What is computed of private records is computed here.
+        """
+        self.refuse_onlookers()
+        if self._remembered.changed():  # by somebody else, meanwhile
+            self._remembered = Remembered(self.model)
+        try:
+            yield
+        finally:
+            self._remembered.put_back()
 
     def batch(self, examples: Sequence[Example], length: int) -> Batch:
         """Examples padded to `length` on the right, on the model's device.

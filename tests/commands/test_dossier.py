@@ -11,7 +11,8 @@ import pytest
 from made_runs import ROSTER, SITE_KEYS, make_run, public
 from typer.testing import CliRunner, Result
 
-from fedpriv.cli import app, run
+from fedpriv.cli import app
+from fedpriv.command_line import run
 from fedpriv.errors import ConfigError, FedprivError, SignerError
 from fedpriv.secure_sum.roster import write
 

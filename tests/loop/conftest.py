@@ -21,6 +21,12 @@ SETTINGS = {
 
 
 @pytest.fixture
+def settings() -> dict[str, Any]:
+    """Of a step, but for what it is of."""
+    return dict(SETTINGS)
+
+
+@pytest.fixture
 def notes() -> list[dict[str, Any]]:
     """Forty notes of different lengths, two of each patient."""
     return [

@@ -491,18 +491,3 @@ def test_a_model_makes_gradients_of_one_step_at_a_time(private_step: Make, lora:
     again = private_step(model=model)
     again.backward()
     assert not again._worker.failures
-
-
-@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_a_gradient_is_shown_to_no_hook(private_step: Make, lora: Make, kind: str) -> None:
-    model, seen = lora(), list[Any]()
-    weight = next(p for p in model.parameters() if p.requires_grad)
-    hook = getattr(weight, kind)(seen.append)
-    with pytest.raises(NotPrivateError, match="has a hook on its gradient"):
-        private_step(model=model)
-    hook.remove()
-    step = private_step(model=model)
-    getattr(weight, kind)(seen.append)
-    with pytest.raises(NotPrivateError, match="has a hook on its gradient"):
-        step.backward()
-    assert step.taken == 0 and not seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +18,12 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 from waiting import CEILING, wait_until
 
+from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import digest_of, load_base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
-from fedpriv.models.quantised import BLOCK, PackedWeight, plain_bitsandbytes, unpack
+from fedpriv.models.quantised import BLOCK, PackedWeight, unpack
 from fedpriv.training.config import ComputeSection
 from fedpriv.training.pool import load_model
 from fedpriv.training.record_loss import record_losses
@@ -257,44 +257,15 @@ def test_without_the_library_the_command_that_installs_it_is_named(
         load_base(ModelSection(quantize="4bit"))
 
 
-def test_nothing_is_loaded_from_a_hub_and_no_compiler(tmp_path: Path) -> None:
-    """With the package kernels, bitsandbytes would fetch code from a hub and run it."""
-    (tmp_path / "kernels.py").write_text(
-        "def get_kernel(*_, **__): print('was asked for a kernel')\n"
-        "__version__ = '0.1'\n"  # one that transformers would not use
-    )
-    script = (
-        "from fedpriv.models.config import LoraSection, ModelSection\n"
-        "from fedpriv.models.base import load_base\n"
-        "from fedpriv.models.lora import attach_lora\n"
-        "import sys\n"
-        "import torch\n"
-        "for quantize in (None, '4bit'):\n"
-        "    base = load_base(ModelSection(quantize=quantize))\n"
-        "    attach_lora(base, LoraSection(), 'causal-lm', seed=0)\n"
-        "    assert 'bitsandbytes' in sys.modules, 'the test has lost its object'\n"
-        "    assert 'torch._inductor.compile_fx' not in sys.modules, 'the compiler was loaded'\n"
-        "    assert torch.compile.__module__ == 'torch'\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 def test_two_threads_leave_the_compiler_as_it_was() -> None:
     compiler, left = torch.compile, Event()
 
     def second() -> None:
-        with plain_bitsandbytes():
+        with without_hub_code():
             left.wait(CEILING)
 
     with ThreadPoolExecutor(1) as pool:
-        with plain_bitsandbytes():
+        with without_hub_code():
             done = pool.submit(second)
             wait_until(done.running)
         left.set()

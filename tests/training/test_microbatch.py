@@ -17,6 +17,7 @@ from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.training import microbatch
 from fedpriv.training.microbatch import (
     ON_A_CPU,
     TRIED,
@@ -45,6 +46,25 @@ def test_rows_take_a_share_of_the_memory(
     monkeypatch.setattr(memory.os, "sysconf", names.__getitem__)
     monkeypatch.setattr(memory, "limit", lambda: None)
     assert public_microbatch(worker) == expected
+
+
+@pytest.mark.parametrize("free", [2**20, 2**33])
+def test_on_a_gpu_it_is_a_share_of_all_memory_whatever_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """Earlier private steps leave more or less of it."""
+    taken = {1: 5_000, 2: 5_500}
+    monkeypatch.setattr(microbatch, "rehearse", lambda worker, count: taken[count])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2**33))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=20_000)
+    )
+    worker: Any = SimpleNamespace(
+        device="cuda:0",
+        microbatches={},
+        recipe=SimpleNamespace(compute=SimpleNamespace(microbatch=None)),
+    )
+    assert public_microbatch(worker) == 8  # of 1 + (0.6 · 20,000 − 5,000) / 500 = 15
 
 
 def test_what_is_given_is_taken(make_worker: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from fedpriv.privacy.ledger.ledger import Plan, Reservation
+from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -112,6 +114,57 @@ def test_a_sum_that_is_none_releases_the_plans_noise(pay: Pay, total: ClippedSum
     """Whatever a method returns, an answer does not tell that a unit was sampled."""
     found = release(Method(lambda _: total), 9, pay(plan()), SystemCsprng())
     assert found.shape == (SIZE,) and is_the_plans_noise(found)
+
+
+@pytest.mark.parametrize("what", ["request", "slot", "vector", "noise", "rate", "members", "none"])
+def test_a_sample_and_its_noise_meet_one_computation_only(
+    pay: Pay, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Also where the system's random numbers come again: a snapshot of the machine goes on twice.
+
+    With one sample and one noise, the difference of two releases would be that of two sums.
+    """
+    monkeypatch.setattr(os, "urandom", bytes)
+    shared = replace(plan(), max_colluding=1, shares=3)
+    samples: list[Any] = []
+    noises: list[Any] = []
+
+    def noted(*arguments: Any) -> Any:
+        samples.append(poisson_sample(*arguments).tolist())
+        return np.array(samples[-1])
+
+    monkeypatch.setattr(execution, "poisson_sample", noted)
+    for again in (False, True):
+        changed = what if again else "none"
+        of = replace(shared, noise_multiplier=1.75) if changed == "noise" else shared
+        of = replace(of, sample_rate=0.25) if changed == "rate" else of
+        paid = pay(of)
+        paid.slot += changed == "slot"
+        paid.request_digest += changed if changed == "request" else ""
+        total = ClippedSum(zeros(SIZE, None), 2.0)
+        method, units = cast(Any, Method(lambda _, total=total: total)), cast(Any, Population(400))
+        parameters = np.full(3, float(changed == "vector"), np.float32)
+        members = 3 + (changed == "members")
+        step = PlanExecution(of, SIZE)
+        csprng, worker = SystemCsprng(), cast(Any, None)
+        share = shared_step(step, method, worker, units, parameters, paid, csprng, members)
+        noises.append(share.values)
+    same = what == "none"
+    assert (samples[0] == samples[1]) is same
+    assert bool(abs(np.corrcoef(*noises)[0, 1]) > 0.1) is same
+
+
+def test_a_local_step_is_bound_to_its_computation(
+    pay: Pay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one before, of noise that is not shared: the sums are equal, the releases are not."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    nothing = Method(lambda _: ClippedSum(zeros(SIZE, None), 2.0))
+    paid = [pay(plan()) for _ in range(3)]
+    paid[2].slot = 1
+    first, again, other = (release(nothing, 9, one, SystemCsprng()) for one in paid)
+    assert np.array_equal(first, again)
+    assert abs(np.corrcoef(first, other)[0, 1]) < 0.1
 
 
 def test_a_shared_step_is_the_same_up_to_the_noise(pay: Pay) -> None:

@@ -1,9 +1,9 @@
 """The gradients that span a projection, held by layer.
 
 For an adapter of P = 10 million parameters, N = 200 gradients are 8 GB. Where that is more than a
-share of what the device has free, they are kept in the machine's own memory, and while other
-gradients are made, each layer's block is taken to the device when that layer's turn comes. What is
-held there then is one block, and never a row of P values.
+share of the device's memory, they are kept in the machine's own, and while other gradients are
+made, each layer's block is taken to the device when that layer's turn comes. What is held there
+then is one block, and never a row of P values.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedpriv import memory
 from fedpriv.gradients.engine import GradientEngine, Losses
 from fedpriv.gradients.weighted import Batches
 
-SHARE = 4  # a basis larger than one in so many of the device's free bytes stays off it
+SHARE = 8  # a basis larger than one in so many of the device's bytes stays off it
 
 
 class Basis:
@@ -106,9 +107,14 @@ class Basis:
 
 
 def _home(engine: GradientEngine, size: int) -> torch.device:
-    """Where a basis is kept: on the device, unless it is large there."""
+    """Where a basis is kept: on the device, unless it is large there.
+
+    Privacy:
+        Decided by sizes alone. How much of a device is free tells of earlier private steps, and
+        where a product is computed decides how it is rounded.
+    """
     if engine.device.type != "cuda":
         return torch.device("cpu")
     needed = size * engine.size * engine.dtype.itemsize
-    free, _ = torch.cuda.mem_get_info(engine.device)
-    return engine.device if needed * SHARE <= free else torch.device("cpu")
+    there = memory.total(engine.device)
+    return engine.device if needed * SHARE <= there else torch.device("cpu")

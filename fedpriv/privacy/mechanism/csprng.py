@@ -15,6 +15,8 @@ from typing import NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedpriv.errors import AccountingError
 
@@ -35,29 +37,44 @@ class RandomSource(Protocol):
     def uint64(self, n: int) -> UInt64:
         """The next `n` words, (n,)."""
 
+    def bound(self, purpose: bytes) -> RandomSource:
+        """Return a source whose words are for one computation, named by public bytes."""
+
 
 class SystemCsprng:
     """AES-256 in counter mode, keyed by the operating system.
 
-    Each instance has its own key of 32 bytes from `os.urandom`, and a fresh one after every
-    2^30 bytes (2^26 blocks, so that the absence of repeated blocks tells nothing) and after a
-    fork. The key is handed to the cipher and dropped; nothing here can be seeded, saved or
-    sent. Safe to share between threads.
+    Each instance has its own key: of 32 bytes from `os.urandom` and of its purpose, by HKDF. It
+    gets a fresh one after every 2^30 bytes (2^26 blocks, so that the absence of repeated blocks
+    tells nothing) and after a fork. The key is handed to the cipher and dropped; nothing here can
+    be seeded, saved or sent. Safe to share between threads.
+
+    Args:
+        purpose: what the words are for, public. The system may say the same bytes twice, as in a
+            virtual machine that goes on from a snapshot. For another purpose the words are others
+            even then.
 
     Source:
-        NIST SP 800-38A (CTR) and 800-90A, section 10.2 (its reseeding, simplified).
+        NIST SP 800-38A (CTR) and 800-90A, section 10.2 (its reseeding, simplified); RFC 5869
+        (HKDF).
 
     Privacy:
         The words are secret and must not leave. What is made of them is private to the extent
-        that AES-256 is a pseudorandom function: a computational assumption of every claim.
+        that AES-256 and HMAC-SHA-256 are pseudorandom functions: a computational assumption of
+        every claim.
     """
 
-    __slots__ = ("_left", "_lock", "_pid", "_stream")
+    __slots__ = ("_left", "_lock", "_pid", "_purpose", "_stream")
 
     is_secure = True
 
-    def __init__(self) -> None:
+    def __init__(self, purpose: bytes = b"") -> None:
+        self._purpose = purpose
         self._rekey()
+
+    def bound(self, purpose: bytes) -> SystemCsprng:
+        """Return a source with a key of its own, for this purpose."""
+        return SystemCsprng(purpose)
 
     def uint64(self, n: int) -> UInt64:
         """The next `n` words of the keystream, (n,).
@@ -92,9 +109,8 @@ class SystemCsprng:
         self._new_stream()
 
     def _new_stream(self) -> None:
-        self._stream: CipherContext = Cipher(
-            algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))
-        ).encryptor()
+        key = HKDF(SHA256(), 32, salt=None, info=self._purpose).derive(os.urandom(32))
+        self._stream: CipherContext = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._left = _REKEY_BYTES
 
     def __repr__(self) -> str:
@@ -137,6 +153,10 @@ class InsecureRandomness:
         _check_size(n)
         words: UInt64 = self._bits.random_raw(n)
         return words
+
+    def bound(self, purpose: bytes) -> InsecureRandomness:
+        """Return the stream itself: the same seed gives the same words, whatever they are for."""
+        return self
 
     def __repr__(self) -> str:
         return f"InsecureRandomness({self._label})"

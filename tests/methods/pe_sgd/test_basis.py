@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from gradients_checks import loop
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.weighted import weighted_gradient
-from fedpriv.methods.pe_sgd.basis import Basis
+from fedpriv.methods.pe_sgd.basis import Basis, _home
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.training.record_loss import record_losses
 
@@ -68,6 +69,19 @@ def private() -> Batch:
 
 def rows(worker: Any, batch: Batch) -> torch.Tensor:
     return gradients_of(worker.gradients, losses(batch), len(batch))
+
+
+@pytest.mark.parametrize("free", [0, 2**40])
+@pytest.mark.parametrize(("there", "where"), [(8 * 6 * 1000 * 4, "cuda:0"), (2**17, "cpu")])
+def test_where_it_is_kept_is_decided_by_sizes_whatever_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int, there: int, where: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, there))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=there)
+    )
+    engine: Any = SimpleNamespace(device=torch.device("cuda:0"), size=1000, dtype=torch.float32)
+    assert str(_home(engine, N)) == where
 
 
 @pytest.mark.parametrize(("kind", "task"), [("llama", "causal-lm"), ("bert", "classification")])

@@ -8,6 +8,8 @@ import threading
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedpriv.errors import AccountingError
 from fedpriv.privacy.mechanism import csprng as csprng
@@ -28,7 +30,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return drawn
 
 
-def keystream(key: bytes, size: int) -> bytes:
+def keystream(secret: bytes, size: int, purpose: bytes = b"") -> bytes:
+    key = HKDF(SHA256(), 32, None, purpose).derive(secret)
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
 
 
@@ -42,9 +45,31 @@ def test_is_the_keystream_of_aes_256_in_counter_mode(keys: list[bytes]) -> None:
 
 def test_counter_mode_matches_the_standard(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first block is AES-256 of a zero block; under a zero key that is a known answer."""
-    monkeypatch.setattr(csprng.os, "urandom", bytes)
+    monkeypatch.setattr(csprng.HKDF, "derive", lambda self, secret: bytes(32))
     zero_block = bytes.fromhex("dc95c078a2408989ad48a21492842087")
     assert SystemCsprng().uint64(2).tobytes() == zero_block
+
+
+def test_the_key_is_of_the_systems_bytes_and_the_purpose(
+    keys: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it is made anew, too."""
+    monkeypatch.setattr(csprng, "_REKEY_BYTES", 64)
+    words = SystemCsprng().bound(b"slot 3").uint64(16)
+    expected = [keystream(key, 64, b"slot 3") for key in keys[1:]]
+    assert words.tobytes() == b"".join(expected)
+
+
+def test_where_the_systems_bytes_come_again_another_purpose_has_other_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a virtual machine that goes on from a snapshot."""
+    monkeypatch.setattr(csprng.os, "urandom", lambda size: bytes(range(size)))
+    one, again, other = (SystemCsprng().bound(about).uint64(1000) for about in (b"a", b"a", b"b"))
+    assert np.array_equal(one, again)
+    assert not np.intersect1d(one, other).size
+    seeded = InsecureRandomness(7)
+    assert np.array_equal(seeded.bound(b"a").uint64(9), InsecureRandomness(7).uint64(9))
 
 
 def test_rekeys_after_its_share_of_bytes(

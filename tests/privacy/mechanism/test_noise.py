@@ -54,6 +54,9 @@ class Constant:
     def uint64(self, n: int) -> npt.NDArray[np.uint64]:
         return np.full(n, self.word, dtype=np.uint64)
 
+    def bound(self, purpose: bytes) -> Constant:
+        return self
+
 
 @pytest.mark.parametrize(
     ("cores", "n", "beside"), [(1, 2_000_000, 8_000_000), (8, 6_000_000, 40_000_000)]
@@ -88,6 +91,9 @@ class Scripted:
         before, self.drawn = self.drawn, self.drawn + n
         places = [min(place, len(self.later) - 1) for place in range(before, self.drawn)]
         return np.array([self.later[place] for place in places], dtype=np.uint64)
+
+    def bound(self, purpose: bytes) -> Scripted:
+        return self
 
 
 def normal(chance: Any) -> Any:
