@@ -53,6 +53,7 @@ from fedpriv.privacy.usual import MAX_MEMBERS, MAX_PUBLIC_RECORDS, MAX_UNITS
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
 
+MAX_PROPOSAL = 1 << 17  # bytes of one as canonical JSON; usual ones have 2,000
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
@@ -168,7 +169,7 @@ class Proposal(Body):
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=MAX_JOB_STEPS)
     seed: int = Field(ge=0, le=MAX_SEED)
-    fields: tuple[str, ...]
+    fields: tuple[Annotated[str, Field(max_length=64)], ...] = Field(max_length=64)
     model: ModelSection
     lora: LoraSection
     privacy: PrivacySection
@@ -188,6 +189,12 @@ class Proposal(Body):
         if not _is_finite(value):
             raise ValueError("expected finite numbers")
         return value
+
+    @model_validator(mode="after")
+    def _is_no_longer_than_any_needs(self) -> Self:
+        if len(canonical_json(self.model_dump(mode="json"))) > MAX_PROPOSAL:
+            raise ValueError(f"expected at most {MAX_PROPOSAL:,} bytes")
+        return self
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:

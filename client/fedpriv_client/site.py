@@ -51,7 +51,7 @@ from fedpriv.training.released import (
 )
 from fedpriv.training.worker import Worker
 from fedpriv_client.control import Orders
-from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
+from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.number_format import settle
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
@@ -85,6 +85,7 @@ class Site:
     privatised vectors.
 
     Attributes:
+        files: the disk space that is held for what is written beside an answer.
         distinct: statements that look-alikes in another ledger are different people: that
             ledger's data set, and who states it.
 
@@ -130,7 +131,8 @@ class Site:
                 check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
-            self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
+            self._growth = LedgerGrowth(settings, self.ledger)
+            self.files = space_for_files(settings)
             self._shared = SharedSlots(
                 settings, self.ledger, self.signing_key, pool, csprng, self._growth
             )
@@ -219,11 +221,11 @@ class Site:
         orders = Orders.read(settings.state_dir)
 
         def is_decided(kept: KeptProposal) -> bool:
-            return kept.digest in orders.approved or self.ledger.plan(kept.job) == kept.plan
+            said = kept.digest in orders.approved or orders.refuses(kept.job)
+            return said or self.ledger.plan(kept.job) == kept.plan
 
         if settings.server is not None:
-            place = settings.state_dir, settings.server
-            keep_proposal(*place, proposal, plan, allocated, is_decided=is_decided)
+            keep_proposal(settings, self.files, proposal, plan, allocated, is_decided)
         if settings.ask:
             orders.check_approved(plan.job, plan.proposal)
 
@@ -397,6 +399,9 @@ class Site:
             if shared := vars(self).get("_shared"):
                 shared.forget()
             vars(self).pop("_records", None)  # lets go of what is mapped of them
+            for name in ("files", "_growth"):
+                if held := vars(self).get(name):
+                    held.close()
             for file in self._token_files:
                 file.close()
             shutil.rmtree(self._cache, ignore_errors=True)
