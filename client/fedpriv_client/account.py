@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpriv.errors import ConfigError, LedgerInUseError
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv_client.disk_space import HeldSpace, write_beside
+from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings
 

@@ -10,20 +10,19 @@ people, reports and accounts. Whatever else fills the disk, a site answers as be
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
-import tempfile
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.data import DataSpec, TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
-from fedpriv.files import write_atomic
+from fedpriv_client import number_format
+from fedpriv_client.account import account_file
+from fedpriv_client.held_space import LARGEST, HeldSpace
+from fedpriv_client.proposals import proposals_folder
+from fedpriv_client.site_settings import last_report
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.ledger import Ledger
@@ -32,55 +31,7 @@ if TYPE_CHECKING:
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
 MARGIN = 2**24  # of ROWS, for a round's rows, and what a transaction may roll back
-LARGEST = 2**22  # bytes of a report or an account; a job of 10,000 rounds has a tenth of it
-_NAMES = 2**14  # bytes of folders and names
 FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that is written
-
-
-class HeldSpace:
-    """Disk space for files that grow, which nothing else can take in the meantime.
-
-    A file without a name holds it. It gets shorter while something is written, and afterwards
-    holds what is left.
-
-    Args:
-        folder: on the file system of the files.
-        most: bytes that they may grow by.
-        grown: by how much they have.
-
-    Raises:
-        OSError: the disk has not so many bytes.
-    """
-
-    def __init__(self, folder: Path, most: int, grown: Callable[[], int]) -> None:
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._most, self._grown, self._held = most, grown, 0
-        self._lock = threading.RLock()
-        self.close = weakref.finalize(self, self._file.close)
-        self._hold()
-
-    @contextmanager
-    def given(self, count: int) -> Iterator[None]:
-        """Give so many bytes back to the disk for as long as the block writes."""
-        with self._lock:
-            self._keep(max(0, self._held - count))
-            try:
-                yield
-            finally:
-                with suppress(OSError):  # somebody else was quicker; the next time there is less
-                    self._hold()
-
-    def _hold(self) -> None:
-        left = max(0, self._most - self._grown())
-        if left > self._held:
-            os.posix_fallocate(self._file.fileno(), self._held, left - self._held)
-            self._held = left
-        self._keep(left)
-
-    def _keep(self, count: int) -> None:
-        if count < self._held:
-            os.ftruncate(self._file.fileno(), count)
-            self._held = count
 
 
 class LedgerGrowth:
@@ -165,30 +116,10 @@ def held_space(
 
 def files_taken(settings: SiteSettings) -> int:
     """Bytes of what a site has written beside its answers: at most `FILES`."""
-    from fedpriv_client.account import account_file
-    from fedpriv_client.proposals import proposals_folder
-    from fedpriv_client.site_settings import last_report
-
     own = last_report(settings, settings.terms.dataset_id)
     kept = proposals_folder(settings.state_dir).glob("*")
-    return _bytes_of({own, settings.report, account_file(settings), *kept})
-
-
-def write_beside(
-    path: Path, content: str, mode: int = 0o644, held: HeldSpace | None = None
-) -> None:
-    """Replace a file that is written beside an answer.
-
-    Args:
-        held: for it; None while no site is open.
-
-    Raises:
-        OSError: the disk fails, or the file is larger than any may be.
-    """
-    if len(data := content.encode()) > LARGEST:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    with nullcontext() if held is None else held.given(len(data) + _NAMES):
-        write_atomic(path, data, mode)
+    formats = settings.state_dir / number_format.FILE
+    return _bytes_of({own, settings.report, account_file(settings), formats, *kept})
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:

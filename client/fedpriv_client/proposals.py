@@ -24,7 +24,7 @@ from fedpriv.errors import AccountingError, FedprivError
 from fedpriv.files import canonical_json, private_folder
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
-from fedpriv_client.disk_space import HeldSpace, write_beside
+from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)

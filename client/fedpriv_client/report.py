@@ -16,7 +16,7 @@ from fedpriv.report.budget import (
     trust_model,
 )
 from fedpriv_client.account import write_account
-from fedpriv_client.disk_space import write_beside
+from fedpriv_client.held_space import write_beside
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import last_report
 

@@ -232,7 +232,8 @@ class Site:
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
-        recipe = settle(settings, proposal, recipe_of(proposal, settings), self._pool, check)
+        recipe = recipe_of(proposal, settings)
+        recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

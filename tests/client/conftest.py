@@ -211,6 +211,7 @@ def file(tmp_path: Path) -> Path:
         per_job = 4.0
         witness = "elsewhere/witness"
         [allow]
+        max_trainable = 1_000_000
         model_digest = "{digest_of("embedded")}"
         """
     )

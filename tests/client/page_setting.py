@@ -10,7 +10,7 @@ from fedpriv.config.load import load_site
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv_client.control import Orders
-from fedpriv_client.disk_space import HeldSpace
+from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
 from fedpriv_client.jobs import Jobs, jobs_of
 from fedpriv_client.proposals import keep_proposal

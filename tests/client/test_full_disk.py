@@ -17,12 +17,14 @@ import numpy as np
 import pytest
 from client_setting import TERMS, Setting, request
 
+from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.protocol import Handover, ReportRequest, values_digest
-from fedpriv_client import disk_space
+from fedpriv.protocol import Handover, ReportRequest, StepRequest, values_digest
+from fedpriv_client import disk_space, held_space
 from fedpriv_client.app import client_app
-from fedpriv_client.disk_space import FILES, LARGEST, HeldSpace, files_taken, write_beside
+from fedpriv_client.disk_space import FILES, REPLIES, ROWS, files_taken
+from fedpriv_client.held_space import LARGEST, HeldSpace, write_beside
 from fedpriv_client.proposals import kept_proposals
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
@@ -35,10 +37,8 @@ ROUNDS = 3
 
 
 @pytest.fixture
-def setting(tmp_path: Path, small_disk: Path, model_folder: Make) -> Setting:
-    made = Setting(tmp_path, model_folder("llama"))
-    made.folder = small_disk
-    return made
+def setting(tmp_path: Path, model_folder: Make) -> Setting:
+    return Setting(tmp_path, model_folder("llama"))
 
 
 @contextmanager
@@ -74,14 +74,14 @@ def everything(setting: Setting, site: Site) -> list[str]:
     handed = Handover(proposal=job, values_digest=values_digest(np.ones_like(vector)))
     heard.append(said(site, handed, ADAPTER, np.ones_like(vector)))
     heard.append(said(site, setting.change(job_id="job-2", seed=1), QUERY))
-    heard.append(said(site, request(), TRAIN, vector))
+    heard.append(said(site, StepRequest(job_id="job-2", slot=0), TRAIN, vector))
     return heard
 
 
 @pytest.mark.parametrize("witness", [False, True])
 def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witness: bool) -> None:
     """Every block that is free is taken once the site has started, and it is paid as before."""
-    path = small_disk / "witness" if witness else None
+    setting.folder, path = small_disk, small_disk / "witness" if witness else None
 
     def opened() -> Site:
         return setting.site(terms=REAL, server=SERVER, witness=path, max_trainable=10**4)
@@ -99,25 +99,62 @@ def test_a_full_disk_changes_no_answer(setting: Setting, small_disk: Path, witne
         assert kept == {"job-1", "job-2"}
         report = json.loads(site.settings.report.read_text())
         assert report["ledger_rows"] == site.ledger.head.rows
-    assert '"refused"' not in "".join(expected[:-1])
+    assert '"refused"' not in "".join(expected)
     site.close()
+
+
+def test_what_is_held_is_allocated_and_given_where_it_is_needed(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the ledger for each reply, and to what is kept for people."""
+    site = setting.site(terms=REAL, server=SERVER, max_trainable=10**4)
+    ledger, files = site._growth._held, site.files
+    start = held(ledger)
+    assert start >= ROWS + REPLIES * 4 * 10**4
+    assert held(files) >= FILES
+    seen = []
+
+    def noted(owner: Any, name: str, space: HeldSpace) -> None:
+        real = getattr(owner, name)
+
+        def work(*args: Any, **options: Any) -> Any:
+            seen.append((name, held(space)))
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, name, work)
+
+    noted(Chain, "put_reply", ledger)
+    noted(held_space, "write_atomic", files)
+    everything(setting, site)
+    assert len(seen) == ROUNDS + 1 + 3 * (2 * ROUNDS + 1) + 2  # replies, reports, proposals
+    assert all(left < start - (1 << 20) for name, left in seen if name == "put_reply")
+    assert all(left < FILES for name, left in seen if name == "write_atomic")
+    rows = site.ledger.path.stat().st_size
+    assert start - rows < held(ledger) < start
+    assert held(files) == FILES - files_taken(site.settings)
+    site.close()
+
+
+def held(space: HeldSpace) -> int:
+    """Bytes that the disk has allocated."""
+    return 512 * os.fstat(space._file.fileno()).st_blocks
 
 
 def test_held_space_is_given_for_as_long_as_somebody_writes(small_disk: Path) -> None:
     file = small_disk / "grows"
-    held = HeldSpace(small_disk, 1 << 20, lambda: file.stat().st_size if file.exists() else 0)
+    space = HeldSpace(small_disk, 1 << 20, lambda: file.stat().st_size if file.exists() else 0)
     with filled(small_disk):
         with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
             file.write_bytes(bytes(1 << 16))
-        with held.given(1 << 16):
+        with space.given(1 << 16):
             file.write_bytes(bytes(1 << 16))
-        with held.given(4096), suppress(OSError):
+        with space.given(4096), suppress(OSError):
             (small_disk / "other").write_bytes(bytes(1 << 16))
         (small_disk / "other").unlink()
-        with held.given(1 << 20), file.open("ab") as stream:
+        with space.given(1 << 20), file.open("ab") as stream:
             stream.write(bytes((1 << 20) - (1 << 17)))
     free = shutil.disk_usage(small_disk).free
-    held.close()
+    space.close()
     left = shutil.disk_usage(small_disk).free - free
     assert 0 < left <= 1 << 16
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
@@ -130,14 +167,13 @@ def test_what_a_server_had_a_site_write_decides_nothing_of_its_next_start(
     """Or it would learn from a start that failed how much of the disk the records take."""
     site = setting.site(terms=REAL, server=SERVER, max_trainable=10**4)
     settings = site.settings
-    before, free = disk_space.disk_space_needed(settings, 24)[1], settings.state_dir
+    before = disk_space.disk_space_needed(settings, 24)[1]
     for seed in range(9):
         said(site, setting.change(job_id=f"job-{seed}", seed=seed), QUERY)
     taken = files_taken(settings)
     assert taken >= 9 * 4096
     assert disk_space.disk_space_needed(settings, 24)[1] == before - taken
     assert taken < FILES
-    assert free.exists()
     site.close()
 
 
