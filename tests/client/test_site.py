@@ -791,6 +791,22 @@ def test_a_proposal_asks_nothing_of_the_disk(
     site.close()
 
 
+def test_a_model_of_a_hub_is_on_the_disk_before_the_site_answers(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a download finds room depends on how much of the disk the records take."""
+    fetched: list[str] = []
+
+    def fetch(settings: Any) -> None:
+        fetched.append(settings.name)
+
+    monkeypatch.setattr("fedpriv_client.own_records.fetch_base", fetch)
+    terms = dataclasses.replace(TERMS, simulated=False)
+    site = setting.site(terms=terms, model=setting.proposal.model.name)
+    assert fetched == [setting.proposal.model.name]
+    site.close()
+
+
 def test_a_ledger_stops_before_it_meets_the_end_of_the_disk(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
