@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.data import DataSpec, TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
+from fedpriv.files import private_folder
 from fedpriv_client import number_format
 from fedpriv_client.account import account_file
 from fedpriv_client.held_space import LARGEST, HeldSpace
@@ -43,6 +44,9 @@ class LedgerGrowth:
     Args:
         ledger: writes into the space that is held from now on, and so does its witness.
 
+    Attributes:
+        space: what is held for them.
+
     Raises:
         DataError: there is not so much space.
     """
@@ -53,11 +57,9 @@ class LedgerGrowth:
         self._most = begun + ROWS - MARGIN + (REPLIES - 1) * 4 * values
         files = _growing(settings)
         most, before = len(files) * ROWS + REPLIES * 4 * values, _bytes_of(files)
-        self._held = held_space(
-            settings, ledger.path.parent, most, lambda: _bytes_of(files) - before
-        )
-        self.close = self._held.close
-        ledger.room = lambda reply: self._held.given(MARGIN // 4 + 2 * reply)
+        folder = ledger.path.parent
+        self.space = held_space(settings, folder, most, lambda: _bytes_of(files) - before)
+        ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:
         """Check, before anything is paid, that another round finds its space.
@@ -97,6 +99,10 @@ def space_for_files(settings: SiteSettings) -> HeldSpace:
     Raises:
         DataError: there is not so much.
     """
+    if not settings.terms.simulated:
+        for path in _beside(settings):  # a folder takes disk space, too
+            private_folder(path.parent)
+        private_folder(proposals_folder(settings.state_dir))
     return held_space(settings, settings.state_dir, FILES, lambda: files_taken(settings))
 
 
@@ -116,10 +122,15 @@ def held_space(
 
 def files_taken(settings: SiteSettings) -> int:
     """Bytes of what a site has written beside its answers: at most `FILES`."""
-    own = last_report(settings, settings.terms.dataset_id)
     kept = proposals_folder(settings.state_dir).glob("*")
+    return _bytes_of({*_beside(settings), *kept})
+
+
+def _beside(settings: SiteSettings) -> set[Path]:
+    """The files that are written beside an answer, but for proposals."""
+    own = last_report(settings, settings.terms.dataset_id)
     formats = settings.state_dir / number_format.FILE
-    return _bytes_of({own, settings.report, account_file(settings), formats, *kept})
+    return {own, settings.report, account_file(settings), formats}
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:

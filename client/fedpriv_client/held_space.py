@@ -28,22 +28,30 @@ class HeldSpace:
         most: bytes that they may grow by.
         grown: by how much they have.
 
+    Attributes:
+        held: bytes that are allocated now.
+
     Raises:
         OSError: the disk has not so many bytes.
     """
 
     def __init__(self, folder: Path, most: int, grown: Callable[[], int]) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-        self._most, self._grown, self._held = most, grown, 0
+        self._most, self._grown, self.held = most, grown, 0
         self._lock = threading.RLock()
-        self.close = weakref.finalize(self, self._file.close)
+        self._release = weakref.finalize(self, self._file.close)  # at the latest
         self._hold()
+
+    def close(self) -> None:
+        """Give all of it back for good."""
+        self._most = self.held = 0
+        self._release()
 
     @contextmanager
     def given(self, count: int) -> Iterator[None]:
         """Give so many bytes back to the disk for as long as the block writes."""
         with self._lock:
-            self._keep(max(0, self._held - count))
+            self._keep(max(0, self.held - count))
             try:
                 yield
             finally:
@@ -52,15 +60,15 @@ class HeldSpace:
 
     def _hold(self) -> None:
         left = max(0, self._most - self._grown())
-        if left > self._held:
-            os.posix_fallocate(self._file.fileno(), self._held, left - self._held)
-            self._held = left
+        if left > self.held:
+            os.posix_fallocate(self._file.fileno(), self.held, left - self.held)
+            self.held = left
         self._keep(left)
 
     def _keep(self, count: int) -> None:
-        if count < self._held:
+        if count < self.held:
             os.ftruncate(self._file.fileno(), count)
-            self._held = count
+            self.held = count
 
 
 def write_beside(

@@ -53,6 +53,7 @@ from fedpriv.training.worker import Worker
 from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
+from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.number_format import settle
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
@@ -121,6 +122,7 @@ class Site:
         self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
+        self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
@@ -132,7 +134,9 @@ class Site:
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
             self._growth = LedgerGrowth(settings, self.ledger)
+            self._held.append(self._growth.space)
             self.files = space_for_files(settings)
+            self._held.append(self.files)
             self._shared = SharedSlots(
                 settings, self.ledger, self.signing_key, pool, csprng, self._growth
             )
@@ -383,7 +387,8 @@ class Site:
         with self._lock:
             plan = self.ledger.plan(handover.proposal.job_id)
             terms = self.ledger.terms
-            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector)
+            held = sum(space.held for space in self._held)
+            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector, held)
 
     @property
     def wire(self) -> Wire:
@@ -400,9 +405,8 @@ class Site:
             if shared := vars(self).get("_shared"):
                 shared.forget()
             vars(self).pop("_records", None)  # lets go of what is mapped of them
-            for name in ("files", "_growth"):
-                if held := vars(self).get(name):
-                    held.close()
+            for space in self._held:
+                space.close()
             for file in self._token_files:
                 file.close()
             shutil.rmtree(self._cache, ignore_errors=True)

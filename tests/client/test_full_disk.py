@@ -108,7 +108,7 @@ def test_what_is_held_is_allocated_and_given_where_it_is_needed(
 ) -> None:
     """To the ledger for each reply, and to what is kept for people."""
     site = setting.site(terms=REAL, server=SERVER, max_trainable=10**4)
-    ledger, files = site._growth._held, site.files
+    ledger, files = site._growth.space, site.files
     start = held(ledger)
     assert start >= ROWS + REPLIES * 4 * 10**4
     assert held(files) >= FILES
