@@ -28,7 +28,9 @@ ROWS = Path(__file__).with_name("threat_model.toml")
 ROOMS = {"fedpriv": ROOT / "fedpriv", "fedpriv_client": ROOT / "client" / "fedpriv_client"}
 WRITES = {
     *("write_atomic", "write_json", "write_beside", "replacing", "replacing_folder"),
-    *("write_text", "write_bytes", "save_pretrained", "save_file", "TemporaryFile", "mkdtemp"),
+    *("write_text", "write_bytes", "save_pretrained", "save_file", "save_to_disk", "to_parquet"),
+    *("TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"),
+    *("copytree", "copyfile", "copy2", "from_generator", "load_dataset"),
 }
 OPENS = {"os.open", "sqlite3.connect"}
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
