@@ -101,7 +101,7 @@ def space_for_files(settings: SiteSettings) -> HeldSpace:
     """
     if not settings.terms.simulated:
         for path in _beside(settings):  # a folder takes disk space, too
-            private_folder(path.parent)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_folder(proposals_folder(settings.state_dir))
     return held_space(settings, settings.state_dir, FILES, lambda: files_taken(settings))
 
