@@ -110,6 +110,7 @@ def make_federation(folder: Path, sites: int, rounds: int) -> Path:
             key = line.removeprefix("#!").partition("=")[0].strip()
             if key in own and (line.startswith("#!") or key == "model"):
                 lines[index] = f"{key} = {own[key]}"
+        lines.insert(lines.index("[allow]") + 1, "max_trainable = 1_000_000")  # held on disk
         (enrolment / "site.toml").write_text("\n".join(lines) + "\n")
         init_site(load_site(enrolment / "site.toml"), enrolment / "site.toml")
     return file

@@ -19,6 +19,7 @@ from typing import Any
 from fedpriv.files import canonical_json, sha256, write_json
 
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
+MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("fedpriv", "torch", "transformers", "peft", "numpy")
 
 
@@ -42,7 +43,14 @@ def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(file, {**of, **_machine(), "found": found})
+        # A server's proposals may ask for many trials, and fill no disk.
+        for old in sorted(folder.glob("*.json"), key=_age)[:-MOST]:
+            old.unlink()
     return found
+
+
+def _age(file: Path) -> float:
+    return file.stat().st_mtime
 
 
 def _folder() -> Path | None:

@@ -2,7 +2,8 @@
 
 An exception that fedpriv did not raise on purpose may quote a record in its text. So its text
 is left out: class, files and lines are there. A message may quote what another machine sent. So
-it is one line and not a long one, whatever is in it.
+it is one line and not a long one, whatever is in it. A process to which another machine may send
+as much as it likes writes no more than so many bytes a day.
 """
 
 from __future__ import annotations
@@ -10,15 +11,20 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TextIO
 
 _LONGEST = 1000  # characters of a message
+_FRAMES = 50  # of a trace: the innermost
+BURST, PACE = 2**20, 200.0  # bytes of a paced log at once, and a second: 17 MB a day
 
 
 def discreet(error: BaseException) -> str:
     """Where an error was raised and of which class it is, without its text."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
     lines = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     return "\n".join([*lines, f"  {type(error).__name__}"])
 
@@ -67,9 +73,50 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def configure(*, as_json: bool) -> None:
-    """Send the log to standard error; libraries say only what is wrong."""
-    handler = logging.StreamHandler(sys.stderr)
+class PacedHandler(logging.StreamHandler[TextIO]):
+    """Writes so many bytes at once, then no more than `pace` a second; counts the lines left out.
+
+    Args:
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        burst: float = BURST,
+        pace: float = PACE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(stream)
+        self._burst, self._pace, self._clock = burst, pace, clock
+        self._room, self._then, self._left_out = burst, clock(), 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or count it. Called under the handler's lock."""
+        now = self._clock()
+        self._room = min(self._burst, self._room + (now - self._then) * self._pace)
+        self._then = now
+        lines = [record]
+        if self._left_out:
+            text = f"{self._left_out} lines were left out: this log has grown too fast."
+            told = (__name__, logging.WARNING, __file__, 0, text, (), None)
+            lines.insert(0, logging.LogRecord(*told))
+        size = sum(len(self.format(line).encode()) + 1 for line in lines)
+        if size > self._room:
+            self._left_out += 1
+            return
+        self._room, self._left_out = self._room - size, 0
+        for line in lines:
+            super().emit(line)
+
+
+def configure(*, as_json: bool, paced: bool = False) -> None:
+    """Send the log to standard error; libraries say only what is wrong.
+
+    Args:
+        paced: whatever others send, see `PacedHandler`.
+    """
+    handler = PacedHandler(sys.stderr) if paced else logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else PlainFormatter())
     handler.addFilter(_is_ours_or_wrong)
     root = logging.getLogger()

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from fedpriv.errors import RunningError
 from fedpriv.files import try_lock
+from fedpriv.logs import one_line
 
 _FILE, LOCK = "status.json", "process.lock"
 _GLANCE = 10.0  # seconds; `is_running` holds the lock for an instant
@@ -81,7 +82,8 @@ class Status:
         with self._lock:
             if all(key in self._facts and self._facts[key] == facts[key] for key in facts):
                 return
-            self._facts.update(facts, changed=_now())
+            short = {key: one_line(x) if isinstance(x, str) else x for key, x in facts.items()}
+            self._facts.update(short, changed=_now())
             temporary = self._path.with_suffix(".tmp")
             try:
                 temporary.write_text(json.dumps(self._facts, indent=2) + "\n", encoding="utf-8")

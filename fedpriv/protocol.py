@@ -48,6 +48,7 @@ from fedpriv.training.config import DenoiseSection, OptimizerSection
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
 
+MAX_PROPOSAL = 1 << 17  # bytes of one as canonical JSON; usual ones have 2,000
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
@@ -163,7 +164,7 @@ class Proposal(Body):
     method: str = Field(max_length=64)
     steps: int = Field(ge=1, le=MAX_JOB_STEPS)
     seed: int = Field(ge=0, le=MAX_SEED)
-    fields: tuple[str, ...]
+    fields: tuple[Annotated[str, Field(max_length=64)], ...] = Field(max_length=64)
     model: ModelSection
     lora: LoraSection
     privacy: PrivacySection
@@ -183,6 +184,12 @@ class Proposal(Body):
         if not _is_finite(value):
             raise ValueError("expected finite numbers")
         return value
+
+    @model_validator(mode="after")
+    def _is_no_longer_than_any_needs(self) -> Self:
+        if len(canonical_json(self.model_dump(mode="json"))) > MAX_PROPOSAL:
+            raise ValueError(f"expected at most {MAX_PROPOSAL:,} bytes")
+        return self
 
     @model_validator(mode="after")
     def _whole_rounds(self) -> Self:

@@ -29,7 +29,7 @@ if "FEDPRIV_TEST_PERMUTED" in os.environ:  # to stand in for another processor, 
     import arithmetic  # noqa: F401
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE)])
-MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes that all tests together never need
+MEMORY, ROOM = Path("/dev/shm"), 8 << 30  # bytes that all tests together never need
 DEFAULT = "not slow and not nightly"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.
 LONGEST = (

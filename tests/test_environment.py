@@ -110,7 +110,7 @@ _ALONE = (
     "import fedpriv_simulation.simulate, fedpriv_server.serve, fedpriv_audit.pipeline",
     "import fedpriv.training.team, fedpriv.methods.pe_sgd.site, fedpriv.hub.export",
 )
-SECTION = "from fedpriv.config.job import ModelSection as S; s = S(name={folder!r}); "
+SECTION = "from fedpriv.models.config import ModelSection as S; s = S(name={folder!r}); "
 TRAINER = (
     "import fedpriv; fedpriv.PrivateTrainer({folder!r}, fedpriv.PrivateConfig(output_dir='out',"
     " epsilon=4, delta=1e-5, size=9, per_device_train_batch_size=3), [{{'text': 'a'}}])"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import re
 import sys
 from typing import Any
 
 import pytest
 
-from fedpriv.logs import JsonFormatter, PlainFormatter
+from fedpriv import logs
+from fedpriv.logs import JsonFormatter, PacedHandler, PlainFormatter
 
 
 def _record() -> logging.LogRecord:
@@ -49,3 +52,43 @@ def test_what_another_machine_sent_makes_no_line_of_its_own(formatter: Any) -> N
     text = formatter.format(record)
     assert text.isprintable()
     assert len(text) < 1200
+
+
+@pytest.mark.parametrize("formatter", [PlainFormatter(), JsonFormatter()])
+def test_whatever_is_sent_a_paced_log_grows_by_so_many_bytes_a_day(formatter: Any) -> None:
+    """Or a server fills a disk with lines, of which each costs it one refused message."""
+    stream, now = io.StringIO(), [0.0]
+    handler = PacedHandler(stream, burst=5_000, pace=10.0, clock=lambda: now[0])
+    handler.setFormatter(formatter)
+    sent = ["short", "y" * 900, "\U0001f4a5" * 5_000, "\x1b" * 5_000]
+    for number in range(1_000):
+        now[0] += 1
+        text = f"{number}: {sent[number % 4]}"
+        handler.handle(logging.LogRecord("fedpriv", logging.ERROR, __file__, 1, text, (), None))
+    written = stream.getvalue()
+    assert 10_000 < len(written.encode()) <= 5_000 + 10 * 1_000
+    assert "lines were left out" in written
+    lines = written.count("\n")
+    told = sum(int(found) for found in re.findall(r"(\d+) lines were left out", written))
+    assert lines < 400 < told < 1_000
+
+
+def test_what_a_site_logs_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = logging.getLogger().handlers[:]
+    try:
+        logs.configure(as_json=False, paced=True)
+        [handler] = logging.getLogger().handlers
+        assert type(handler) is PacedHandler
+    finally:
+        logging.getLogger().handlers[:] = before
+
+
+def test_a_trace_is_not_longer_than_somebody_reads() -> None:
+    def deeper(left: int) -> None:
+        if left:
+            deeper(left - 1)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError) as found:
+        deeper(400)
+    assert logs.discreet(found.value).count("\n") == 50

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.errors import ConfigError, LedgerInUseError
-from fedpriv.files import write_atomic
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings
 
@@ -25,15 +25,15 @@ def account_file(settings: SiteSettings) -> Path:
     return settings.state_dir / "accounts" / f"{settings.terms.dataset_id}.json"
 
 
-def write_account(ledger: Ledger, settings: SiteSettings) -> None:
+def write_account(ledger: Ledger, settings: SiteSettings, held: HeldSpace | None = None) -> None:
     """Write down what the rows of a site's ledger add up to now.
 
     Raises:
-        OSError: the disk fails.
+        OSError: as `write_beside`.
     """
     path = account_file(settings)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    write_atomic(path, json.dumps(_figures(ledger), indent=2) + "\n", mode=0o600)
+    write_beside(path, json.dumps(_figures(ledger), indent=2) + "\n", 0o600, held)
 
 
 def read_account(settings: SiteSettings) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
 from fedpriv.training.released import HeldOutSum
 from fedpriv.wire import BLOCK, Blocks, encode, encode_masked
-from fedpriv_client.report import write_budget_report
+from fedpriv_client.report import signed_report, write_report
 from fedpriv_client.site import Site
 
 log = logging.getLogger(__name__)
@@ -114,10 +114,18 @@ def _share(site: Site, permit: Callable[[str], None], message: Message) -> Resul
 def _tell_of(site: Site, job: str, body: StepReply) -> None:
     """Say in the budget report and the log what was spent; it leaves without that, too."""
     try:
-        write_budget_report(site, job)
+        _keep(site, signed_report(site, job))
+    except FedprivError as error:
+        log.error("There is no budget report: %s", error)
+    log.info("Job %s: slot %d, ε = %.3f spent.", job, body.slot, body.epsilon_spent)
+
+
+def _keep(site: Site, report: BudgetReport) -> None:
+    """Write a report down for people; what is wrong with the disk is said here alone (law 18)."""
+    try:
+        write_report(site, report)
     except (OSError, FedprivError) as error:
         log.error("The budget report was not written: %s", error)
-    log.info("Job %s: slot %d, ε = %.3f spent.", job, body.slot, body.epsilon_spent)
 
 
 def _report(site: Site, message: Message) -> BudgetReport:
@@ -125,7 +133,9 @@ def _report(site: Site, message: Message) -> BudgetReport:
     request = ReportRequest.parse(_body(message))
     if site.ledger.plan(request.job_id) is None:
         raise ProtocolError(f"This site has spent nothing on job {request.job_id!r}.")
-    return write_budget_report(site, request.job_id)
+    report = signed_report(site, request.job_id)
+    _keep(site, report)
+    return report
 
 
 def _take_adapter(site: Site, permit: Callable[[str], None], message: Message) -> None:

@@ -61,7 +61,7 @@ def serve(
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
-    logs.configure(as_json=json_logs)
+    logs.configure(as_json=json_logs, paced=True)
     stop_on_terminate()
     from fedpriv_client.serve import serve as serve_site
 
@@ -277,7 +277,7 @@ def serve_page(
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
-    logs.configure(as_json=False)
+    logs.configure(as_json=False, paced=True)
     stop_on_terminate()
     from fedpriv_client.page_server import serve_page as serve_it
 

@@ -2,65 +2,65 @@
 
 How much is free later depends on how much of it the records themselves take. A proposal that was
 refused because the disk is full would tell a server of them, at no cost.
+
+All that has to be written for an answer is allocated at the start: the tokens, and what ledger and
+witness grow by. So is the room for what is written beside an answer: proposals that are kept for
+people, reports and accounts. Whatever else fills the disk, a site answers as before.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
+from fedpriv.files import private_folder
+from fedpriv_client import number_format
+from fedpriv_client.account import account_file
+from fedpriv_client.held_space import LARGEST, HeldSpace
+from fedpriv_client.proposals import proposals_folder
+from fedpriv_client.site_settings import last_report
 
 if TYPE_CHECKING:
+    from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv_client.site_settings import SiteSettings
 
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
-MARGIN = 2**24  # of ROWS, for a round's rows, reports, and what a transaction may roll back
-
-
-def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
-    """A file for the tokens of so many units, whatever a server proposes within the site's limits.
-
-    It is allocated in full and used by one job after the other. Beside it the ledger needs space
-    for its rows and for replies of as many values as the site allows; that is free now, and nothing
-    that the site does uses it otherwise.
-
-    Raises:
-        DataError: there is not so much, for the site's administrator.
-
-    Privacy:
-        Depends on the records, and so must never answer a server.
-    """
-    check_disk_space(settings, units, shutil.disk_usage(folder).free)
-    tokens, _ = disk_space_needed(settings, units)
-    try:
-        return TokenFile(folder, tokens)
-    except OSError as error:  # a quota, or a limit of the process
-        raise DataError(
-            f"can't reserve {megabytes(tokens)} for the tokens of records ({error.strerror})",
-            file=folder,
-            fix="Free some of the disk, or raise the quota.",
-        ) from None
+MARGIN = 2**24  # of ROWS, for a round's rows, and what a transaction may roll back
+FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that is written
 
 
 class LedgerGrowth:
-    """How much a ledger's file has grown since its site started, against what was free for it.
+    """How much a ledger's file has grown since its site started, against what is held for it.
 
     A ledger that went on until the disk is full would end at a row that depends on how much of the
     disk the records take. So it stops before, at a size that depends on public rows alone.
 
     Args:
-        ledger: the file.
-        values: the most that a reply may have.
+        ledger: writes into the space that is held from now on, and so does its witness.
+
+    Attributes:
+        space: what is held for them.
+
+    Raises:
+        DataError: there is not so much space.
     """
 
-    def __init__(self, ledger: Path, values: int) -> None:
-        self._ledger = ledger
-        self._most = ledger.stat().st_size + ROWS - MARGIN + (REPLIES - 1) * 4 * values
+    def __init__(self, settings: SiteSettings, ledger: Ledger) -> None:
+        values, begun = settings.limits.max_trainable, ledger.path.stat().st_size
+        self._ledger = ledger.path
+        self._most = begun + ROWS - MARGIN + (REPLIES - 1) * 4 * values
+        files = _growing(settings)
+        most, before = len(files) * ROWS + REPLIES * 4 * values, _bytes_of(files)
+        folder = ledger.path.parent
+        self.space = held_space(settings, folder, most, lambda: _bytes_of(files) - before)
+        ledger.room = lambda reply: self.space.given(MARGIN // 4 + 2 * reply)
 
     def check(self) -> None:
         """Check, before anything is paid, that another round finds its space.
@@ -73,6 +73,65 @@ class LedgerGrowth:
                 f"{self._ledger}: has grown by all that was reserved for it when the site started."
                 " Start the site again: it reserves anew."
             )
+
+
+def reserve_disk_space(settings: SiteSettings, folder: Path, units: int) -> TokenFile:
+    """A file for the tokens of so many units, whatever a server proposes within the site's limits.
+
+    It is allocated in full and used by one job after the other.
+
+    Raises:
+        DataError: there is not so much, for the site's administrator.
+
+    Privacy:
+        Depends on the records, and so must never answer a server.
+    """
+    check_disk_space(settings, units, shutil.disk_usage(folder).free)
+    tokens, _ = disk_space_needed(settings, units)
+    try:
+        return TokenFile(folder, tokens)
+    except OSError as error:  # a quota, or a limit of the process
+        raise _not_reserved(folder, tokens, error) from None
+
+
+def space_for_files(settings: SiteSettings) -> HeldSpace:
+    """Space for what is written into a site's folder beside an answer; see `files_taken`.
+
+    Raises:
+        DataError: there is not so much.
+    """
+    if not settings.terms.simulated:
+        for path in _beside(settings):  # a folder takes disk space, too
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(proposals_folder(settings.state_dir))
+    return held_space(settings, settings.state_dir, FILES, lambda: files_taken(settings))
+
+
+def held_space(
+    settings: SiteSettings, folder: Path, most: int, grown: Callable[[], int]
+) -> HeldSpace:
+    """As `HeldSpace`. A simulation, whose sites and server are one process, holds nothing.
+
+    Raises:
+        DataError: there is not so much.
+    """
+    try:
+        return HeldSpace(folder, 0 if settings.terms.simulated else most, grown)
+    except OSError as error:
+        raise _not_reserved(folder, most, error) from None
+
+
+def files_taken(settings: SiteSettings) -> int:
+    """Bytes of what a site has written beside its answers: at most `FILES`."""
+    kept = proposals_folder(settings.state_dir).glob("*")
+    return _bytes_of({*_beside(settings), *kept})
+
+
+def _beside(settings: SiteSettings) -> set[Path]:
+    """The files that are written beside an answer, but for proposals."""
+    own = last_report(settings, settings.terms.dataset_id)
+    formats = settings.state_dir / number_format.FILE
+    return {own, settings.report, account_file(settings), formats}
 
 
 def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
@@ -91,7 +150,7 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
     raise DataError(
         f"is {megabytes(missing)} short of disk space: this site's own limits may need"
         f" {megabytes(tokens)} for the tokens of {units:,} units and {megabytes(ledger)} for the"
-        " ledger and its replies",
+        " ledger, its replies, and what is kept for people",
         file=settings.state_dir,
         key=in_a_job if settings.terms.simulated else f"allow.{limit}",
         value=getattr(settings.limits, limit),
@@ -100,7 +159,11 @@ def check_disk_space(settings: SiteSettings, units: int, free: int) -> None:
 
 
 def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
-    """Bytes that a job may need: for the tokens of so many units, and for the ledger."""
+    """Bytes that a site may need: for the tokens of so many units, and for all else.
+
+    What it has written beside its answers before counts as part of them. So what a server had it
+    write decides nothing about the next start.
+    """
     terms, limits = settings.terms, settings.limits
     longest = DataSpec(
         columns=settings.columns,
@@ -110,9 +173,37 @@ def disk_space_needed(settings: SiteSettings, units: int) -> tuple[int, int]:
         unit=terms.unit,
         max_records_per_unit=terms.max_records_per_unit,
     )
-    return bytes_needed(longest, units), ROWS + REPLIES * 4 * limits.max_trainable
+    files = max(0, FILES - files_taken(settings))
+    rows = len(_growing(settings)) * ROWS
+    return bytes_needed(longest, units), rows + REPLIES * 4 * limits.max_trainable + files
 
 
 def megabytes(count: int) -> str:
     """Bytes as people read them, rounded up."""
     return f"{-(-count // 10**6):,} MB"
+
+
+def _not_reserved(folder: Path, count: int, error: OSError) -> DataError:
+    return DataError(
+        f"can't reserve {megabytes(count)} ({error.strerror})",
+        file=folder,
+        fix="Free some of the disk, or raise the quota.",
+    )
+
+
+def _growing(settings: SiteSettings) -> list[Path]:
+    """The ledger, and its witness if that is on the same disk."""
+    ledger, witness = settings.ledger, settings.witness
+    with suppress(OSError):  # no folder yet
+        if witness and witness.parent.stat().st_dev == ledger.parent.stat().st_dev:
+            return [ledger, witness]
+    return [ledger]
+
+
+def _bytes_of(files: Iterable[Path]) -> int:
+    """As the disk counts them, in blocks."""
+    found = 0
+    for path in files:
+        with suppress(OSError):
+            found += -(-path.stat().st_size // 4096) * 4096
+    return found

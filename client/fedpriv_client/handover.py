@@ -28,11 +28,13 @@ def keep_adapter(
     pool: WorkerPool,
     handover: Handover,
     vector: Vector,
+    held: int,
 ) -> Path:
     """Check what a server hands over, and write it as a folder that peft reads.
 
     Args:
         plan: what the site's ledger holds of the job that the handover names.
+        held: bytes of the disk that the open site holds; see `fedpriv_client.held_space`.
 
     Raises:
         ProtocolError: it is of no job of this site, or another one than was proposed; more than
@@ -58,7 +60,7 @@ def keep_adapter(
         check_vector(vector, worker.vector.size)
         path = folder / job
         if not path.exists():
-            _check_room(settings, folder, saved_bytes(worker) + SLACK)
+            _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
             write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
         elif values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest:
             raise ConfigError(
@@ -70,8 +72,8 @@ def keep_adapter(
     return path
 
 
-def _check_room(settings: SiteSettings, folder: Path, needed: int) -> None:
-    """Leave the ledger all that it may need, after the site's next start, too."""
+def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) -> None:
+    """Leave the site all that it may need of the disk after its next start, too."""
     kept = sum(1 for path in folder.iterdir() if not path.name.startswith("."))
     if kept >= MOST:
         raise DataError(
@@ -81,7 +83,7 @@ def _check_room(settings: SiteSettings, folder: Path, needed: int) -> None:
             " `adapter` of the run.",
         )
     _, reserved = disk_space_needed(settings, 0)
-    if shutil.disk_usage(folder).free < needed + reserved:
+    if shutil.disk_usage(folder).free + held < needed + reserved:
         raise DataError(
             "has no room for an adapter beside what is reserved for the ledger",
             file=folder,

@@ -11,13 +11,13 @@ import logging
 from dataclasses import replace
 
 from fedpriv.config.site import SiteFile
-from fedpriv.files import write_json
 from fedpriv.models.config import ModelSection
 from fedpriv.protocol import Proposal
 from fedpriv.training.config import ComputeSection
 from fedpriv.training.number_format import SETTLED, settled_dtype
 from fedpriv.training.pool import Look, WorkerPool
 from fedpriv.training.worker import ModelRecipe, computed_in
+from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,12 @@ def model_of(file: SiteFile) -> ModelSection:
 
 
 def settle(
-    settings: SiteSettings, proposal: Proposal, recipe: ModelRecipe, pool: WorkerPool, look: Look
+    settings: SiteSettings,
+    proposal: Proposal,
+    recipe: ModelRecipe,
+    pool: WorkerPool,
+    look: Look,
+    held: HeldSpace | None = None,
 ) -> ModelRecipe:
     """The recipe of a job with the number format that it is computed in, the same for its life.
 
@@ -42,6 +47,7 @@ def settle(
 
     Args:
         look: as of `WorkerPool.borrow`.
+        held: disk space, as of `write_beside`.
 
     Raises:
         FedprivError: ``auto`` is tried, and the model can't be loaded or used.
@@ -52,7 +58,8 @@ def settle(
     dtype = settled_dtype(recipe, pool, look, exact=proposal.privacy.numerics == "strict")
     path = settings.state_dir / FILE
     try:
-        write_json(path, dict([*known.items(), (job, dtype)][-MOST:]))
+        newest = dict([*known.items(), (job, dtype)][-MOST:])
+        write_beside(path, json.dumps(newest, indent=2) + "\n", held=held)
     except OSError as error:
         log.error("%s: not written: %s.", path, error.strerror)
     return replace(recipe, compute=computed_in(recipe.compute, dtype))

@@ -23,7 +23,7 @@ from fedpriv.process import is_running, only_process
 from fedpriv.training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
 from fedpriv.training.pool import WorkerPool
 from fedpriv.training.worker import Worker
-from fedpriv_client.disk_space import disk_space_needed, megabytes
+from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings
 from fedpriv_client.site_job import check_fields, check_loaded, recipe_of
@@ -152,7 +152,7 @@ def _newest(folder: Path) -> Path:
 
 
 def _check_room(chosen: Federated) -> None:
-    """Leave a client that runs what it reserved of the disk when it started.
+    """Look for room beside a client that runs; what it reserved of the disk, it holds.
 
     Raises:
         DataError: there is less, or nobody knows beforehand how much the copy of the records takes.
@@ -163,9 +163,8 @@ def _check_room(chosen: Federated) -> None:
     sources = [settings.data, *([settings.held_out] if isinstance(settings.held_out, Path) else [])]
     copy = sum(map(_unpacked, sources))
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
-    _, reserved = disk_space_needed(settings, 0)
     copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
-    missing = copies * copy + adapter + reserved - shutil.disk_usage(settings.state_dir).free
+    missing = copies * copy + adapter - shutil.disk_usage(settings.state_dir).free
     if missing > 0:
         raise DataError(
             f"is {megabytes(missing)} short of disk space for another copy of the records beside"

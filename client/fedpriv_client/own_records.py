@@ -9,7 +9,7 @@ from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.population import Tally, tally_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import DataError
-from fedpriv.models.base import load_tokenizer
+from fedpriv.models.base import fetch_base, load_tokenizer
 from fedpriv.models.config import ModelSection
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_client.ticks import SLOWER, preparation
@@ -39,7 +39,7 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
     Raises:
         DataError: too few records give an example; names rows and never what they hold. Or they
             take longer to prepare than a proposal has for it.
-        ModelError: the model has no tokenizer.
+        ModelError: the model is not there and can't be downloaded, or has no tokenizer.
 
     Privacy:
         For the administrator, before the site connects. It is decided by the site's own file, once:
@@ -54,7 +54,9 @@ def check_examples(settings: SiteSettings, own: OwnRecords) -> Tally:
         settings.terms.unit,
         settings.terms.max_records_per_unit,
     )
-    tokenizer = load_tokenizer(ModelSection(name=settings.model))
+    model = ModelSection(name=settings.model)
+    fetch_base(model)  # now: a proposal's answer must not depend on room for what a hub sends
+    tokenizer = load_tokenizer(model)
     began = time.monotonic()
     tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
     refuse_empty(settings, tally)

@@ -10,22 +10,26 @@ Privacy
 
 from __future__ import annotations
 
+import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from fedpriv.errors import AccountingError, FedprivError
-from fedpriv.files import private_folder, write_atomic
+from fedpriv.files import canonical_json, private_folder
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.protocol import Proposal
 from fedpriv.section import Section
+from fedpriv_client.held_space import HeldSpace, write_beside
+from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
-MOST = 100  # beside those that were decided on: whoever sends thousands fills no disk
+SHARE = 50  # of those that were decided on, and as many of the others: no flood fills a disk
+BYTES = 2**20  # of each share, which a page reads at every look
 _NAMES = "[0-9a-f]*.json"
 
 
@@ -42,7 +46,7 @@ class KeptProposal(Section):
 
     format: Literal[1] = 1
     server: str
-    first: datetime
+    first: AwareDatetime
     committed: dict[str, Any]
     allocated: float = Field(ge=0)
     allocated_alone: float | None = Field(None, ge=0)
@@ -84,74 +88,85 @@ def proposals_folder(state_dir: Path) -> Path:
 
 
 def keep_proposal(
-    state_dir: Path,
-    server: str,
+    settings: SiteSettings,
+    held: HeldSpace,
     proposal: Proposal,
     plan: Plan,
     allocated: tuple[float, float | None],
-    *,
     is_decided: Callable[[KeptProposal], bool],
 ) -> None:
     """Keep a proposal that the site's limits allow; what is wrong with it is said here alone.
 
+    Of those on which somebody has decided the newest stay, and of those on which nobody has.
+    Where people are asked, the second stay until somebody decides: a further one is on no list.
+
     Args:
         allocated: ε of the ledger with its plan, with trust and alone.
-        is_decided: whether another is to be kept for good.
+        is_decided: whether a person said yes or no to one, or it has begun.
     """
     try:
-        folder = private_folder(proposals_folder(state_dir))
-        path = _path(folder, plan.proposal)
-        first = _first_of(path)
-        if first is None:
-            _make_room(folder, is_decided)
+        folder = private_folder(proposals_folder(settings.state_dir))
+        path, others = _path(folder, plan.proposal), _files(folder)
+        known = others.pop(path, None)
         kept = KeptProposal(
-            server=server,
-            first=first or datetime.now(UTC).replace(microsecond=0),
+            server=str(settings.server),
+            first=known.first if known else datetime.now(UTC).replace(microsecond=0),
             committed=plan.as_row(),
             allocated=allocated[0],
             allocated_alone=allocated[1],
             proposal=proposal,
         )
-        text = kept.model_dump_json(indent=2) + "\n"
-        if first is None or path.read_text(encoding="utf-8") != text:
-            write_atomic(path, text, mode=0o600)
+        text = canonical_json(kept.model_dump(mode="json")).decode() + "\n"
+        decided = [at for at, one in others.items() if not one or is_decided(one)]
+        waiting = [at for at in others if at not in decided]
+        if is_decided(kept):
+            _forget(decided, len(text))
+            _forget(waiting)
+        else:
+            _forget(decided)
+            _forget(waiting, 0 if settings.ask else len(text))
+            if settings.ask and _beyond(waiting, len(text)):
+                raise OSError(errno.EDQUOT, f"{len(waiting)} others wait for a decision")
+        if known is None or path.read_text(encoding="utf-8") != text:
+            write_beside(path, text, 0o600, held)
     except OSError as error:
         log.error("Job %s is on no list: %s.", proposal.job_id, error.strerror)
 
 
 def kept_proposals(state_dir: Path) -> Iterator[KeptProposal]:
     """All that are kept, the newest first; those of another version are left out."""
-    found = []
-    for path in proposals_folder(state_dir).glob(_NAMES):
-        try:
-            found.append(KeptProposal.read(path))
-        except (OSError, ValueError, FedprivError) as error:
-            log.debug("%s: can't be read: %s", path, type(error).__name__)
+    found = filter(None, _files(proposals_folder(state_dir)).values())
     yield from sorted(found, key=lambda kept: (kept.first, kept.digest), reverse=True)
 
 
-def _first_of(path: Path) -> datetime | None:
-    try:
-        return KeptProposal.read(path).first
-    except (FileNotFoundError, ValueError):
-        return None
+def _files(folder: Path) -> dict[Path, KeptProposal | None]:
+    """What is in each file, the oldest first; None of one that can't be read, before all others."""
+    found: dict[Path, KeptProposal | None] = {}
+    written: dict[Path, int] = {}
+    for path in folder.glob(_NAMES):
+        try:
+            found[path], written[path] = KeptProposal.read(path), path.stat().st_mtime_ns
+        except (OSError, ValueError, FedprivError) as error:
+            log.debug("%s: can't be read: %s", path, type(error).__name__)
+            found[path], written[path] = None, 0
+    return {path: found[path] for path in sorted(found, key=written.__getitem__)}
 
 
-def _make_room(folder: Path, is_decided: Callable[[KeptProposal], bool]) -> None:
-    """Forget the oldest of those that nobody has decided on, if there are too many."""
-    paths = sorted(folder.glob(_NAMES), key=lambda path: path.stat().st_mtime_ns)
-    if len(paths) < MOST:
-        return
-    open_ones = [path for path in paths if not _lasts(path, is_decided)]
-    for path in open_ones[: max(0, len(open_ones) - MOST + 1)]:
+def _beyond(share: Sequence[Path], new: int = 0) -> Sequence[Path]:
+    """The oldest of a share, without which another of so many bytes fits in; 0 for no other."""
+    sizes = [path.stat().st_size for path in share]
+    gone = 0
+    while sizes[gone:] and (
+        len(sizes) - gone + (new > 0) > SHARE or sum(sizes[gone:]) + new > BYTES
+    ):
+        gone += 1
+    return share[:gone]
+
+
+def _forget(share: list[Path], new: int = 0) -> None:
+    for path in _beyond(share, new):
         path.unlink(missing_ok=True)
-
-
-def _lasts(path: Path, is_decided: Callable[[KeptProposal], bool]) -> bool:
-    try:
-        return is_decided(KeptProposal.read(path))
-    except ValueError:
-        return False
+        share.remove(path)
 
 
 def _path(folder: Path, digest: str) -> Path:

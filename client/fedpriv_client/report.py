@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.report.budget import (
@@ -14,9 +16,9 @@ from fedpriv.report.budget import (
     events_of,
     sign,
     trust_model,
-    write,
 )
 from fedpriv_client.account import write_account
+from fedpriv_client.held_space import write_beside
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import last_report
 
@@ -141,17 +143,31 @@ def _assumptions(site: Site, *, strict: bool) -> tuple[str, ...]:
     return (*ASSUMPTIONS, computed, *on_time, *sums, *stated, *grown, *alone)
 
 
-def write_budget_report(site: Site, job: str) -> BudgetReport:
-    """Sign the report of a job and write it as ``budget.json`` into the site's folder.
+def signed_report(site: Site, job: str) -> BudgetReport:
+    """The report of a job with the site's signature; from memory."""
+    return sign(budget_report(site, job), site.signing_key)
+
+
+def write_report(site: Site, report: BudgetReport) -> None:
+    """Write a report as ``budget.json`` into the site's folder.
 
     Where ledgers outlive a job, the newest of each is kept beside it, too; and over the network
     what the ledger adds up to, for whoever looks while it is in use.
+
+    Raises:
+        OSError: the disk fails, or the report is larger than what is held for it.
     """
-    report = sign(budget_report(site, job), site.signing_key)
     own = last_report(site.settings, report.dataset_id)
+    text = json.dumps(report.model_dump(mode="json"), indent=2) + "\n"
     for path in dict.fromkeys((own, site.settings.report)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(report, path)
+        write_beside(path, text, held=site.files)
     if site.settings.server is not None:
-        write_account(site.ledger, site.settings)
+        write_account(site.ledger, site.settings, site.files)
+
+
+def write_budget_report(site: Site, job: str) -> BudgetReport:
+    """Sign the report of a job, and write it as `write_report` does."""
+    report = signed_report(site, job)
+    write_report(site, report)
     return report

@@ -54,8 +54,9 @@ from fedpriv.training.released import (
 )
 from fedpriv.training.worker import Worker
 from fedpriv_client.control import Orders
-from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space
+from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
+from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.number_format import settle
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
@@ -89,6 +90,7 @@ class Site:
     privatised vectors.
 
     Attributes:
+        files: the disk space that is held for what is written beside an answer.
         distinct: statements that look-alikes in another ledger are different people: that
             ledger's data set, and who states it.
 
@@ -124,6 +126,7 @@ class Site:
         self._csprng = csprng
         self._lock = threading.Lock()  # one slot after the other: a repeat finds its reply
         self._job: SiteJob | None = None
+        self._held: list[HeldSpace] = []  # of the disk
         self._token_files: list[TokenFile] = []  # of the records that train, of those held out
         folder = private_folder(settings.state_dir)
         self.signing_key = load_or_create_key(folder / SIGNING_KEY)  # before anything is paid
@@ -134,7 +137,10 @@ class Site:
                 check_examples(settings, self._records)
             self.distinct = self._claim_units() if claimed is None else claimed
             self._reserve_disk_space()
-            self._growth = LedgerGrowth(self.ledger.path, settings.limits.max_trainable)
+            self._growth = LedgerGrowth(settings, self.ledger)
+            self._held.append(self._growth.space)
+            self.files = space_for_files(settings)
+            self._held.append(self.files)
             self._shared = SharedSlots(
                 settings, self.ledger, self.signing_key, pool, csprng, self._growth
             )
@@ -225,18 +231,19 @@ class Site:
         orders = Orders.read(settings.state_dir)
 
         def is_decided(kept: KeptProposal) -> bool:
-            return kept.digest in orders.approved or self.ledger.plan(kept.job) == kept.plan
+            said = kept.digest in orders.approved or orders.refuses(kept.job)
+            return said or self.ledger.plan(kept.job) == kept.plan
 
         if settings.server is not None:
-            place = settings.state_dir, settings.server
-            keep_proposal(*place, proposal, plan, allocated, is_decided=is_decided)
+            keep_proposal(settings, self.files, proposal, plan, allocated, is_decided)
         if settings.ask:
             orders.check_approved(plan.job, plan.proposal)
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
-        recipe = settle(settings, proposal, recipe_of(proposal, settings), self._pool, check)
+        recipe = recipe_of(proposal, settings)
+        recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:
@@ -407,7 +414,8 @@ class Site:
         with self._lock:
             plan = self.ledger.plan(handover.proposal.job_id)
             terms = self.ledger.terms
-            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector)
+            held = sum(space.held for space in self._held)
+            return keep_adapter(self.settings, terms, plan, self._pool, handover, vector, held)
 
     @property
     def wire(self) -> Wire:
@@ -424,6 +432,8 @@ class Site:
             if shared := vars(self).get("_shared"):
                 shared.forget()
             vars(self).pop("_records", None)  # lets go of what is mapped of them
+            for space in self._held:
+                space.close()
             for file in self._token_files:
                 file.close()
             shutil.rmtree(self._cache, ignore_errors=True)

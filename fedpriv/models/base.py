@@ -16,6 +16,7 @@ from fedpriv.kept import kept
 from fedpriv.models.attention import attend_alone, register_attention
 from fedpriv.models.config import ModelSection
 from fedpriv.models.digest import (
+    StoredBase,
     base_digest,
     find_base,
     quantised_digest,
@@ -267,11 +268,19 @@ def digest_of(name: str) -> str:
     """
     settings = ModelSection(name=name)
     tokenizer = load_tokenizer(settings)
+    return base_digest(fetch_base(settings), tokenizer)
+
+
+def fetch_base(settings: ModelSection) -> StoredBase:
+    """The files of a base on this machine's disk; those of a hub are downloaded once.
+
+    Raises:
+        ModelError: as `load_base`.
+    """
     try:
-        stored = find_base(source_of(name))
+        return find_base(source_of(settings.name))
     except _FAILURES as error:
         raise _not_loaded(settings, error) from None
-    return base_digest(stored, tokenizer)
 
 
 def longest(model: PreTrainedModel) -> int:

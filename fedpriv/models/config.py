@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,11 @@ from fedpriv.defaults import ANY_SIZE
 from fedpriv.section import Section
 
 Bits = Literal["8bit", "4bit"]  # of a quantised weight
+Layer = Annotated[str, Field(max_length=512)]  # its name, or its path in the model
+Label = Annotated[str, Field(max_length=256)]
+MAX_LAYERS, MAX_LABELS = 4_096, 10_000  # that anybody lists; a job is sent to every site
+MAX_PATH = 4_096  # of Linux
+Layers = Annotated[tuple[Layer, ...], Field(max_length=MAX_LAYERS)]
 HUB_NAME = r"(?!.*\.(jsonl?|csv|tsv|parquet|arrow|gz)$)[\w.-]+/[\w.-]+"  # and no file's
 
 
@@ -32,6 +37,7 @@ class ModelSection(Section):
     name: str = Field(
         "embedded",
         min_length=1,
+        max_length=MAX_PATH,
         description="The base model: embedded (the one in the package), a folder, or the name of"
         " one at a hub.",
     )
@@ -40,8 +46,9 @@ class ModelSection(Section):
         description="What is learned: to continue text (causal-lm), or to give a text one of"
         " `labels` (classification).",
     )
-    labels: tuple[str, ...] = Field(
+    labels: tuple[Label, ...] = Field(
         (),
+        max_length=MAX_LABELS,
         description="Classification only: the names of the classes, at least two. They are typed"
         " and never discovered from data.",
     )
@@ -85,7 +92,7 @@ class LoraSection(Section):
         description="The adapter's product is scaled by alpha / r. Where a file has r and no"
         " alpha, alpha is chosen so that alpha / r is that of the table.",
     )
-    target_modules: Literal["auto", "all-linear"] | tuple[str, ...] = Field(
+    target_modules: Literal["auto", "all-linear"] | Layers = Field(
         "all-linear",
         description="The layers that get an adapter: every linear layer but the output"
         " (all-linear), the attention projections that peft names for this architecture (auto), or"
@@ -96,7 +103,7 @@ class LoraSection(Section):
         description="Train only lora_B, so that the mean of several adapters is exact, and an"
         " update about half as long.",
     )
-    modules_to_save: tuple[str, ...] = Field(
+    modules_to_save: Layers = Field(
         (),
         description="Layers that are trained whole, such as lm_head. A classifier's head always"
         " is.",

@@ -37,6 +37,7 @@ class PrivacySection(Section):
     unit: str = Field(
         usual.UNIT,
         min_length=1,
+        max_length=256,
         description="What is protected: each record by itself (record), or everything under one"
         " value of the id column that is named here, such as a patient number.",
     )

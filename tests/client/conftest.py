@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +43,18 @@ from fedpriv.pki.keys import new_key, write_key
 from fedpriv_client.init import init_site
 
 Answer = tuple[int, bytes, dict[str, str]]  # status, content, headers
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 180 MB, which only root can mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=180m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)  # also amid a failure
 
 
 class FakeServer:
@@ -198,6 +211,7 @@ def file(tmp_path: Path) -> Path:
         per_job = 4.0
         witness = "elsewhere/witness"
         [allow]
+        max_trainable = 1_000_000
         model_digest = "{digest_of("embedded")}"
         """
     )

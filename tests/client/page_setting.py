@@ -11,6 +11,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv_client.control import Orders
+from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
 from fedpriv_client.jobs import Jobs, jobs_of
 from fedpriv_client.proposals import keep_proposal
@@ -83,9 +84,8 @@ model_digest = "{BASE}"
         with self.ledger() as ledger:
             plan = self.settings.limits.calibrated(proposal, ledger.terms)
             allocated = ledger.check_both(plan)
-        keep_proposal(
-            self.state, "localhost:8443", proposal, plan, allocated, is_decided=lambda _: True
-        )
+        held = HeldSpace(self.state, 0, lambda: 0)
+        keep_proposal(self.settings, held, proposal, plan, allocated, lambda _: True)
         return proposal
 
     def shared(self) -> dict[str, Any]:

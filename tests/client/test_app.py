@@ -107,7 +107,8 @@ def test_a_vector_arrives_and_the_answer_travels_as_the_job_says(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire_module, "BLOCK", 50)
-    monkeypatch.setattr("fedpriv_client.app.write_budget_report", lambda *_: None)
+    monkeypatch.setattr("fedpriv_client.app.signed_report", lambda *_: None)
+    monkeypatch.setattr("fedpriv_client.app.write_report", lambda *_: None)
     asked, released = np.random.default_rng(0).normal(size=(2, 120)).astype(np.float32)
     seen = []
 

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from client_setting import TERMS, Setting, request
 
 from fedpriv.errors import BudgetError, JobRefusedError, PausedError, ProtocolError
-from fedpriv.protocol import Proposal, Refusal
+from fedpriv.protocol import (
+    MAX_PROPOSAL,
+    Handover,
+    Proposal,
+    Refusal,
+    ReportRequest,
+    SetRequest,
+    StepRequest,
+)
 from fedpriv_client import proposals
 from fedpriv_client.app import client_app
 from fedpriv_client.control import Orders
-from fedpriv_client.proposals import KeptProposal, kept_proposals, proposals_folder
+from fedpriv_client.held_space import HeldSpace
+from fedpriv_client.proposals import (
+    KeptProposal,
+    keep_proposal,
+    kept_proposals,
+    proposals_folder,
+)
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, message
@@ -42,7 +57,7 @@ def approve(setting: Setting, proposal: Proposal) -> None:
     )
 
 
-def answer(site: Site, proposal: Proposal) -> dict[str, Any]:
+def answer(site: Site, proposal: Any) -> dict[str, Any]:
     """What leaves, as a server gets it."""
 
     def permit(job: str) -> None:
@@ -156,20 +171,125 @@ def test_two_budgets_are_kept_for_people_to_see(setting: Setting) -> None:
     site.close()
 
 
-def test_whoever_sends_many_proposals_fills_no_disk(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+def seeds(setting: Setting) -> list[int]:
+    return sorted(one.proposal.seed for one in kept_proposals(setting.folder / "state"))
+
+
+@pytest.mark.parametrize("bound", ["SHARE", "BYTES"])
+def test_a_server_that_fills_its_share_gets_one_constant_answer(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """What somebody has decided on stays, however old."""
-    monkeypatch.setattr(proposals, "MOST", 3)
+    """What people still have to decide on stays, and so does what they said yes to."""
     site = asking(setting)
     approve(setting, setting.proposal)
     site.consider(setting.proposal)
-    for number in range(8):
-        with pytest.raises(PausedError):
-            site.consider(setting.change(seed=10 + number))
-    kept = [one.proposal.seed for one in kept_proposals(setting.folder / "state")]
-    assert sorted(kept) == [0, 15, 16, 17]
+    [path] = proposals_folder(setting.folder / "state").iterdir()
+    most = {"SHARE": 3, "BYTES": 4 * path.stat().st_size - 1}[bound]
+    monkeypatch.setattr(proposals, bound, most)
+    flood = [setting.change(seed=10 + number) for number in range(20)]
+    assert [answer(site, one) for one in flood] == 20 * [WAITS]
+    assert seeds(setting) == [0, 10, 11, 12]
+    Orders.change(setting.folder / "state", lambda stands: stands.refusing("job-1"))
+    assert answer(site, setting.change(job_id="job-2", seed=50)) == WAITS
+    assert seeds(setting) == [10, 11, 12, 50]  # the newest of those that were decided on
     site.close()
+
+
+@pytest.mark.parametrize(("padding", "count"), [(0, 100), (MAX_PROPOSAL - 4096, 1000)])
+def test_a_thousand_proposals_stay_within_what_is_held_for_them(
+    setting: Setting, padding: int, count: int
+) -> None:
+    """Undecided ones, each as long as any may be."""
+    site = asking(setting)
+    said = set()
+    for seed in range(count):
+        proposal = setting.change(seed=seed, settings={"x": "x" * padding})
+        try:
+            site.consider(Proposal.parse(proposal.model_dump_json()))
+        except PausedError as error:
+            said.add((Refusal.of(error).reason, str(error)))
+    assert len(said) == 1
+    kept = list(proposals_folder(setting.folder / "state").iterdir())
+    sizes = [path.stat().st_size for path in kept]
+    assert len(kept) == min(proposals.SHARE, proposals.BYTES // max(sizes))
+    assert sum(sizes) <= proposals.BYTES
+    site.close()
+
+
+def test_where_nobody_is_asked_the_newest_proposals_are_kept(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "SHARE", 3)
+    site = setting.site(server=SERVER)
+    site.consider(setting.proposal)
+    site.step(request(), setting.vector)
+    held = HeldSpace(setting.folder, 0, lambda: 0)
+    for seed in range(10, 15):
+        other = setting.change(seed=seed, job_id=f"job-{seed}")
+        plan = site.settings.limits.plan(other, site.ledger.terms)
+        keep_proposal(site.settings, held, other, plan, (1.0, None), lambda one: one.job == "job-1")
+    assert seeds(setting) == [0, 12, 13, 14]  # and the one that has begun
+    site.close()
+
+
+@pytest.mark.parametrize(
+    "padding",
+    [
+        {"model": {"name": "x" * 2**20}},
+        {"model": {"name": "x", "task": "classification", "labels": ["x" * 300, "y"]}},
+        {"fields": ["text"] * 10_000},
+        {"lora": {"target_modules": ["q_proj" * 200]}},
+        {"lora": {"modules_to_save": [f"layer.{i}" for i in range(5_000)]}},
+        {"privacy": {"unit": "x" * 1000}},
+        {"privacy": {"roster": "x" * 2**17}},
+        {"settings": {"x": "x" * 2**17}},
+        {"settings": {"x": [0.125] * 2**17}},
+    ],
+)
+def test_a_padded_proposal_is_refused_and_kept_nowhere(setting: Setting, padding: Any) -> None:
+    """Or whoever sends it would decide how much of a site's disk is free."""
+    site = asking(setting)
+    found = setting.proposal.model_dump(mode="json")
+    for key, value in padding.items():
+        found[key] = {**found[key], **value} if isinstance(value, dict) else value
+    padded = SimpleNamespace(model_dump_json=lambda: json.dumps(found))
+    assert answer(site, padded) == {"refused": "protocol", "kind": "ProtocolError"}
+    assert seeds(setting) == []
+    site.close()
+
+
+def test_what_is_kept_is_written_by_the_site(setting: Setting) -> None:
+    """Not the sender's bytes, which may be as long as a message."""
+    site = asking(setting)
+    text = setting.proposal.model_dump_json(indent=1).replace("\n", " " * 4000)
+    assert answer(site, SimpleNamespace(model_dump_json=lambda: text)) == WAITS
+    [path] = proposals_folder(setting.folder / "state").iterdir()
+    assert path.stat().st_size < 4096 < len(text)
+    site.close()
+
+
+def test_every_text_and_list_of_a_message_to_a_site_has_a_largest_length() -> None:
+    bodies = (Proposal, StepRequest, SetRequest, ReportRequest, Handover)
+    found = {where for body in bodies for where in unbounded(body.model_json_schema())}
+    # The first is the coordinator's own and never sent; a whole proposal has a bound, too.
+    assert found == {"privacy.roster", "settings"}
+
+
+def unbounded(schema: Any, where: str = "", top: Any = None) -> Iterator[str]:
+    """Where a text, a list or a table of a schema may be of any length."""
+    top = top or schema
+    if "$ref" in schema:
+        schema = top["$defs"][schema["$ref"].rpartition("/")[2]]
+    for option in schema.get("anyOf", ()):
+        yield from unbounded(option, where, top)
+    limits = {"string": {"maxLength", "pattern", "enum", "const"}, "array": {"maxItems"}}
+    if (kind := schema.get("type")) in limits and not limits[kind] & schema.keys():
+        yield where
+    if schema.get("additionalProperties"):
+        yield where
+    yield from unbounded(schema.get("items", {}), where, top) if "items" in schema else ()
+    for name, inner in schema.get("properties", {}).items():
+        yield from unbounded(inner, f"{where}.{name}".removeprefix(".proposal").strip("."), top)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1}'])
@@ -181,7 +301,7 @@ def test_a_kept_proposal_that_was_changed_is_left_out(setting: Setting, text: st
     whole = path.read_text()
     path.write_text(text)
     assert list(kept_proposals(setting.folder / "state")) == []
-    path.write_text(whole.replace('"seed": 0', '"seed": 7'))
+    path.write_text(whole.replace('"seed":0', '"seed":7'))
     with pytest.raises(ValueError, match="another digest"):
         KeptProposal.read(path)
     with pytest.raises(PausedError):

@@ -101,10 +101,10 @@ def test_a_file_that_is_none_is_tried_again(auto: Auto, text: str) -> None:
 def test_a_disk_that_fails_changes_no_answer(
     auto: Auto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_json", full)
+    monkeypatch.setattr(module, "write_beside", full)
     assert auto.dtype() == "mixed"
     assert f"{FILE}: not written: No space left" in caplog.text
 

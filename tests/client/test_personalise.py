@@ -22,10 +22,9 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
 from fedpriv.training.adapter import WEIGHTS, read_facts
 from fedpriv_client import personalise as module
-from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise, summary
-from fedpriv_client.settings import ledgers, settings_of
+from fedpriv_client.settings import ledgers
 
 Make = Callable[..., Any]
 
@@ -296,9 +295,7 @@ def test_of_a_packed_file_what_is_in_it_counts(
     packed.write_bytes(gzip.compress(rows.encode()))
     assert packed.stat().st_size < 10**5
     setting.change(f'path = "{Path(setting.file.data.path).name}"', 'path = "notes.jsonl.gz"')
-    settings = settings_of(setting.file, "")
-    _, reserved = disk_space_needed(settings, 0)
-    free = SimpleNamespace(free=reserved + 10**7)
+    free = SimpleNamespace(free=10**7)
     monkeypatch.setattr("fedpriv_client.own.shutil.disk_usage", lambda _: free)
     with only_process(setting.state), pytest.raises(DataError, match="beside the client that runs"):
         personalise(setting.file, setting.config)

@@ -82,6 +82,8 @@ wait = "1h"
         rows = [{"note": note(100 * index + i)} for i in range(UNITS)]
         (enrolment / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         text = (enrolment / "site.toml").read_text()
+        # Disk space is held for as many, and temporary folders may be in memory.
+        text = text.replace("[allow]\n", "[allow]\nmax_trainable = 1_000_000\n")
         for key, value in {
             "path": '"notes.jsonl"',
             "size": str(UNITS),

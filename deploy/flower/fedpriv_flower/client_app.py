@@ -17,7 +17,8 @@ from fedpriv_simulation.visits import Visits
 # on machines that don't have their ledgers.
 os.environ["RAY_ADDRESS"] = "local"
 guard_ray()
-logs.configure(as_json=False)  # of an error that is not ours, nothing that could quote a record
+# Of an error that is not ours, nothing that could quote a record.
+logs.configure(as_json=False, paced=True)
 
 app = ClientApp()
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -87,10 +87,14 @@ class Ledger(Figures):
     """An open ledger; holds an exclusive lock on its file until `close`.
 
     Use `Ledger.create` or `Ledger.open`. Methods may be called from any thread.
+
+    Attributes:
+        room: entered while something is written to the disk, with the bytes of the reply in it.
     """
 
     def __init__(self, chain: Chain, witness: Witness | None = None) -> None:
         self._chain, self._witness = chain, witness
+        self.room: Callable[[int], AbstractContextManager[None]] = lambda reply: nullcontext()
         self._read()
 
     @classmethod
@@ -399,7 +403,7 @@ class Ledger(Figures):
                         f"{self.path}: slot {key[1]} of job {key[0]!r} is not open for release."
                     )
             digest = hashlib.sha256(reply).hexdigest()
-            with self._transaction():
+            with self._transaction(len(reply)):
                 self._chain.put_reply(*keys[0], reply, keep=KEPT_REPLIES)
                 for job, slot in keys:
                     body = {"job": job, "slot": slot, "reply": digest}
@@ -618,10 +622,10 @@ class Ledger(Figures):
             )
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, reply: int = 0) -> Iterator[None]:
         """Rows and what they add up to change together or not at all; then the witness."""
         try:
-            with self._chain.transaction():
+            with self.room(reply), self._chain.transaction():
                 yield
         except BaseException:
             self._read()
@@ -642,7 +646,9 @@ class Ledger(Figures):
             self._chain.close()
             raise corrupt(self.path, "the rows are not those that were read")
         if self._witness is not None and len(self._witness.seen) < self.head.rows:
-            self._witness.add(self._sightings(len(self._witness.seen)))
+            seen = self._sightings(len(self._witness.seen))
+            with self.room(0):
+                self._witness.add(seen)
 
     def _sightings(self, after: int) -> list[Sighting]:
         """The rows after so many, as a witness is told of them."""

@@ -1,0 +1,88 @@
+"""Disk space that is held for what a site writes, so that nothing else takes it meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+from fedpriv.files import write_atomic
+
+LARGEST = 2**22  # bytes of a report or an account; a job of 10,000 rounds has a tenth of it
+_NAMES = 2**14  # bytes of folders and names
+
+
+class HeldSpace:
+    """Disk space for files that grow, which nothing else can take in the meantime.
+
+    A file without a name holds it. It gets shorter while something is written, and afterwards
+    holds what is left.
+
+    Args:
+        folder: on the file system of the files.
+        most: bytes that they may grow by.
+        grown: by how much they have.
+
+    Attributes:
+        held: bytes that are allocated now.
+
+    Raises:
+        OSError: the disk has not so many bytes.
+    """
+
+    def __init__(self, folder: Path, most: int, grown: Callable[[], int]) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._most, self._grown, self.held = most, grown, 0
+        self._lock = threading.RLock()
+        self._release = weakref.finalize(self, self._file.close)  # at the latest
+        self._hold()
+
+    def close(self) -> None:
+        """Give all of it back for good."""
+        self._most = self.held = 0
+        self._release()
+
+    @contextmanager
+    def given(self, count: int) -> Iterator[None]:
+        """Give so many bytes back to the disk for as long as the block writes."""
+        with self._lock:
+            self._keep(max(0, self.held - count))
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # somebody else was quicker; the next time there is less
+                    self._hold()
+
+    def _hold(self) -> None:
+        left = max(0, self._most - self._grown())
+        if left > self.held:
+            os.posix_fallocate(self._file.fileno(), self.held, left - self.held)
+            self.held = left
+        self._keep(left)
+
+    def _keep(self, count: int) -> None:
+        if count < self.held:
+            os.ftruncate(self._file.fileno(), count)
+            self.held = count
+
+
+def write_beside(
+    path: Path, content: str, mode: int = 0o644, held: HeldSpace | None = None
+) -> None:
+    """Replace a file that is written beside an answer.
+
+    Args:
+        held: for it; None while no site is open.
+
+    Raises:
+        OSError: the disk fails, or the file is larger than any may be.
+    """
+    if len(data := content.encode()) > LARGEST:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    with nullcontext() if held is None else held.given(len(data) + _NAMES):
+        write_atomic(path, data, mode)

@@ -1,0 +1,411 @@
+#!/usr/bin/env python
+"""Write docs/threat-model.md: all that leaves a site, what pays for it, its bound, its test.
+
+    python scripts/make_threat_model.py             # writes it
+    python scripts/make_threat_model.py --check     # 1 if the file is not what would be written
+
+What there is, is read from the code: fields of messages, vectors, what the site's client sends over
+HTTP, codes of errors and of exits, places that write a file, lines of the log, figures. Who pays
+for each, and which test holds it, stands in threat_model.toml beside this script. Something new
+without a row there, or a row of something that is gone, is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "threat-model.md"
+ROWS = Path(__file__).with_name("threat_model.toml")
+ROOMS = {"fedpriv": ROOT / "fedpriv", "fedpriv_client": ROOT / "client" / "fedpriv_client"}
+WRITES = {
+    *("write_atomic", "write_json", "write_beside", "replacing", "replacing_folder"),
+    *("write_text", "write_bytes", "save_pretrained", "save_file", "save_to_disk", "to_parquet"),
+    *("TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory", "mkdtemp", "mkstemp"),
+    *("copytree", "copyfile", "copy2", "from_generator", "load_dataset"),
+}
+OPENS = {"os.open", "sqlite3.connect"}
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+# What is written through these is written by whoever calls them.
+HELPERS = ("fedpriv.files.", "fedpriv_client.held_space.write_beside")
+HEAD = """\
+# Threat model
+
+<!-- Written by scripts/make_threat_model.py, and scripts/threat_model.toml: change those. -->
+
+All that leaves a site, or that somebody at the site may hand on: each value with what pays for it,
+the largest that it can be, and the test that holds it. The lists are read from the code, so nothing
+is on this page because somebody remembered it. A new field, file, code or line of the log without a
+row fails `scripts/check`. Why each may leave, and what is claimed, is in
+[privacy](privacy.md#what-leaves-a-site); words are in the [glossary](glossary.md).
+"""
+Row = tuple[str, ...]
+
+
+class Rows:
+    """The rows of one kind of thing: who pays for each.
+
+    Args:
+        kind: its table in the file of rows: payer → names.
+    """
+
+    def __init__(self, file: Mapping[str, Any], kind: str) -> None:
+        self.kind, self.words = kind, file["payers"]
+        table = file[kind]
+        self.tests = table.get("tests", {})
+        self.about = table.get("about", {})
+        payers = [(payer, names) for payer, names in table.items() if isinstance(names, list)]
+        self._payer = {name: payer for payer, names in payers for name in names}
+        self._left = set(self._payer)
+
+    def of(self, name: str) -> str:
+        """Who pays for a thing, in words.
+
+        Raises:
+            SystemExit: no row says it.
+        """
+        if name not in self._payer:
+            sys.exit(f"{ROWS.name}: [{self.kind}] has no row for {name!r}: who pays for it?")
+        self._left.discard(name)
+        return str(self.words[self._payer[name]])
+
+    def test(self, name: str) -> str:
+        """The test that holds a thing, or its group."""
+        found = self.tests.get(name) or self.tests["*"]
+        return ", ".join(f"`{one}`" for one in ([found] if isinstance(found, str) else found))
+
+    def check(self) -> None:
+        """Raises:
+        SystemExit: a row is of something that is gone.
+        """
+        if self._left:
+            sys.exit(f"{ROWS.name}: [{self.kind}] has rows of what is gone: {sorted(self._left)}")
+
+
+def page() -> str:
+    """The whole page."""
+    file = tomllib.loads(ROWS.read_text(encoding="utf-8"))
+    parts = [HEAD]
+    for kind, (title, head, rows) in SECTIONS.items():
+        known = Rows(file, kind)
+        text = file[kind].get("text", "")
+        parts += [f"## {title}\n", *([f"{text}\n"] if text else []), _table(head, rows(known))]
+        known.check()
+    parts += ["## Time, and the rest\n", _table(TIMES, (tuple(row) for row in file["time"]))]
+    return "\n".join(parts)
+
+
+def _table(head: Row, rows: Iterable[Row]) -> str:
+    lines, test = [head, ("---",) * len(head)], ""
+    for row in rows:
+        lines.append((*row[:-1], "as above") if row[-1] == test and head[-1] == "test" else row)
+        test = row[-1]
+    return "\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+# What leaves in messages
+
+
+def messages() -> dict[str, type[BaseModel]]:
+    """Every body of a message, by its name."""
+    from fedpriv import protocol
+    from fedpriv.report.budget import BudgetReport
+
+    found = {
+        name: value
+        for name, value in vars(protocol).items()
+        if isinstance(value, type)
+        and issubclass(value, protocol.Body)
+        and value is not protocol.Body
+    }
+    return found | {"BudgetReport": BudgetReport}
+
+
+def _fields(known: Rows) -> Iterator[Row]:
+    """The fields of what a site says. What it is told is in the next table."""
+    for name, body in messages().items():
+        if name in known.about["arrives"]:
+            continue
+        for field, schema in leaves_of(body.model_json_schema()):
+            full = f"{name}.{field}"
+            yield f"`{full}`", bound(schema), known.of(full), known.test(name)
+        if not body.model_fields:
+            yield f"`{name}`", "empty", known.of(name), known.test(name)
+
+
+def leaves_of(schema: Any, where: str = "", top: Any = None) -> Iterator[tuple[str, Any]]:
+    """Each field of a JSON schema that has no fields of its own, by its path."""
+    top = top or schema
+    for name, field in schema.get("properties", {}).items():
+        path, inner = f"{where}.{name}".strip("."), _inside(field, top)
+        if inner is not None and inner.get("properties"):
+            yield from leaves_of(inner, path, top)
+        else:
+            yield path, field if "$ref" not in field else inner
+
+
+def _inside(field: Any, top: Any) -> Any:
+    """The definition of a section that a field is, holds, or may be; else None."""
+    for option in (field, field.get("items", {}), *field.get("anyOf", ())):
+        if "$ref" in option:
+            return top["$defs"][option["$ref"].rpartition("/")[2]]
+    return None
+
+
+def bound(schema: Any) -> str:
+    """What a value of a schema can be at most, in words."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(bound(option) for option in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if "$ref" in schema:
+        return "as above"
+    match schema.get("type"):
+        case "string":
+            length = schema.get("maxLength")
+            if "pattern" in schema:
+                return f"text like `{schema['pattern']}`"
+            return f"text, at most {length:,} characters" if length else "text"
+        case "integer" | "number" as kind:
+            names = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
+            names = (*names, ("exclusiveMaximum", "<"))
+            limits = [f"{sign} {schema[key]:g}" for key, sign in names if key in schema]
+            return " ".join(["whole number" if kind == "integer" else "number", *limits])
+        case "array":
+            most = f"at most {schema['maxItems']:,} × " if "maxItems" in schema else "list of "
+            return most + bound(schema.get("items") or schema.get("prefixItems", [{}])[0])
+        case "boolean":
+            return "true or false"
+        case "null":
+            return "none"
+        case _:
+            return "any JSON"
+
+
+def _vectors(known: Rows) -> Iterator[Row]:
+    from fedpriv.protocol import Kind
+
+    for kind in get_args(Kind):
+        paid = known.of(kind)
+        yield f"`{kind}`", known.about[kind], paid, known.test(kind)
+
+
+def _arrivals(known: Rows) -> Iterator[Row]:
+    for name, body in messages().items():
+        if name in known.about["leaves"]:
+            continue
+        known.of(name)
+        for field, schema in leaves_of(body.model_json_schema()):
+            if field.startswith("proposal.") and name != "Proposal":
+                continue  # all of it, once more
+            yield f"`{name}.{field}`", bound(schema)
+
+
+# What leaves by HTTP
+
+
+def _requests(known: Rows) -> Iterator[Row]:
+    headers, fields = sent()
+    for name in headers:
+        yield f"header `{name}`", known.of(name), known.test(name)
+    for name in fields:
+        yield f"`{name}`", known.of(name), known.test(name)
+
+
+def sent() -> tuple[list[str], list[str]]:
+    """Names of the headers, and of the fields, of all requests that a site's client makes."""
+    import httpx
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.app.message.message import make_message
+    from flwr.app.metadata import Metadata
+    from flwr.proto import fleet_pb2, message_pb2
+    from numpy import ones
+
+    from fedpriv.pki.keys import new_key
+    from fedpriv_client.fleet import FleetClient
+    from fedpriv_client.flower import outgoing
+
+    headers: dict[str, None] = {}
+    fields: dict[str, None] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers.update(dict.fromkeys(request.headers))
+        call = request.url.path.rpartition("/")[2]
+        name = f"{call.title().replace('-', '')}Request"
+        kind = getattr(fleet_pb2, name, None) or getattr(message_pb2, name, None)
+        if kind is not None:
+            fields.update(dict.fromkeys(_set(kind.FromString(request.content), name)))
+        return httpx.Response(200, stream=httpx.ByteStream(b""))
+
+    client = FleetClient("localhost:1", None, new_key())
+    own = client._client.headers
+    client._client = httpx.Client(transport=httpx.MockTransport(answer), headers=own)
+    content = RecordDict({"fedpriv": ConfigRecord({"body": "x"})})
+    metadata = Metadata(1, "a", 2, 3, "", "1", 4.0, 5.0, "query")
+    asked = make_message(metadata=metadata, content=content)
+    arrays = ArrayRecord({"000000": Array(ones(3))}, keep_input=False)
+    with outgoing(Message(RecordDict({**content, "arrays": arrays}), reply_to=asked)) as reply:
+        client.greet()
+        client.activate()
+        client.pull(3)
+        client.fetch(3, 1, "a")
+        client.confirm(3, metadata)
+        client.announce(3, reply)
+        client.push(3, 1, "session", "a", b"content")
+        client.deactivate(3)
+    return list(headers), list(fields)
+
+
+def _set(message: Any, name: str) -> Iterator[str]:
+    """The fields of a protobuf message that are set, by their path."""
+    for descriptor, value in message.ListFields():
+        path = f"{name}.{descriptor.name}"
+        if descriptor.message_type is None:
+            yield path
+            continue
+        for one in value if not hasattr(value, "ListFields") else [value]:
+            for found in _set(one, path):
+                yield found.replace(f".{descriptor.name}.children.", f".{descriptor.name}.")
+
+
+# Codes
+
+
+def _errors(known: Rows) -> Iterator[Row]:
+    from fedpriv import errors
+
+    for name, kind in vars(errors).items():
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, errors.FedprivError)
+            and "code" in vars(kind)
+        ):
+            about = (kind.__doc__ or "").split("\n")[0]
+            yield f"`{kind.code}`, `{name}`", about, known.of(name), known.test(name)
+
+
+def _exits(known: Rows) -> Iterator[Row]:
+    from fedpriv import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.FedprivError)}
+    for code in map(str, sorted({0, 1, 130, *codes})):
+        paid = known.of(code)
+        yield f"`{code}`", known.about[code], paid, known.test(code)
+
+
+# Files and lines
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call in the site's own code, with the function that it is in."""
+    for room, folder in ROOMS.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            module = ".".join((room, *parts)).removesuffix(".__init__")
+            yield from _calls_in(ast.parse(path.read_text(encoding="utf-8")), module)
+
+
+def _calls_in(tree: ast.AST, where: str) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.iter_child_nodes(tree):
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if isinstance(node, ast.Call):
+            yield where, node
+        yield from _calls_in(node, f"{where}.{node.name}" if named else where)
+
+
+def _writes(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    short = name.rpartition(".")[2]
+    modes = [item.value for item in call.args if isinstance(item, ast.Constant)]
+    modes += [item.value.value for item in call.keywords if isinstance(item.value, ast.Constant)]
+    opened = short == "open" and any(
+        isinstance(mode, str) and 0 < len(mode) < 4 and set(mode) & set("wax+") for mode in modes
+    )
+    return short in WRITES or name in OPENS or opened
+
+
+def _files(known: Rows) -> Iterator[Row]:
+    places = dict.fromkeys(place for place, call in _calls() if _writes(call))
+    for place in places:
+        if not place.startswith(HELPERS):
+            paid = known.of(place)
+            file, most = known.about[place]
+            yield file, f"`{place}`", most, paid, known.test(place)
+
+
+def _lines(known: Rows) -> Iterator[Row]:
+    lines: dict[tuple[str, str], None] = {}
+    for place, call in _calls():
+        function = call.func
+        if not (isinstance(function, ast.Attribute) and function.attr in LEVELS and call.args):
+            continue
+        if isinstance(function.value, ast.Name) and function.value.id in ("log", "logger"):
+            text = call.args[0]
+            said = text.value if isinstance(text, ast.Constant) else ast.unparse(text)
+            lines[place, str(said)] = None
+    for place, said in lines:
+        yield f"“{said}”", f"`{place}`", known.of(f"{place}: {said}"), known.test(place)
+
+
+def _figures(known: Rows) -> Iterator[Row]:
+    from fedpriv_client.metrics import FIGURES
+
+    for figure in FIGURES:
+        yield f"`{figure.name}`", figure.meaning, known.of(figure.name), known.test(figure.name)
+
+
+TIMES = ("what", "what pays", "bound", "test")
+SECTIONS: dict[str, Any] = {
+    "fields": (
+        "What a site says",
+        ("field", "bound", "what pays", "test"),
+        _fields,
+    ),
+    "vectors": ("The values beside it", ("kind", "bound", "what pays", "test"), _vectors),
+    "arrivals": ("What a site is told", ("field", "bound"), _arrivals),
+    "requests": ("What its requests say", ("what", "what pays", "test"), _requests),
+    "errors": (
+        "Why it refuses",
+        ("code and class", "when", "what decides", "test"),
+        _errors,
+    ),
+    "exits": ("Exit codes", ("code", "when", "what decides", "test"), _exits),
+    "files": (
+        "Files",
+        ("file", "written by", "bound", "what pays", "test"),
+        _files,
+    ),
+    "lines": ("Lines of the log", ("line", "of", "what pays", "test"), _lines),
+    "figures": ("Figures for Prometheus", ("figure", "meaning", "what pays", "test"), _figures),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would differ")
+    arguments = parser.parse_args()
+    text = page()
+    if not arguments.check:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PAGE} is not up to date. Run: python scripts/make_threat_model.py", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
