@@ -32,6 +32,7 @@ from fedpriv.errors import (
     SignerError,
     UnderstatedError,
 )
+from fedpriv.pki.points import check_given
 from fedpriv.report import budget
 from fedpriv.report.figures import small, upper
 from fedpriv.secure_sum.roster import Roster
@@ -57,6 +58,13 @@ class Given:
     adapter: Path | None = None
     earlier: Path | None = None
     second: Callable[[Term], float] | None = field(default_factory=second_accountant)
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError, when a key is none that anybody can hold."""
+        if self.signer is not None:
+            check_given(self.signer, "--signer")
+        for name, key in self.sites.items():
+            check_given(key, f"--site {name}")
 
 
 def verify_file(path: Path, given: Given) -> Iterator[Finding]:
