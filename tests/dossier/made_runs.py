@@ -168,7 +168,7 @@ class Made:
 
     def report_on(self, site: str) -> None:
         """Write what the ledger says now."""
-        with Ledger.open(self.ledger(site)) as ledger:
+        with Ledger.open(self.ledger(site), reading=True) as ledger:
             told = report_of(ledger, site, self.asked.job_id)
         path = self.run / "sites" / site / "budget.json"
         budget.write(budget.sign(told, SITE_KEYS[site]), path)
@@ -299,3 +299,28 @@ def chained(rows: list[dict[str, Any]]) -> bytes:
         listed.append({**row, "hash": previous})
     head = {"rows": len(listed), "hash": previous}
     return canonical_json({"format": "fedpriv-ledger-2", "head": head, "rows": listed})
+
+
+def texts(made: Made, kind: str = "holds", **given: Any) -> list[str]:
+    return [found.text for found in made.verify(**given) if found.kind == kind]
+
+
+def without_rows(made: Made) -> None:
+    """As of a job over the network, of which nobody sent rows."""
+    for name in made.names:
+        made.ledger(name).unlink()
+
+
+def next_job(made: Made, folder: Path, name: str) -> Made:
+    """A run of another job with copies of the same ledgers, which go on in it."""
+    asked = proposal(job_id=name)
+    later = Made(folder, asked, names=made.names)
+    for site in made.names:
+        later.ledger(site).parent.mkdir(parents=True)
+        shutil.copy(made.ledger(site), later.ledger(site))
+        with Ledger.open(later.ledger(site)) as ledger:
+            use(ledger, plan_of(asked), range(asked.steps))
+        later.report_on(site)
+    write_run(later)
+    later.export()
+    return later
