@@ -31,10 +31,8 @@ from fedpriv.privacy.ledger.chain import Head
 from fedpriv.secret import load_or_create_secret, load_secret
 
 KEY, KEY_BYTES = "witness.key", 32  # beside the ledgers of a site, for all of them
-_SECRET = {
-    "name": "key of the witness",
-    "leaked": "Whoever has read it can write a witness that forgets what was paid.",
-}
+_NAME = "key of the witness"
+_LEAKED = "Whoever has read it can write a witness that forgets what was paid."
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -71,9 +69,11 @@ def seal_key(ledger: Path, *, new: bool = True) -> bytes:
     """
     path = ledger.resolve().parent / KEY
     if new:
-        key = load_or_create_secret(path, lambda: secrets.token_bytes(KEY_BYTES), **_SECRET)
+        key = load_or_create_secret(
+            path, lambda: secrets.token_bytes(KEY_BYTES), name=_NAME, leaked=_LEAKED
+        )
     else:
-        key = load_secret(path, **_SECRET)
+        key = load_secret(path, name=_NAME, leaked=_LEAKED)
     if len(key) != KEY_BYTES:
         raise LedgerError(f"{path}: is not the key of a witness, or is damaged. Restore it.")
     return key
