@@ -417,7 +417,9 @@ def test_terms_that_are_not_the_ledgers_are_refused(
 def test_strict_numerics_that_its_plans_do_not_have_are_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.sign("north", numerics=budget.STRICT_NUMERICS)
-    with pytest.raises(DossierError, match="states strict numerics"):
+    with pytest.raises(
+        DossierError, match="its numerics are strict, and its ledger has plans of other ones"
+    ):
         made.export()
 
 
