@@ -273,6 +273,7 @@ def _words(contents: Contents) -> Iterator[Finding]:
     yield word("that the adapter is made of what the sites released, and of public records alone")
     yield word(f"that it is used with the base model {facts.base}, of which it is no part")
     yield word("that no site took part but those that are named here")
+    yield word("the names of job, model and engine, and when it ran")
     yield word("the scores, on records that nobody else has seen")
     yield word("which code ran: digests say what the coordinator had; each site runs its own")
     if facts.status != "finished" or facts.rounds < facts.proposal.rounds:
