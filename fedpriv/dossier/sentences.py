@@ -54,9 +54,18 @@ def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterat
     """Fields whose sentences rest on what is not so, and how that is known."""
     if basis.one_run and not said.report.simulated:
         yield "assumptions", "that its ledger is of one run, and no ledger of the network is"
+    privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
+    unit = (said.report.unit, said.report.max_records_per_unit)
+    if took_part and unit != (privacy.unit, privacy.max_records_per_unit):
+        yield (
+            "",
+            (
+                f"that {unit[1]} records of one {unit[0]} are protected together, and the proposal has"
+                f" {privacy.max_records_per_unit} of one {privacy.unit}"
+            ),
+        )
     if history is None:
-        took_part = said.site.rounds or said.report.events
-        if basis.strict and took_part and said.facts.proposal.privacy.numerics != "strict":
+        if basis.strict and took_part and privacy.numerics != "strict":
             yield "", "that its numerics are strict, and the job's proposal has other ones"
         if said.report.filter is not None and not basis.adaptive:
             yield "accountant", "nothing of noise that is chosen step by step, and has a filter"

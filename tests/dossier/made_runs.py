@@ -65,7 +65,7 @@ def proposal(**changes: Any) -> Proposal:
         "fields": ("text",),
         "model": ModelSection(),
         "lora": LoraSection(),
-        "privacy": PrivacySection(sample_rate=0.1, clip_norm=1.0),
+        "privacy": PrivacySection(sample_rate=0.1, clip_norm=1.0, max_records_per_unit=1),
         "base_digest": HASH,
         "vector_digest": HASH,
     }

@@ -26,7 +26,6 @@ from made_runs import (
     without_rows,
 )
 
-from fedpriv.config.job import PrivacySection
 from fedpriv.dossier.facts import FACTS, PAGE
 from fedpriv.dossier.package import pack, read
 from fedpriv.errors import DossierError, UnderstatedError
@@ -124,9 +123,8 @@ def test_strict_numerics_are_those_of_the_proposal_where_rows_are_missing(tmp_pa
 
 
 def test_that_later_jobs_are_strict_is_somebodys_word(tmp_path: Path) -> None:
-    asked = proposal(
-        privacy=PrivacySection(sample_rate=0.1, clip_norm=1.0, numerics="strict"),
-    )
+    privacy = proposal().privacy.model_copy(update={"numerics": "strict"})
+    asked = proposal(privacy=privacy)
     for rule, believed in ((SumRule(1e-6), 2), (RULES["plan"](), 0)):
         made = new_run(tmp_path / rule.name, rule=rule, asked=asked)
         made.export()
@@ -223,6 +221,17 @@ def test_a_filter_is_told_where_rows_are_missing(tmp_path: Path) -> None:
     made.export()
     made.sign("north", **words(Basis(**{**PLAIN, "rule": "rdp"})))
     with pytest.raises(DossierError, match="nothing of noise that is chosen step by step"):
+        made.export()
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_what_is_protected_is_the_unit_of_the_proposal(tmp_path: Path, rows: bool) -> None:
+    """All claims begin with the unit, and a site takes part in no job that has another."""
+    privacy = proposal().privacy.model_copy(update={"unit": "patient"})
+    made = new_run(tmp_path, asked=proposal(privacy=privacy))
+    if not rows:
+        without_rows(made)
+    with pytest.raises(DossierError, match=r"1 records of one record .* has 1 of one patient"):
         made.export()
 
 

@@ -39,7 +39,15 @@ from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import chain
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.ledger import KEPT_REPLIES, Head, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.ledger import (
+    KEPT_REPLIES,
+    Head,
+    Ledger,
+    Plan,
+    Reservation,
+    Terms,
+    read_history,
+)
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.witness import Witness
 from fedpriv.secret import create_secret
@@ -1212,6 +1220,20 @@ def test_a_witness_of_an_older_version_is_sealed_when_its_ledger_is_opened(
     shutil.copy(older, path)
     with Ledger.recover(path, witness) as ledger:
         assert ledger._history.used == used
+
+
+def test_what_was_lost_is_never_less_than_nothing(path: Path) -> None:
+    """Else a row that says that a copy was lost would be a fresh budget."""
+    with with_plan(path) as ledger:
+        rows = ledger.rows()
+        for lost, refused in (([0.0, 0.0], False), ([0.0, -1.0], True), ([-1e-300, 0.0], True)):
+            body = {"rows": 3, "heads": ["d" * 64], "lost": lost}
+            told = [*rows, chain.Row(3, "restored", body, "e" * 64)]
+            if refused:
+                with pytest.raises(LedgerCorruptError, match=r"'restored' .* does not follow"):
+                    read_history(told, path)
+            else:
+                read_history(told, path)
 
 
 def test_two_copies_share_no_witness(path: Path, tmp_path: Path) -> None:
