@@ -48,16 +48,10 @@ def check_continues(
         check_signed(older, earlier)
         yield _Two(
             *(name, path, earlier, report, older),
-            *(_signed(now, name), before.rows.get(known)),
+            *(now.rows.get(name), before.rows.get(known)),
         ).compared()
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")
-
-
-def _signed(contents: Contents, name: str) -> list[Row] | None:
-    """The rows of a site's ledger that its report is about."""
-    rows = contents.rows.get(name)
-    return None if rows is None else rows[: contents.reports[name].ledger_rows]
 
 
 @dataclass(frozen=True)
@@ -82,12 +76,15 @@ class _Two:
         hashes = {self.report.ledger_rows: self.report.ledger_head}
         if self.rows is not None:
             hashes = dict(enumerate([GENESIS, *(row.hash for row in self.rows)]))
-            if seen in read_history(self.rows, self.path).lost:
-                return self._covered(seen, self.rows)
-        if max(hashes) < seen.rows or hashes.get(seen.rows, seen.hash) != seen.hash:
+            signed = self.rows[: self.report.ledger_rows]  # newer ones are in no figure
+            if seen in read_history(signed, self.path).lost:
+                return self._covered(seen, signed)
+        is_older = self.report.ledger_rows < self.older.ledger_rows or max(hashes) < seen.rows
+        if is_older or hashes.get(seen.rows, seen.hash) != seen.hash:
             raise self._forked(
-                f"there its row {seen.rows} has the hash {seen.hash}, and here it ends at row"
-                f" {max(hashes)}, or has another hash"
+                f"there its row {seen.rows} has the hash {seen.hash}, and here its report is of row"
+                f" {self.report.ledger_rows}, or that row has another hash. If this dossier is not"
+                " the newer one, name the other one as --earlier"
             )
         if seen.rows in hashes:
             return holds(f"the ledger continues row {seen.rows} of {self.earlier}", self.name)
@@ -101,7 +98,7 @@ class _Two:
     def _seen(self) -> Head:
         """The newest row that the earlier dossier shows."""
         signed = Head(self.older.ledger_rows, self.older.ledger_head)
-        if self.older_rows is None:
+        if self.older_rows is None or self.rows is None:
             return signed
         heads = [Head(row.number, row.hash) for row in self.older_rows]
         if signed not in heads:

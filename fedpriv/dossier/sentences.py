@@ -57,12 +57,10 @@ def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterat
     privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
     unit = (said.report.unit, said.report.max_records_per_unit)
     if took_part and unit != (privacy.unit, privacy.max_records_per_unit):
+        asked = f"{privacy.max_records_per_unit} of one {privacy.unit}"
         yield (
             "",
-            (
-                f"that {unit[1]} records of one {unit[0]} are protected together, and the proposal has"
-                f" {privacy.max_records_per_unit} of one {privacy.unit}"
-            ),
+            f"that {unit[1]} records of one {unit[0]} are a unit, and the proposal has {asked}",
         )
     if history is None:
         if basis.strict and took_part and privacy.numerics != "strict":

@@ -77,6 +77,22 @@ def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
             later.verify(earlier=earlier.out)
 
 
+def test_rows_that_an_earlier_dossier_shows_beyond_its_report_count(tmp_path: Path) -> None:
+    """A job that only its newer rows show is forgotten as badly as one of the report."""
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    one = next_job(made, tmp_path / "one", "job-one")
+    other = next_job(made, tmp_path / "other", "job-other")
+    for site in made.names:
+        shutil.copy(one.ledger(site), made.ledger(site))
+    made.export()
+    assert sum("the ledger continues row" in text for text in texts(one, earlier=made.out)) == 2
+    with pytest.raises(ForkedError, match="does not continue what"):
+        other.verify(earlier=made.out)
+    without_rows(other)
+    other.export()
+    assert any("that the ledger continues" in t for t in texts(other, "open", earlier=made.out))
+
+
 def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:
     made = make_run(tmp_path / "first", rule=SumRule(1e-6))
     made.export()

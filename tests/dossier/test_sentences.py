@@ -231,7 +231,9 @@ def test_what_is_protected_is_the_unit_of_the_proposal(tmp_path: Path, rows: boo
     made = new_run(tmp_path, asked=proposal(privacy=privacy))
     if not rows:
         without_rows(made)
-    with pytest.raises(DossierError, match=r"1 records of one record .* has 1 of one patient"):
+    with pytest.raises(
+        DossierError, match=r"1 records of one record are a unit.* has 1 of one patient"
+    ):
         made.export()
 
 
