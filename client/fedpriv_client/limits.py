@@ -13,6 +13,7 @@ from fedpriv.models.lora import HEADS
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import calibrate_filtered
+from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
@@ -34,11 +35,15 @@ class Limits:
 
     Attributes:
         per_job: ε that one job may cost by itself; a ledger's rule may charge more for it.
+        per_job_alone: the same if every other site of a secure sum works with the server; None:
+            whatever the ledger's second budget has.
         methods: names a server may ask for.
         base_digest: of the only base that may be used: weights, tokenizer, configuration. Of a
             base as it is stored, also for a job that quantises it; or of it in 8 or 4 bits alone.
         labels: of the records, in the model's order; none for text.
         min_noise, max_rate, max_steps: bounds on a plan, whatever its ε.
+        min_noise_alone: the least of a step's noise that this site adds itself in a secure sum;
+            None: its share of `min_noise`.
         max_length: tokens of the longest example.
         numerics: modes a server may ask for; leave ``strict`` alone to insist on it.
         ticks: when a reply leaves is a function of public settings (`fedpriv_client.ticks`).
@@ -59,7 +64,9 @@ class Limits:
     base_digest: str
     labels: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("dp-lora",)
+    per_job_alone: float | None = None
     min_noise: float = 0.3
+    min_noise_alone: float | None = None
     max_rate: float = 1.0
     max_steps: int = 100_000
     max_length: int = 8192
@@ -241,23 +248,30 @@ class Limits:
         return choice
 
     def check_cost(self, plan: Plan, terms: Terms) -> None:
-        """Check a plan whose noise somebody else chose against the cap for a job.
+        """Check a plan whose noise somebody else chose against the caps, under both claims.
 
         Raises:
             BudgetError: it costs more, or has less noise than any step may.
         """
-        if plan.noise_multiplier < self.min_noise:
-            raise BudgetError(
-                f"Noise of {plan.noise_multiplier:g} is less than this site allows,"
-                f" {self.min_noise:g} (allow.min_noise)."
-            )
-        epsilon = epsilon_upper([plan.event()], terms.plan_delta)
-        if epsilon > self.per_job:
-            raise BudgetError(
-                f"The job costs ε = {epsilon:.4g} at δ = {terms.plan_delta:g}, more than one job"
-                f" may here, {self.per_job:g} (budget.per_job). With a secure sum all sites have"
-                " the same noise."
-            )
+        for claim, charged, least, most, words in (
+            ("", plan, self.min_noise, self.per_job, ""),
+            ("_alone", plan.alone, self.min_noise_alone, self.per_job_alone, f" {ALONE}"),
+        ):
+            noise = charged.noise_multiplier
+            if least is not None and noise < least:
+                raise BudgetError(
+                    f"Noise of {noise:.4g}{words} is less than this site allows, {least:g}"
+                    f" (allow.min_noise{claim})."
+                )
+            if most is None:
+                continue
+            epsilon = epsilon_upper([charged.event()], terms.plan_delta)
+            if epsilon > most:
+                raise BudgetError(
+                    f"The job costs ε = {epsilon:.4g} at δ = {terms.plan_delta:g}{words}, more than"
+                    f" one job may here, {most:g} (budget.per_job{claim}). With a secure sum all"
+                    " sites have the same noise."
+                )
 
     def check_trained(self, vector: TrainableVector) -> None:
         """Check what a loaded model would train: how much, and in which layers.

@@ -15,6 +15,8 @@ from typing import Any
 from fedpriv.config.site import SiteFile
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic
+from fedpriv.privacy.accounting.shares import share_of, shares_of
+from fedpriv.privacy.ledger.claims import ALONE
 from fedpriv.process import read_status
 from fedpriv.report.page_parts import RULES, templates
 from fedpriv_client.job_words import cost, described
@@ -101,6 +103,9 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
     yield "Methods", ", ".join(allow.methods)
     yield "Base model", f"{allow.model}, {allow.model_digest}, and no other"
     yield "Noise of a step", f"at least {allow.min_noise:g} × C"
+    if budget.epsilon_alone is not None:
+        most = budget.epsilon_alone if budget.per_job_alone is None else budget.per_job_alone
+        yield "ε of one job, alone", f"at most {most:g}, {ALONE}"
     yield "Sample rate", f"at most {100 * allow.max_rate:g}% of the units in a step"
     yield "Steps of a job", f"at most {allow.max_steps:,}"
     yield "Tokens of an example", f"at most {allow.max_length:,}"
@@ -114,6 +119,9 @@ def _limits(file: SiteFile, settings: SiteSettings) -> Iterator[tuple[str, str]]
         least = allow.max_colluding_at_least
         sites = f"with the {len(roster)} sites of {roster.digest}"
         yield "Secure sums", f"{sites}, of which {least} at least have to count as dishonest"
+        share = share_of(allow.min_noise, shares_of(len(roster), least))
+        own = max(share, allow.min_noise_alone or 0.0)
+        yield "Noise of this site alone in a step of a secure sum", f"at least {own:.3g} × C"
 
 
 def _authority(file: SiteFile) -> str | None:

@@ -40,10 +40,12 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
         terms=terms_of(file, dataset_id),
         limits=Limits(
             per_job=budget.per_job,
+            per_job_alone=budget.per_job_alone,
             base_digest=allow.model_digest,
             labels=file.data.labels,
             methods=allow.methods,
             min_noise=allow.min_noise,
+            min_noise_alone=allow.min_noise_alone,
             max_rate=allow.max_rate,
             max_steps=allow.max_steps,
             max_length=allow.max_length,

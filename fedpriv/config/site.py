@@ -129,7 +129,7 @@ class SiteData(OtherSources, DataSection):
 
 
 class BudgetSection(Section):
-    """What the site's people have for life. All but `per_job` is fixed with the ledger."""
+    """What the site's people have for life. What one job may cost can change, all else can't."""
 
     rule: usual.RuleName = Field(
         "rdp", description="How the plans of many jobs add up to one claim; see docs/privacy.md."
@@ -146,7 +146,17 @@ class BudgetSection(Section):
         " of the noise. At least `epsilon`. Without it, the site takes part in no secure sum, and"
         " it can't be added to a ledger later.",
     )
-    per_job: float = Field(gt=0, description="ε that one job, taken by itself, may cost at most.")
+    per_job: float = Field(
+        gt=0,
+        description="ε that one job, taken by itself, may cost at most; in a secure sum, if no more"
+        " sites work with the server than the job allows for.",
+    )
+    per_job_alone: float | None = Field(
+        None,
+        gt=0,
+        description="ε that one job, taken by itself, may cost at most if every other site in a"
+        " secure sum and the server work together. Without it: `epsilon_alone`.",
+    )
     order: int | None = Field(
         None,
         ge=2,
@@ -206,7 +216,19 @@ class AllowSection(Section):
     model_digest: Digest = Field(
         description="Digest of that model, as fedpriv-client digest prints it."
     )
-    min_noise: float = Field(0.3, gt=0, description="The least noise multiplier of a step.")
+    min_noise: float = Field(
+        0.3,
+        gt=0,
+        description="The least noise multiplier of a step; in a secure sum, of all sites' noise"
+        " together.",
+    )
+    min_noise_alone: float | None = Field(
+        None,
+        gt=0,
+        description="The least noise multiplier that this site itself adds in a step of a secure"
+        " sum, in which each site adds a share. Without it: `min_noise` / √k, where k is how many"
+        " sites of the roster are not counted as dishonest.",
+    )
     max_rate: float = Field(1.0, gt=0, le=1, description="The highest sample rate of a step.")
     max_steps: int = Field(100_000, ge=1, description="The most steps of a job.")
     max_length: int = Field(
@@ -334,7 +356,17 @@ class SiteFile(Section):
                     "budget.epsilon_alone: is missing; secure_sum needs the ε that all jobs may"
                     " cost if every other site in the sum and the server work together"
                 )
+            if budget.per_job_alone is not None:
+                raise ValueError(
+                    "budget.per_job_alone: is a part of budget.epsilon_alone; state it"
+                )
             return
+        one = budget.per_job_alone
+        if one is not None and not budget.per_job <= one <= alone:
+            raise ValueError(
+                f"budget.per_job_alone: {one:g} is not between what one job may cost with trust in"
+                f" the others, {budget.per_job:g}, and what there is alone for life, {alone:g}"
+            )
         if alone < budget.epsilon:
             raise ValueError(
                 f"budget.epsilon_alone: {alone:g} is less than budget.epsilon,"

@@ -14,6 +14,7 @@ from pydantic import Field
 from fedpriv.dossier.clauses import Clause, clauses_of
 from fedpriv.dossier.facts import Contents
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.words import basis_of
 from fedpriv.section import Section
 
 NEIGHBOURS = (
@@ -115,7 +116,7 @@ def _claim(
                 budget=_figure(one.budget_alone if alone else one.budget),
                 delta=one.delta,
                 unit=one.unit,
-                covers=one.guarantee,
+                covers=_shown(one, "guarantee", one.guarantee),
             )
             for one in reports
         ),
@@ -128,15 +129,21 @@ def _figure(value: float | None) -> float:
     return value
 
 
+def _shown(report: BudgetReport, field: str, text: str) -> str:
+    """A sentence of a report; marked, where it is none that this fedpriv makes of its values."""
+    odd = basis_of(report)[1]
+    return f"(in words of another version, not derived) {text}" if field in odd else text
+
+
 def assumptions_of(reports: Iterable[BudgetReport]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What sites assume, and which do where not all of them do."""
     listed = list(reports)
     named: dict[str, list[str]] = {}
     for report in listed:
         for text in (
-            *report.assumptions,
-            f"Timing: {report.timing}",
-            f"Numerics: {report.numerics}",
+            *(_shown(report, "assumptions", text) for text in report.assumptions),
+            f"Timing: {_shown(report, 'timing', report.timing)}",
+            f"Numerics: {_shown(report, 'numerics', report.numerics)}",
         ):
             named.setdefault(text, []).append(report.site)
     for text, sites in named.items():

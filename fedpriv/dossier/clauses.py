@@ -229,8 +229,8 @@ def _nist(contents: Contents) -> Iterator[Clause]:
         text=NIST,
         clause="Arithmetic and side channels",
         asks="Computers round, and take time: a guarantee on paper may not hold for the program.",
-        word="Timing is not covered, and on rounding there is an assumption; each report names both"
-        " as they are at its site.",
+        word="On timing and on rounding there are assumptions; each report names both as they"
+        " are at its site, and whether timing is covered.",
         shown_in=(REPORTS, ANSWERS),
     )
     yield Clause(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
 from fedpriv.dossier.findings import Finding, holds, left_open, word
-from fedpriv.dossier.said import check_signed
-from fedpriv.errors import ForkedError
+from fedpriv.dossier.said import DIGITS, LEAST, SECOND, check_signed
+from fedpriv.errors import ForkedError, shown
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report.budget import BudgetReport
@@ -29,11 +31,11 @@ def check_continues(
         ForkedError: a ledger does not continue what the earlier dossier shows of it.
         AlteredError: a report in the earlier one was changed after it was signed.
     """
-    seen = {report.dataset_id: report for report in before.reports.values()}
+    seen = {report.dataset_id: name for name, report in before.reports.items()}
     common = 0
     for name, report in now.reports.items():
-        older = seen.get(report.dataset_id)
-        if older is None:
+        known = seen.get(report.dataset_id)
+        if known is None:
             if name in before.reports:
                 yield word(
                     f"that its people are others than those of {earlier}, where it has another"
@@ -42,37 +44,118 @@ def check_continues(
                 )
             continue
         common += 1
+        older = before.reports[known]
         check_signed(older, earlier)
-        yield _compare(name, report, now.rows.get(name), older, path, earlier)
+        yield _Two(
+            *(name, path, earlier, report, older),
+            *(now.rows.get(name), before.rows.get(known)),
+        ).compared()
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")
 
 
-def _compare(
-    name: str,
-    report: BudgetReport,
-    rows: list[Row] | None,
-    older: BudgetReport,
-    path: Path,
-    earlier: Path,
-) -> Finding:
-    seen = Head(older.ledger_rows, older.ledger_head)
-    hashes = {report.ledger_rows: report.ledger_head}
-    if rows is not None:
-        hashes = dict(enumerate([GENESIS, *(row.hash for row in rows)]))
-        if seen in read_history(rows, path).lost:
-            return holds(f"row {seen.rows} of {earlier} is of a lost copy that is paid for", name)
-    if report.ledger_rows < seen.rows or hashes.get(seen.rows, seen.hash) != seen.hash:
-        raise ForkedError(
-            f"{path}: the ledger of site {name!r} does not continue what {earlier} shows of it:"
-            f" there its row {seen.rows} has the hash {seen.hash}, and here it ends at row"
-            f" {report.ledger_rows}, or has another hash. It was set back or used in two copies,"
-            " and what the other one paid is not in its figures. Rely on neither."
-        )
-    if seen.rows not in hashes:
+@dataclass(frozen=True)
+class _Two:
+    """What two dossiers show of one ledger."""
+
+    name: str
+    path: Path
+    earlier: Path
+    report: BudgetReport
+    older: BudgetReport
+    rows: list[Row] | None
+    older_rows: list[Row] | None
+
+    def compared(self) -> Finding:
+        """Whether the later one goes on from the earlier one.
+
+        Raises:
+            ForkedError: it does not.
+        """
+        seen = self._seen()
+        hashes = {self.report.ledger_rows: self.report.ledger_head}
+        if self.rows is not None:
+            hashes = dict(enumerate([GENESIS, *(row.hash for row in self.rows)]))
+            signed = self.rows[: self.report.ledger_rows]  # newer ones are in no figure
+            if seen in read_history(signed, self.path).lost:
+                return self._covered(seen, signed)
+        is_older = self.report.ledger_rows < self.older.ledger_rows or max(hashes) < seen.rows
+        if is_older or hashes.get(seen.rows, seen.hash) != seen.hash:
+            raise self._forked(
+                f"there its row {seen.rows} has the hash {seen.hash}, and here its report is of row"
+                f" {self.report.ledger_rows}, or that row has another hash. If this dossier is not"
+                " the newer one, name the other one as --earlier"
+            )
+        if seen.rows in hashes:
+            return holds(f"the ledger continues row {seen.rows} of {self.earlier}", self.name)
+        self._check_figures()
         return left_open(
-            f"that the ledger continues row {seen.rows} of {earlier}: its rows are not in the"
+            f"that the ledger continues row {seen.rows} of {self.earlier}: its rows are not in the"
             " dossier",
-            name,
+            self.name,
         )
-    return holds(f"the ledger continues row {seen.rows}, which {earlier} shows of it", name)
+
+    def _seen(self) -> Head:
+        """The newest row that the earlier dossier shows."""
+        signed = Head(self.older.ledger_rows, self.older.ledger_head)
+        if self.older_rows is None or self.rows is None:
+            return signed
+        heads = [Head(row.number, row.hash) for row in self.older_rows]
+        if signed not in heads:
+            raise self._forked(f"{self.earlier} has other rows than its report was made of")
+        return heads[-1]
+
+    def _covered(self, seen: Head, rows: list[Row]) -> Finding:
+        """A row of a copy that was lost: is what it had taken in the figures of this one?
+
+        In the rule's own currency: what the plans take now that both copies have, with what was
+        written down as lost, is no less than what all plans of the earlier rows had taken.
+        """
+        if self.older_rows is None:
+            self._check_figures()
+            return left_open(
+                f"that all which a lost copy had taken at row {seen.rows} is paid for: its rows are"
+                f" not in {self.earlier}",
+                self.name,
+            )
+        pairs = zip(rows, self.older_rows, strict=False)
+        both = sum(1 for _ in takewhile(lambda pair: pair[0].hash == pair[1].hash, pairs))
+        lost = [row for row in rows if row.kind == "restored"]
+        back = [row for row in lost if seen.hash in row.body["heads"]]
+        heads = {head for row in back for head in row.body["heads"]}
+        if not both or not {row.hash for row in self.older_rows[both:]} <= heads:
+            raise self._forked(f"rows {both + 1} to {seen.rows} are of no copy that is lost")
+        before = read_history(self.older_rows, self.earlier)
+        ended = any(row.body["heads"][-1] == seen.hash for row in back)  # nothing was closed later
+        taken = before.used if ended else before.kept
+        jobs = read_history(rows[:both], self.path).accounts
+        found = list(read_history(rows, self.path).used_by(jobs))
+        for row in (*(row for row in lost if row.number <= both), *back):
+            found = [one + more for one, more in zip(found, row.body["lost"], strict=True)]
+        if any(one < least * (1 - DIGITS) for one, least in zip(found, taken, strict=True)):
+            raise self._forked(
+                f"there its plans had taken {shown(taken)} by row {seen.rows}, and of that"
+                f" {shown(tuple(found))} is paid for here, with what is said to be lost"
+            )
+        return holds(
+            f"row {seen.rows} of {self.earlier} is of a lost copy, and all that its plans had taken"
+            " is in these figures",
+            self.name,
+        )
+
+    def _check_figures(self) -> None:
+        """What was spent for life only grows: all that can be said where rows are missing."""
+        for key in ("epsilon_spent", "epsilon_alone_spent"):
+            now, least = getattr(self.report, key), getattr(self.older, key)
+            if least is not None and (now is None or now < least - max(SECOND * least, LEAST)):
+                raise self._forked(
+                    f"there {key} is {least}, and here {now}. If a plan was closed after a copy of"
+                    " the ledger was lost, the site's rows can show it (fedpriv ledger export)"
+                )
+
+    def _forked(self, why: str) -> ForkedError:
+        return ForkedError(
+            f"{self.path}: the ledger of site {self.name!r} does not continue what {self.earlier}"
+            f" shows of it: {why}. It was set back or used in two copies, and what the other one"
+            " paid is not in its figures. Rely on neither."
+        )

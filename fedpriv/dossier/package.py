@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import Field, ValidationError
 
 from fedpriv.errors import AlteredError, DossierError, SignerError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Digest
-from fedpriv.report.budget import Signature
+from fedpriv.pki.points import is_signed
+from fedpriv.report.budget import Signature, malformed
 from fedpriv.section import Section
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -170,13 +170,13 @@ def _check_signature(signed: bytes, content: bytes, path: Path) -> str:
     """The key that signed the manifest, in hex."""
     try:
         signature = Signature.model_validate_json(content)
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(signature.public_key))
-        key.verify(bytes.fromhex(signature.value), signed)
-    except (ValidationError, InvalidSignature, ValueError):
+    except ValidationError as error:
+        raise AlteredError(f"{path}: {malformed(error, SIGNATURE)}") from None
+    if not is_signed(signed, signature.value, signature.public_key):
         raise AlteredError(
             f"{path}: its manifest does not match its signature: it was changed after it was"
             f" signed. {_FIX}"
-        ) from None
+        )
     if canonical_json(signature.model_dump(mode="json")) != content:
         raise AlteredError(f"{path}: its signature is written in another way. {_FIX}")
     return signature.public_key

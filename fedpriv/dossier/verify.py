@@ -32,6 +32,7 @@ from fedpriv.errors import (
     SignerError,
     UnderstatedError,
 )
+from fedpriv.pki.points import check_given
 from fedpriv.report import budget
 from fedpriv.report.figures import small, upper
 from fedpriv.secure_sum.roster import Roster
@@ -57,6 +58,13 @@ class Given:
     adapter: Path | None = None
     earlier: Path | None = None
     second: Callable[[Term], float] | None = field(default_factory=second_accountant)
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError, when a key is none that anybody can hold."""
+        if self.signer is not None:
+            check_given(self.signer, "--signer")
+        for name, key in self.sites.items():
+            check_given(key, f"--site {name}")
 
 
 def verify_file(path: Path, given: Given) -> Iterator[Finding]:
@@ -94,6 +102,7 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     _check_facts(contents, path)
     yield from _check_roster(contents.facts, path, given.roster)
     yield from _check_sites(contents, path, given)
+    _check_counts(contents.facts, path)
     yield from _people_in_several(contents)
     if contents.audit is not None:
         yield from check_audit(contents.audit, contents.facts.job, contents.facts.base, path)
@@ -151,6 +160,38 @@ def _check_facts(contents: Contents, path: Path) -> None:
     computed = prices(facts.proposal, contents.reports)
     if not same_prices(facts.evaluation.prices, computed):
         raise UnderstatedError(f"{path}: looks at held-out records cost another ε than it states.")
+
+
+def _check_counts(facts: Facts, path: Path) -> None:
+    """What is said of rounds, looks and the task is not more, or other, than was proposed.
+
+    Raises:
+        DossierError: it is.
+    """
+    asked, looks = facts.proposal, facts.proposal.evaluation
+    listed = facts.evaluation.looks
+    for what, stated, most in (
+        ("rounds", facts.rounds, asked.rounds),
+        ("rounds of a site", max((one.rounds for one in facts.sites), default=0), facts.rounds),
+        ("looks", len(listed), 0 if looks is None else looks.looks),
+        ("looks of a site", max((one.looks for one in facts.sites), default=0), len(listed)),
+    ):
+        if stated > most:
+            raise DossierError(f"{path}: counts {stated} {what}, and there can be {most}.")
+    for one in listed:
+        found = one.found
+        answered = sum(site.status == "ok" for site in found.sites.values())
+        stated_of = (found.counted, found.steps, found.share)
+        if looks is None or stated_of != (answered, looks.slots, asked.privacy.sample_rate):
+            raise DossierError(
+                f"{path}: the look after round {one.round} is said to be of {found.counted} sites,"
+                f" {found.steps} steps and a share of {found.share:g}. That is not what was"
+                " proposed and answered."
+            )
+    if facts.task != asked.model.task:
+        raise DossierError(
+            f"{path}: its task is {facts.task}, and its proposal's {asked.model.task}."
+        )
 
 
 def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Finding]:
@@ -232,7 +273,8 @@ def _words(contents: Contents) -> Iterator[Finding]:
     yield word("that the adapter is made of what the sites released, and of public records alone")
     yield word(f"that it is used with the base model {facts.base}, of which it is no part")
     yield word("that no site took part but those that are named here")
+    yield word("the names of job, model and engine, and when it ran")
     yield word("the scores, on records that nobody else has seen")
     yield word("which code ran: digests say what the coordinator had; each site runs its own")
-    if facts.status != "finished":
-        yield word(f"that the job ended after {facts.rounds} rounds: it was interrupted")
+    if facts.status != "finished" or facts.rounds < facts.proposal.rounds:
+        yield word(f"that the job ended after {facts.rounds} of {facts.proposal.rounds} rounds")

@@ -13,6 +13,7 @@ from fedpriv.dossier.said import (
     check_stated,
     figures_in_words,
 )
+from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.sums import Term, epsilon_of, figures_of
 from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
@@ -45,6 +46,7 @@ def check_with_rows(
         name,
     )
     _check_terms(said, history)
+    yield from check_sentences(said, history)
     yield from _check_plan(said, history)
     _check_events(said, history)
     for figure, value in _stated(said, history):
@@ -106,16 +108,6 @@ def _check_terms(said: Said, history: History) -> None:
             f"{said.whose} states the rule {said.report.rule!r}, and its ledger"
             f" {history.terms.rule.name!r}."
         )
-    if said.report.numerics.startswith("strict") and not history.numerics <= {"strict"}:
-        raise DossierError(
-            f"{said.whose} states strict numerics, and its ledger has plans of other ones."
-        )
-    least, stated = history.max_colluding, said.report.max_colluding
-    if least is not None and (stated is None or stated > least):
-        raise UnderstatedError(
-            f"{said.whose} states a claim that holds if {stated} sites collude, and its ledger has"
-            f" a secure sum that allows for {least}."
-        )
 
 
 def _check_plan(said: Said, history: History) -> Iterator[Finding]:
@@ -139,6 +131,7 @@ def _check_plan(said: Said, history: History) -> Iterator[Finding]:
         "numerics": proposal.privacy.numerics,
         "max_colluding": None if shared is None else shared.max_colluding,
         "shares": 1 if shared is None else shared.shares,
+        **({} if shared is None else {"noise_multiplier": shared.noise_multiplier}),
     }
     for field, value in asked.items():
         if getattr(plan, field) != value:

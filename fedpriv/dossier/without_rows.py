@@ -18,6 +18,7 @@ from fedpriv.dossier.said import (
     check_stated,
     figures_in_words,
 )
+from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
 from fedpriv.errors import DossierError, UnderstatedError
 from fedpriv.privacy.accounting.accountant import Event
@@ -29,6 +30,7 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
     _check_asked(said)
+    yield from check_sentences(said, None)
     figures = _of_events(said)
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
@@ -48,6 +50,9 @@ def _check_asked(said: Said) -> None:
     rates = {event.sample_rate for event in said.report.events}
     steps = sum(event.count for event in said.report.events)
     other = said.report.filter is None and rates - {proposal.privacy.sample_rate}
+    if proposal.shared is not None:  # the same noise at every site
+        noises = {event.noise_multiplier for event in said.report.events}
+        other = other or noises - {proposal.shared.noise_multiplier}
     if other or steps > proposal.steps:
         raise DossierError(
             f"{said.whose} counts {steps} steps at rates {sorted(rates)}, and the proposal in the"

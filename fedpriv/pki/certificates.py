@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpriv.errors import EnrolmentError
-from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint
+from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint, is_p256
 
 Use = Literal["server", "site"]
 CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good where clocks lag
@@ -215,6 +215,8 @@ def describe(certificate: x509.Certificate) -> Description:
             [usage] = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
             use = _ISSUED_FOR[usage]
         key = certificate.public_key()
+        if not is_p256(key):
+            raise TypeError("its key is not of P-256")
     except (IndexError, KeyError, TypeError, UnsupportedAlgorithm, *_MALFORMED) as error:
         raise ValueError(f"a certificate of another kind: {error}") from None
     return Description(

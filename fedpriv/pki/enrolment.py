@@ -35,7 +35,7 @@ from fedpriv.pki.certificates import (
     parse_certificate,
 )
 from fedpriv.pki.document import read_document
-from fedpriv.pki.keys import PrivateKey, fingerprint, load_key
+from fedpriv.pki.keys import PrivateKey, fingerprint, is_p256, load_key
 from fedpriv.section import Section
 
 AGAIN = "Copy the whole enrolment again, as the coordinator sent it."
@@ -110,7 +110,7 @@ def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
 def is_signed(manifest: Manifest, ca: x509.Certificate) -> bool:
     """Whether nothing in `manifest` has changed since this authority signed it."""
     key = ca.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    if not is_p256(key):
         return False
     try:
         signature = bytes.fromhex(manifest.signature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeGuard
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -28,6 +29,15 @@ PublicKey = ec.EllipticCurvePublicKey
 def new_key() -> PrivateKey:
     """A fresh P-256 key from the operating system's generator."""
     return ec.generate_private_key(ec.SECP256R1())
+
+
+def is_p256(key: PublicKeyTypes) -> TypeGuard[PublicKey]:
+    """Whether a public key is of the one kind that enrolments and certificates have.
+
+    The curve has prime order: none of its points is of low order but the one at infinity, which the
+    library refuses, as it does what is no point of the curve.
+    """
+    return isinstance(key, PublicKey) and isinstance(key.curve, ec.SECP256R1)
 
 
 def write_key(
@@ -80,7 +90,7 @@ def load_key(path: Path, passphrase: Callable[[], bytes] | None = None) -> Priva
             else "is not a private key in PEM form, or was cut short. Copy it again."
         )
         raise EnrolmentError(f"{path}: {problem}") from None
-    if not isinstance(key, PrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+    if not isinstance(key, PrivateKey) or not is_p256(key.public_key()):
         raise EnrolmentError(
             f"{path}: holds another kind of key than P-256. Use the one fedpriv made."
         )

@@ -11,12 +11,11 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fedpriv.errors import EnrolmentError
-from fedpriv.pki.keys import PrivateKey, PublicKey
+from fedpriv.pki.keys import PrivateKey, PublicKey, is_p256
 
 
 def make_request(key: PrivateKey, name: str) -> bytes:
@@ -50,7 +49,7 @@ def read_request(path: Path) -> tuple[str, PublicKey]:
         raise EnrolmentError(
             f"{path}: is not a request in PEM form, or is damaged. {fix}"
         ) from None
-    if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP256R1):
+    if not is_p256(key):
         raise EnrolmentError(f"{path}: is for another kind of key than P-256. {fix}")
     if not whole:
         raise EnrolmentError(f"{path}: was changed after it was signed with the site's key. {fix}")

@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -32,6 +32,7 @@ from pydantic import (
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.names import Name
+from fedpriv.pki.points import VerifyingKey, is_signed
 from fedpriv.privacy.usual import RuleName
 from fedpriv.secret import load_or_create_secret
 from fedpriv.section import Section
@@ -103,7 +104,7 @@ class Signature(Section):
     """Ed25519 over the canonical JSON of everything else in the report."""
 
     algorithm: Literal["ed25519"] = "ed25519"
-    public_key: str = Field(pattern=r"^[0-9a-f]{64}$")
+    public_key: VerifyingKey
     value: str = Field(pattern=r"^[0-9a-f]{128}$")
 
 
@@ -217,15 +218,11 @@ def verify(report: BudgetReport, public_key: str | None = None) -> None:
         raise LedgerCorruptError(
             f"{whose} is signed by key {key}, not by the expected {public_key}. {advice}"
         )
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key)).verify(
-            bytes.fromhex(report.signature.value), _signed_bytes(report)
-        )
-    except (InvalidSignature, ValueError):
+    if not is_signed(_signed_bytes(report), report.signature.value, key):
         raise LedgerCorruptError(
             f"{whose} does not match its signature by key {key}: it was changed after it was"
             f" signed. {advice}"
-        ) from None
+        )
 
 
 def _signed_bytes(report: BudgetReport) -> bytes:

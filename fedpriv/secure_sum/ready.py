@@ -10,18 +10,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, NoReturn
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from pydantic import Field
 
 from fedpriv.errors import SetError, ShareLostError
 from fedpriv.files import canonical_json
 from fedpriv.names import Digest, Name
+from fedpriv.pki.points import RawKey, is_exchange_key, is_signed
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
-from fedpriv.secure_sum.points import is_exchange_key
-from fedpriv.secure_sum.roster import Key, Roster
+from fedpriv.secure_sum.roster import Roster
 
 _LABEL = "fedpriv-ready-1"
 
@@ -86,7 +85,7 @@ class Member(Section):
     """A site of a set: what it says when it is ready, and what the others then see of it."""
 
     name: Name
-    key: Key = Field(description="X25519, raw, in hex: for this slot alone")
+    key: RawKey = Field(description="X25519, raw, in hex: for this slot alone")
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 
 
@@ -119,15 +118,11 @@ def check_member(member: Member, roster: Roster, slot_id: SlotId) -> None:
 
 @lru_cache(maxsize=MAX_MEMBERS)  # each site of a simulation checks those of all
 def _check_signature(member: Member, public_key: str, slot_id: SlotId) -> None:
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(
-            bytes.fromhex(member.signature), _signed_bytes(slot_id, member.name, member.key)
-        )
-    except InvalidSignature:
+    if not is_signed(_signed_bytes(slot_id, member.name, member.key), member.signature, public_key):
         raise SetError(
             f"The signature of site {member.name!r} is not by its key in the roster, for this"
             " slot, request and proposal."
-        ) from None
+        )
 
 
 def _signed_bytes(slot_id: SlotId, name: str, key: str) -> bytes:

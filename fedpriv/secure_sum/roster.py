@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import Field, ValidationError, field_validator
 
 from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.names import Name
 from fedpriv.pki import keys
+from fedpriv.pki.points import VerifyingKey, verifying_key
 from fedpriv.privacy.usual import MAX_MEMBERS
 from fedpriv.section import Section
-from fedpriv.secure_sum.points import is_signing_key
 
-Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 File = TypeVar("File", bound=Section)
 _AGAIN = "Ask for the file again, as it was made."
 _GROUP = 4  # hex digits that are read out in one breath
@@ -36,14 +34,9 @@ class RosterEntry(Section):
     """A site, as its administrator sends it: the content of ``NAME.roster.json``."""
 
     name: Name
-    public_key: Key = Field(description="Ed25519, raw, in hex: the site signs its reports with it")
-
-    @field_validator("public_key")
-    @classmethod
-    def _is_a_key(cls, value: str) -> str:
-        if not is_signing_key(bytes.fromhex(value)):
-            raise ValueError("is not an Ed25519 public key")
-        return value
+    public_key: VerifyingKey = Field(
+        description="Ed25519, raw, in hex: the site signs its reports with it"
+    )
 
 
 class Roster(Section):
@@ -96,8 +89,7 @@ def fingerprint(public_key: str) -> str:
 
     The same digest as `fedpriv.pki.keys.fingerprint` of that key.
     """
-    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
-    digits = keys.fingerprint(key).removeprefix("sha256:")
+    digits = keys.fingerprint(verifying_key(public_key)).removeprefix("sha256:")
     return " ".join(digits[at : at + _GROUP] for at in range(0, len(digits), _GROUP))
 
 

@@ -21,10 +21,13 @@ _ALONE = """\
 # all jobs may cost if every other site worked with the server (fedpriv plan says what this one
 # would). It can't be added to a ledger later. Rule "rdp" is dear for it: use "plan", or "sum".
 # epsilon_alone = 40.0
+# per_job_alone = 10.0
 """
 _COLLUDING = """\
 # How many of the sites in a secure sum a job has to count as dishonest, at least.
 # max_colluding_at_least = {}
+# How much noise this site itself has to add in a step of a secure sum, at least.
+# min_noise_alone = 0.2
 """
 _ROSTER = """
 # The sites of secure sums: see fedpriv-client roster-entry. Compare the digest with the other sites

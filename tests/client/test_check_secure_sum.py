@@ -99,8 +99,10 @@ def test_without_a_roster_there_is_no_secure_sum(settings: SiteSettings, job: Pa
     ("limits", "terms", "words"),
     [
         ({"max_colluding_at_least": 2}, {}, "allow.max_colluding_at_least"),
-        ({"per_job": 3.0}, {}, "budget.per_job"),
-        ({"min_noise": 50.0}, {}, "allow.min_noise"),
+        ({"per_job": 3.0}, {}, "(budget.per_job)"),
+        ({"per_job_alone": 6.0}, {}, "(budget.per_job_alone)"),
+        ({"min_noise": 50.0}, {}, "(allow.min_noise)"),
+        ({"min_noise_alone": 50.0}, {}, "(allow.min_noise_alone)"),
         ({}, {"budget_alone": None}, "budget.epsilon_alone"),
     ],
 )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpriv.errors import BudgetError, ProtocolError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
 from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.ledger.rules import SumRule
-from fedpriv.protocol import Proposal
+from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.limits import Limits
 
 BASE = "sha256:" + "a" * 64
@@ -62,6 +66,46 @@ def test_a_plan_is_calibrated_at_its_share_of_delta() -> None:
 
 def test_a_minimum_of_noise_holds_whatever_is_proposed() -> None:
     assert limits(min_noise=7.0).plan(PROPOSAL, TERMS).noise_multiplier == 7.0
+
+
+def sharing(sites: int = 3) -> tuple[Proposal, Roster, Terms]:
+    """A proposal of a secure sum, of which one site may collude, and what it needs at a site."""
+    keys = [
+        Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex() for _ in range(sites)
+    ]
+    roster = Roster.of(RosterEntry(name=f"s{at}", public_key=key) for at, key in enumerate(keys))
+    noise = calibrate_noise(5.0, 1e-3, 0.5, 4)
+    shared = SharedNoise(max_colluding=1, sites=sites, roster=roster.digest, noise_multiplier=noise)
+    terms = Terms("0" * 32, 24, "record", 1, 1e-3, 6.0, simulated=True, budget_alone=90.0)
+    return PROPOSAL.model_copy(update={"shared": shared}), roster, terms
+
+
+def test_both_claims_of_a_job_have_a_limit() -> None:
+    """Each holds exactly, and by default the one alone is the ledger's second budget."""
+    proposal, roster, terms = sharing()
+    plan = limits(roster=roster).plan(proposal, terms)
+    alone = epsilon_upper([plan.alone.event()], 1e-3)
+    assert alone > 6.0 >= epsilon_upper([plan.event()], 1e-3)
+    assert limits(roster=roster, per_job_alone=alone).plan(proposal, terms) == plan
+    less = math.nextafter(alone, 0)
+    with pytest.raises(BudgetError, match=r"worked with the server.*\(budget\.per_job_alone\)"):
+        limits(roster=roster, per_job_alone=less).plan(proposal, terms)
+
+
+@pytest.mark.parametrize("sites", [3, 5, 64])
+def test_a_sites_own_share_of_the_noise_has_a_limit(sites: int) -> None:
+    proposal, roster, terms = sharing(sites)
+    own = limits(roster=roster).plan(proposal, terms).alone.noise_multiplier
+    assert own <= calibrate_noise(5.0, 1e-3, 0.5, 4) / math.sqrt(sites - 1)
+    limits(roster=roster, min_noise_alone=own).plan(proposal, terms)
+    more = math.nextafter(own, math.inf)
+    with pytest.raises(BudgetError, match=r"\(allow\.min_noise_alone\)"):
+        limits(roster=roster, min_noise_alone=more).plan(proposal, terms)
+
+
+def test_a_local_job_has_no_share() -> None:
+    plan = limits(min_noise_alone=50.0, per_job_alone=0.1).plan(PROPOSAL, TERMS)
+    assert plan == limits().plan(PROPOSAL, TERMS)
 
 
 def test_a_plan_is_what_was_proposed() -> None:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from client_setting import Setting, request
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from page_setting import PROPOSAL, Place
 
 from fedpriv.process import Status, only_process
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.account import write_account
 from fedpriv_client.job_words import cost, described
-from fedpriv_client.page import page, write_site_page
+from fedpriv_client.page import _limits, page, write_site_page
 from fedpriv_client.report import write_budget_report
+from fedpriv_client.settings import site_settings
 
 Make = Callable[..., Any]
+SITE_KEYS = [Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex() for _ in range(4)]
 MARKER = "Jane-Doe-1956"
 TIMES = re.compile(r"<time.*?</time>|first on .*? UTC")
 
@@ -81,6 +86,22 @@ def test_both_claims_of_a_secure_sum_are_told(tmp_path: Path) -> None:
     text = text_of(page(place.file, place.config))
     assert "With trust in most sites" in text and " Alone " in text
     assert "alone, it trusts nobody" in text
+    assert "ε of one job, alone at most 60, if all other sites of a secure sum worked" in text
+
+
+@pytest.mark.parametrize(("least", "own"), [(None, "0.173 × C"), (0.25, "0.25 × C")])
+def test_what_a_site_adds_itself_in_a_secure_sum_is_told(
+    tmp_path: Path, least: float | None, own: str
+) -> None:
+    """Of four sites one may collude, so that the noise of a step is divided by √3."""
+    place = Place(tmp_path, alone=60.0)
+    allow = place.file.allow.model_copy(update={"min_noise_alone": least})
+    settings = site_settings(place.file, place.config)
+    names = zip("abcd", SITE_KEYS, strict=True)
+    roster = Roster.of(RosterEntry(name=name, public_key=key) for name, key in names)
+    settings = replace(settings, limits=replace(settings.limits, roster=roster))
+    shown = dict(_limits(place.file.model_copy(update={"allow": allow}), settings))
+    assert shown["Noise of this site alone in a step of a secure sum"] == f"at least {own}"
 
 
 def test_the_page_has_all_jobs_and_what_became_of_them(tmp_path: Path) -> None:

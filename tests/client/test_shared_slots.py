@@ -331,8 +331,10 @@ def test_nothing_of_a_released_sum_goes_out_without_its_masks(
         ({}, {"roster": None}, ProtocolError, "roster is none"),
         ({"sites": 4}, {}, ProtocolError, "counts 4 sites"),
         ({"max_colluding": 0}, {"max_colluding_at_least": 1}, ProtocolError, "insists on, 1"),
-        ({"noise_multiplier": 0.2}, {}, BudgetError, "allow.min_noise"),
-        ({"noise_multiplier": 0.5}, {}, BudgetError, "budget.per_job"),
+        ({"noise_multiplier": 0.2}, {}, BudgetError, r"allow\.min_noise\)"),
+        ({"noise_multiplier": 0.5}, {}, BudgetError, r"budget\.per_job\)"),
+        ({}, {"min_noise_alone": 2.0}, BudgetError, r"allow\.min_noise_alone\)"),
+        ({}, {"per_job_alone": 5.0}, BudgetError, r"budget\.per_job_alone\)"),
     ],
 )
 def test_what_a_site_does_not_allow_it_refuses(

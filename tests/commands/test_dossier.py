@@ -16,6 +16,8 @@ from fedpriv.command_line import run
 from fedpriv.errors import ConfigError, FedprivError, SignerError
 from fedpriv.secure_sum.roster import write
 
+OTHER = public(SITE_KEYS["north"])  # no coordinator's
+
 
 def fedpriv(*arguments: str | Path) -> Result:
     """Run the command; an error on purpose is raised here."""
@@ -40,7 +42,7 @@ def test_what_was_exported_is_verified(tmp_path: Path) -> None:
     fedpriv("verify", made.out, "--page", tmp_path / "own.html")
     assert (tmp_path / "own.html").read_bytes() == made.out.with_suffix(".html").read_bytes()
     with pytest.raises(SignerError):
-        fedpriv("verify", made.out, "--signer", "0" * 64, "--page", tmp_path / "none.html")
+        fedpriv("verify", made.out, "--signer", OTHER, "--page", tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
     assert fedpriv("export", made.run, "--out", tmp_path / "b.zip").exit_code == 0
     assert (tmp_path / "b.zip").read_bytes() == made.out.read_bytes()
@@ -85,7 +87,7 @@ def test_the_exit_code_tells(
     altered.write_bytes(content)
     for arguments, code, words in (
         ([made.out], None, ""),
-        ([made.out, "--signer", "00" * 32], 3, "not by the expected"),
+        ([made.out, "--signer", OTHER], 3, "not by the expected"),
         ([altered], 4, "altered.zip: was altered"),
         ([tmp_path / "no.zip"], 4, "No such file"),
     ):

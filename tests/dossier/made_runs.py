@@ -25,12 +25,15 @@ from fedpriv.files import canonical_json, sha256, write_json
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
+from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport, FilterUse, events_of
+from fedpriv.report.words import Basis, words
 from fedpriv.secure_sum.roster import Roster, RosterEntry
+from fedpriv.software import software
 
 JOB = "hearts-1a2b3c4d"
 COORDINATOR = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -63,7 +66,7 @@ def proposal(**changes: Any) -> Proposal:
         "fields": ("text",),
         "model": ModelSection(),
         "lora": LoraSection(),
-        "privacy": PrivacySection(sample_rate=0.1, clip_norm=1.0),
+        "privacy": PrivacySection(sample_rate=0.1, clip_norm=1.0, max_records_per_unit=1),
         "base_digest": HASH,
         "vector_digest": HASH,
     }
@@ -79,6 +82,7 @@ def plan_of(asked: Proposal, order: int | None = None) -> Plan:
         sample_rate=asked.privacy.sample_rate,
         noise_multiplier=2.0,
         clip_norm=asked.privacy.clip_norm,
+        numerics=asked.privacy.numerics,
         steps=asked.steps,
         proposal=asked.digest(),
         max_colluding=None if shared is None else shared.max_colluding,
@@ -101,7 +105,20 @@ def use(ledger: Ledger, plan: Plan, slots: Iterable[int]) -> None:
 def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
     """What a site reports, unsigned."""
     terms, head, used = ledger.terms, ledger.head, ledger.filter_use(job)
+    lost = ledger.terms.budget_alone is not None and UNKNOWN in ledger.numerics
+    colluding = 0 if lost else ledger.max_colluding
+    basis = Basis(
+        rule=terms.rule.name,
+        adaptive=ledger.is_adaptive,
+        strict=ledger.numerics == {"strict"},
+        max_colluding=colluding,
+        lost_sums=lost,
+        distinct=tuple(ledger.distinct),
+        grown=ledger.grown,
+        one_run=terms.simulated,
+    )
     return BudgetReport(
+        **words(basis),
         site=site,
         dataset_id=terms.dataset_id,
         unit=terms.unit,
@@ -109,11 +126,8 @@ def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
         delta=terms.delta,
         declared_size=terms.declared_size,
         rule=terms.rule.name,
-        accountant="PRV",
-        assumptions=("The ledger is not set back.",),
         private=terms.private,
         simulated=terms.simulated,
-        guarantee=ledger.guarantee,
         epsilon_spent=ledger.epsilon_spent,
         epsilon_allocated=ledger.epsilon_allocated,
         epsilon_committed=ledger.epsilon_committed,
@@ -122,7 +136,7 @@ def report_of(ledger: Ledger, site: str, job: str = JOB) -> BudgetReport:
         epsilon_alone_allocated=ledger.epsilon_alone_allocated,
         epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
-        max_colluding=ledger.max_colluding,
+        max_colluding=colluding,
         events=tuple(events_of(job, ledger.slot_events(job))),
         filter=None if used is None else FilterUse(**used),
         ledger_head=head.hash,
@@ -169,7 +183,7 @@ class Made:
 
     def report_on(self, site: str) -> None:
         """Write what the ledger says now."""
-        with Ledger.open(self.ledger(site)) as ledger:
+        with Ledger.open(self.ledger(site), reading=True) as ledger:
             told = report_of(ledger, site, self.asked.job_id)
         path = self.run / "sites" / site / "budget.json"
         budget.write(budget.sign(told, SITE_KEYS[site]), path)
@@ -249,7 +263,7 @@ def write_run(made: Made, engine: str = "inline") -> None:
         "finished": "2026-11-01T09:00:00+00:00",
         "config_digest": HASH,
         "versions": {"fedpriv": "0.1.0"},
-        "software": {"fedpriv": {"version": "0.1.0", "digest": HASH}},
+        "software": {"fedpriv": software()["fedpriv"].model_dump()},
         "model": {"name": "embedded", "task": "causal-lm", "digest": asked.base_digest},
         "private": True,
         "baseline": {"eval_loss": 5.5, "eval_accuracy": 0.13},
@@ -300,3 +314,28 @@ def chained(rows: list[dict[str, Any]]) -> bytes:
         listed.append({**row, "hash": previous})
     head = {"rows": len(listed), "hash": previous}
     return canonical_json({"format": "fedpriv-ledger-2", "head": head, "rows": listed})
+
+
+def texts(made: Made, kind: str = "holds", **given: Any) -> list[str]:
+    return [found.text for found in made.verify(**given) if found.kind == kind]
+
+
+def without_rows(made: Made) -> None:
+    """As of a job over the network, of which nobody sent rows."""
+    for name in made.names:
+        made.ledger(name).unlink()
+
+
+def next_job(made: Made, folder: Path, name: str) -> Made:
+    """A run of another job with copies of the same ledgers, which go on in it."""
+    asked = proposal(job_id=name)
+    later = Made(folder, asked, names=made.names)
+    for site in made.names:
+        later.ledger(site).parent.mkdir(parents=True)
+        shutil.copy(made.ledger(site), later.ledger(site))
+        with Ledger.open(later.ledger(site)) as ledger:
+            use(ledger, plan_of(asked), range(asked.steps))
+        later.report_on(site)
+    write_run(later)
+    later.export()
+    return later

@@ -95,7 +95,7 @@ def test_the_page_does_not_take_the_place_of_the_file(tmp_path: Path) -> None:
 def test_an_interrupted_run_is_told(tmp_path: Path) -> None:
     made = make_run(tmp_path, slots=4)
     change(made, "run.json", status="interrupted", finished=None)
-    assert any("it was interrupted" in found.text for found in made.export())
+    assert any("ended after 4 of 6 rounds" in found.text for found in made.export())
     assert b"Interrupted after 4 of\n6 rounds" in read(made.out).files["dossier.html"]
 
 

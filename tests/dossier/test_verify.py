@@ -23,12 +23,13 @@ from made_runs import (
     Made,
     chained,
     make_run,
-    new_run,
     plan_of,
     proposal,
     public,
+    texts,
     use,
     with_page,
+    without_rows,
     write_run,
 )
 
@@ -63,20 +64,10 @@ COMMITTED = ["epsilon_committed", "epsilon_alone_committed"]
 RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 9), RdpRule(8), SumRule(1e-6)]
 
 
-def texts(made: Made, kind: str = "holds", **given: Any) -> list[str]:
-    return [found.text for found in made.verify(**given) if found.kind == kind]
-
-
 def repack(made: Made, *, without: str = "", **changed: bytes) -> None:
     """Sign other files, as a coordinator who lies."""
     files = {name: data for name, data in read(made.out).files.items() if name != without}
     made.out.write_bytes(pack({**files, **changed}, COORDINATOR))
-
-
-def without_rows(made: Made) -> None:
-    """As of a job over the network, of which nobody sent rows."""
-    for name in made.names:
-        made.ledger(name).unlink()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -426,7 +417,9 @@ def test_terms_that_are_not_the_ledgers_are_refused(
 def test_strict_numerics_that_its_plans_do_not_have_are_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     made.sign("north", numerics=budget.STRICT_NUMERICS)
-    with pytest.raises(DossierError, match="states strict numerics"):
+    with pytest.raises(
+        DossierError, match="its numerics are strict, and its ledger has plans of other ones"
+    ):
         made.export()
 
 
@@ -521,81 +514,6 @@ def test_another_adapter_is_refused(tmp_path: Path) -> None:
         made.verify(adapter=own)
     with pytest.raises(ConfigError, match="can't be read"):
         made.verify(adapter=tmp_path / "nowhere")
-
-
-def next_job(made: Made, folder: Path, name: str) -> Made:
-    """A run of another job with copies of the same ledgers, which go on in it."""
-    asked = proposal(job_id=name)
-    later = Made(folder, asked, names=made.names)
-    for site in made.names:
-        later.ledger(site).parent.mkdir(parents=True)
-        shutil.copy(made.ledger(site), later.ledger(site))
-        with Ledger.open(later.ledger(site)) as ledger:
-            use(ledger, plan_of(asked), range(asked.steps))
-        later.report_on(site)
-    write_run(later)
-    later.export()
-    return later
-
-
-def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
-    made.export()
-    one = next_job(made, tmp_path / "one", "job-one")
-    other = next_job(made, tmp_path / "other", "job-other")
-    assert any("continues row" in text for text in texts(one, earlier=made.out))
-    third = next_job(one, tmp_path / "third", "job-third")
-    assert any("continues row" in text for text in texts(third, earlier=one.out))
-    for later, earlier in ((third, other), (one, other), (made, one)):
-        with pytest.raises(ForkedError, match="does not continue what") as caught:
-            later.verify(earlier=earlier.out)
-        assert caught.value.exit_code == 4
-    another = make_run(tmp_path / "another", names=("east",))
-    another.export()
-    assert any(
-        "none of these ledgers" in text for text in texts(third, "open", earlier=another.out)
-    )
-
-
-def test_a_fresh_ledger_of_a_site_that_was_there_before_is_told(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "first")
-    made.export()
-    later = make_run(tmp_path / "later")
-    shutil.rmtree(later.run / "sites" / "north")
-    fresh = new_run(tmp_path / "fresh", names=("north",), prefix="fresh")
-    shutil.copytree(fresh.run / "sites" / "north", later.run / "sites" / "north")
-    later.export()
-    found = texts(later, "word", earlier=made.out)
-    assert sum("where it has another ledger" in text for text in found) == 1
-
-
-def test_heads_alone_show_a_fork_where_they_can(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
-    made.export()
-    one = next_job(made, tmp_path / "one", "job-one")
-    other = next_job(made, tmp_path / "other", "job-other")
-    for run in (made, one, other):
-        without_rows(run)
-        run.export()
-    assert any("that the ledger continues row" in t for t in texts(one, "open", earlier=made.out))
-    for later, earlier in ((one, other), (made, one)):
-        with pytest.raises(ForkedError):
-            later.verify(earlier=earlier.out)
-
-
-def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:
-    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
-    made.export()
-    one = next_job(made, tmp_path / "one", "job-one")
-    files = dict(read(made.out).files)
-    told = made.report("north").model_copy(update={"ledger_rows": 3})
-    files[report_file("north")] = told.model_dump_json().encode()
-    made.out.write_bytes(pack(files, COORDINATOR))
-    with pytest.raises(AlteredError, match="does not match its signature"):
-        one.verify(earlier=made.out)
-    made.out.write_bytes(pack(files, SITE_KEYS["north"]))
-    with pytest.raises(SignerError):
-        one.verify(earlier=made.out)
 
 
 def test_rows_without_a_report_are_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedpriv.privacy.ledger.chain import APPLICATION, FORMAT, GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.unit_index import ID, KEY_BYTES, Identity, UnitIndex
-from fedpriv.privacy.ledger.witness import Witness
+from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
@@ -262,7 +262,7 @@ def witnessed() -> tuple[bytes, bytes, bytes]:
 def witness(data: bytes, folder: Path) -> None:
     """A witness of a ledger, or of an older copy of it that is to be recovered.
 
-    ``<2>`` stands for the hash of row 2.
+    ``<2>`` stands for the hash of row 2. Nothing is recovered from it before it is sealed.
     """
     old, new, usual = witnessed()
     for number, line in enumerate(usual.splitlines()[1:], 1):
@@ -270,12 +270,17 @@ def witness(data: bytes, folder: Path) -> None:
     path, seen = folder / "ledger.db", folder / "witness"
     seen.write_bytes(data)
     found = Witness.read(seen)
-    copy = Witness.start(folder / "copy", found.dataset_id, found.seen)
+    key = seal_key(path)
+    copy = Witness.start(folder / "copy", found.dataset_id, found.seen, key)
     refuses(Witness.read(copy.path).seen == found.seen, "another witness when it is read again")
     problem: FedprivError | None = None
-    for content, opened in ((new, Ledger.open), (old, Ledger.recover)):
+    sealed = copy.path.read_bytes()
+    path.write_bytes(old)
+    with suppress(FedprivError), Ledger.recover(path, seen):
+        refuses(False, "recovered what nobody sealed")
+    for content, opened, told in ((new, Ledger.open, data), (old, Ledger.recover, sealed)):
         path.write_bytes(content)
-        seen.write_bytes(data)
+        seen.write_bytes(told)
         try:
             with opened(path, seen) as ledger:
                 ledger.figures()

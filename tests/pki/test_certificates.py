@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fedpriv.errors import EnrolmentError
@@ -224,4 +226,27 @@ def test_what_fedpriv_did_not_make_is_refused(tmp_path: Path, authority: Authori
         with pytest.raises(
             EnrolmentError, match=r"ca\.crt: is not a certificate that fedpriv made"
         ):
+            load_certificate(path)
+
+
+def test_a_certificate_of_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    """An authority whose key is a small point of Ed25519 would have signed every certificate."""
+    key = Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cardiology")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, None)
+    )
+    der = made.public_bytes(Encoding.DER)
+    small = der.replace(key.public_key().public_bytes_raw(), (1).to_bytes(32, "little"))
+    for path, content in ((tmp_path / "one.crt", der), (tmp_path / "any.crt", small)):
+        path.write_bytes(certificate_pem(x509.load_der_x509_certificate(content)))
+        with pytest.raises(EnrolmentError, match="not a certificate that fedpriv made"):
             load_certificate(path)

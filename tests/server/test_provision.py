@@ -707,7 +707,8 @@ def test_the_draft_of_a_site_says_what_a_secure_sum_needs_and_takes_part_in_none
     found = tomllib.loads(text)
     assert "secure_sum" not in found and "epsilon_alone" not in found["budget"]
     assert found["allow"]["max_steps"] == (7 if shared else 5)
-    keys = ("epsilon_alone", "max_colluding_at_least", "[secure_sum]", "roster", "digest")
+    keys = ("epsilon_alone", "per_job_alone", "max_colluding_at_least", "min_noise_alone")
+    keys += ("[secure_sum]", "roster", "digest")
     for key in keys:
         assert (f"# {key}" in text) == bool(shared), key
         text = text.replace(f"# {key}", key)
@@ -715,4 +716,6 @@ def test_the_draft_of_a_site_says_what_a_secure_sum_needs_and_takes_part_in_none
         filled = tomllib.loads(text)
         assert filled["budget"]["epsilon_alone"] > filled["budget"].get("epsilon", 0)
         assert filled["allow"]["max_colluding_at_least"] == 1
+        assert filled["budget"]["per_job_alone"] < filled["budget"]["epsilon_alone"]
+        assert filled["allow"]["min_noise_alone"] < 0.3  # of what all have to add together
         assert filled["secure_sum"].keys() == {"roster", "digest"}

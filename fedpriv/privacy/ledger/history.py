@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -304,6 +304,23 @@ class History:
     def used(self) -> Amounts:
         """What plans have taken of it, of each claim as in `limit`."""
         return tuple(map(float, self._used))
+
+    def used_by(self, jobs: Iterable[str]) -> Amounts:
+        """What the plans of some jobs take of it now."""
+        taken = [Fraction(0)] * len(self.limit)
+        for job in jobs:
+            self._charge(taken, self.accounts[job], 1)
+        return tuple(map(float, taken))
+
+    @property
+    def kept(self) -> Amounts:
+        """What of it no closing gives back."""
+        kept = list(self._used)
+        for account in self.accounts.values():
+            if not account.closed:
+                self._charge(kept, account, -1)
+                self._charge(kept, replace(account, closed="closed"), 1)
+        return tuple(map(float, kept))
 
     def snapshot(self, rows: int) -> Snapshot:
         """What plans had taken when there were so many rows."""

@@ -35,7 +35,7 @@ from fedpriv.privacy.ledger.history import History, Slot
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.reservation import Reservation
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv.privacy.ledger.witness import Sighting, Witness
+from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
 __all__ = [
     "AS_PLANNED",
@@ -125,7 +125,7 @@ class Ledger(Figures):
                 with closing(cls(Chain.create(unfinished, "terms", terms.as_row()))) as ledger:
                     seen = ledger._sightings(0)
                 if witness is not None:
-                    Witness.start(witness, terms.dataset_id, seen)
+                    Witness.start(witness, terms.dataset_id, seen, seal_key(path))
         except BaseException as error:
             if witness is not None:
                 _forget(witness, terms.dataset_id)
@@ -160,14 +160,23 @@ class Ledger(Figures):
         return ledger
 
     def _take_witness(self, path: Path | None) -> None:
-        witness = self._known_witness(path)
+        witness = self._known_witness(path, writing=True)
         if witness is not None:
             witness.hold()
             self._witness = witness
             self._compare(witness)
+            if witness.sealed < len(witness.seen):  # of an older version, or under a lost key
+                self._start_witness(witness.path)
+                witness.close()
             self._check_and_tell_witness()
 
-    def _known_witness(self, path: Path | None) -> Witness | None:
+    def _start_witness(self, path: Path) -> None:
+        """Write all rows into a witness, sealed, and keep it."""
+        seen, key = self._sightings(0), seal_key(self.path)
+        self._witness = Witness.start(path, self.terms.dataset_id, seen, key)
+        self._witness.hold()
+
+    def _known_witness(self, path: Path | None, *, writing: bool = False) -> Witness | None:
         """The witness that the ledger was made with; None if it was made without one."""
         if not self.terms.witnessed:
             if path is not None:
@@ -179,7 +188,7 @@ class Ledger(Figures):
                 + (f"{path} is not there. Mount its disk" if path else "none is named. Name it")
                 + "; if it is lost, see `fedpriv ledger witness`."
             )
-        return Witness.read(path)
+        return Witness.read(path, seal_key(self.path) if writing else b"")
 
     def _compare(self, witness: Witness) -> None:
         """Check that a witness is this ledger's, and has seen no row that is not in it."""
@@ -511,18 +520,29 @@ class Ledger(Figures):
         saw taken since the newest row that both have. If the copy went its own way after that
         row, a plan that was open then may have been used up twice, and is counted twice.
 
+        Whoever can write to the witness's disk could write one that saw nothing taken. So every
+        line of it has to be sealed with the key that lies in the ledger's folder.
+
         Raises:
-            LedgerError: the witness is of another ledger, or has seen nothing newer.
+            LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
+                nobody with the ledger's key wrote.
         """
         held = Witness.read(witness)
         held.hold()  # or the newest ledger may go on while this reads
         with closing(held), _closed_on_error(cls(Chain.open(path))) as ledger:
-            seen, rows = Witness.read(witness), ledger.rows()
+            seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
             common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
             if seen.dataset_id != ledger.terms.dataset_id or not common:
                 raise LedgerError(
                     f"{witness}: is of population {seen.dataset_id}, {path} of"
                     f" {ledger.terms.dataset_id}. Nothing was changed."
+                )
+            if seen.sealed < len(seen.seen):
+                raise LedgerError(
+                    f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
+                    f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
+                    " Put back the witness that the ledger left, and witness.key from the newest"
+                    " backup of the ledger's folder. If there are none, this ledger has to rest."
                 )
             if any(len(s.used) != len(ledger._history.limit) for s in seen.seen):
                 raise LedgerError(
@@ -534,8 +554,7 @@ class Ledger(Figures):
                 raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
             if newest.head not in ledger._history.lost:  # else only the witness was not told
                 ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
-            ledger._witness = Witness.start(witness, seen.dataset_id, ledger._sightings(0))
-            ledger._witness.hold()
+            ledger._start_witness(witness)
         return ledger
 
     @classmethod
@@ -563,8 +582,7 @@ class Ledger(Figures):
                 raise LedgerError(f"{path}: was made without a witness. Leave it out.")
             for head in seen:
                 ledger.check_witness(head)
-            ledger._witness = Witness.start(witness, ledger.terms.dataset_id, ledger._sightings(0))
-            ledger._witness.hold()
+            ledger._start_witness(witness)
         return ledger
 
     def _restore(self, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:

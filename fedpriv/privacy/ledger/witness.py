@@ -3,17 +3,22 @@
 A copy that was restored from a backup is whole in itself. It is told by a head that was seen
 later: the server's last one, the site's last report, or a witness, a file on another disk to
 which the ledger adds a line for every row before anything is released. A witness that is stale
-or lies can make a site stop; `Ledger.recover` alone believes what it says was taken. If ledger
-and witness are restored together, nobody can tell: an assumption of the claim.
+or lies can make a site stop. `Ledger.recover` alone believes what it says was taken, and only of
+lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and that the
+witness's disk never sees. If ledger and witness are restored together, nobody can tell: an
+assumption of the claim.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import hmac
 import json
 import os
 import re
+import secrets
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,9 +26,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedpriv.errors import LedgerError, LedgerInUseError
-from fedpriv.files import try_lock, write_atomic
+from fedpriv.files import canonical_json, try_lock, write_atomic
 from fedpriv.privacy.ledger.chain import Head
+from fedpriv.secret import load_or_create_secret, load_secret
 
+KEY, KEY_BYTES = "witness.key", 32  # beside the ledgers of a site, for all of them
+_NAME = "key of the witness"
+_LEAKED = "Whoever has read it can write a witness that forgets what was paid."
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -48,6 +57,28 @@ class Sighting:
         return Head(self.rows, self.hash)
 
 
+def seal_key(ledger: Path, *, new: bool = True) -> bytes:
+    """The key that seals what a ledger tells its witness.
+
+    Args:
+        ledger: its file; the key lies beside it, and is backed up with it.
+        new: make it, where there is none.
+
+    Raises:
+        LedgerError: there is none, it can't be used, or others may read it.
+    """
+    path = ledger.resolve().parent / KEY
+    if new:
+        key = load_or_create_secret(
+            path, lambda: secrets.token_bytes(KEY_BYTES), name=_NAME, leaked=_LEAKED
+        )
+    else:
+        key = load_secret(path, name=_NAME, leaked=_LEAKED)
+    if len(key) != KEY_BYTES:
+        raise LedgerError(f"{path}: is not the key of a witness, or is damaged. Restore it.")
+    return key
+
+
 class Witness:
     """A witness file: a line that names the population, and one for each row.
 
@@ -55,11 +86,16 @@ class Witness:
 
     Attributes:
         seen: what is in it, oldest row first.
+        sealed: how many lines, from the first on, were written by who has the key.
     """
 
-    def __init__(self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int) -> None:
+    def __init__(
+        self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int, key: bytes
+    ) -> None:
         self.path, self.dataset_id, self.seen = path.resolve(), dataset_id, list(seen)
+        self.sealed = len(self.seen)
         self._size = size  # bytes of whole lines
+        self._key = key
         self._file = -1
 
     def hold(self) -> None:
@@ -88,23 +124,31 @@ class Witness:
             self._file = -1
 
     @classmethod
-    def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting]) -> Witness:
+    def start(cls, path: Path, dataset_id: str, seen: Sequence[Sighting], key: bytes) -> Witness:
         """Replace the file by a new one; of a link, the one that it names.
+
+        Args:
+            key: see `seal_key`.
 
         Raises:
             LedgerError: it can't be written.
         """
         path = path.resolve()
-        content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + _lines(seen)
+        made = cls(path, dataset_id, seen, 0, key)
+        content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + made._lines(seen)
+        made._size = len(content)
         try:
             write_atomic(path, content)
         except OSError as error:
             raise _unwritable(path, error) from None
-        return cls(path, dataset_id, seen, len(content))
+        return made
 
     @classmethod
-    def read(cls, path: Path) -> Witness:
+    def read(cls, path: Path, key: bytes = b"") -> Witness:
         """A line that a crash cut short is left out.
+
+        Args:
+            key: see `seal_key`; none where nothing is believed of it but which rows it saw.
 
         Raises:
             LedgerError: no such file, or no witness.
@@ -122,7 +166,11 @@ class Witness:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
         except (ValueError, TypeError, KeyError, RecursionError):
             raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
-        return cls(path, dataset_id, seen, content.rfind(b"\n") + 1)
+        found = cls(path, dataset_id, seen, content.rfind(b"\n") + 1, key)
+        written = content.decode().split("\n")[1:]
+        sealed = (found._line(one) == line for one, line in zip(seen, written, strict=False))
+        found.sealed = next((at for at, holds in enumerate(sealed) if not holds), len(seen))
+        return found
 
     def add(self, seen: Iterable[Sighting]) -> None:
         """Add lines, durably, to a file that is held.
@@ -132,10 +180,10 @@ class Witness:
                 is to be released.
         """
         fresh = list(seen)
-        content = _lines(fresh)
+        content = self._lines(fresh)
         begun = False
         try:
-            last = _lines(self.seen[-1:])
+            last = self._lines(self.seen[-1:])
             rest = os.pread(self._file, 2**16, self._size - len(last))
             same = os.path.samestat(os.fstat(self._file), self.path.stat())
             if not same or not rest.startswith(last) or b"\n" in rest[len(last) :]:
@@ -155,10 +203,16 @@ class Witness:
             raise _unwritable(self.path, error) from None
         self._size += len(content)
         self.seen += fresh
+        self.sealed = len(self.seen)
 
+    def _lines(self, seen: Iterable[Sighting]) -> bytes:
+        return "".join(f"{self._line(sighting)}\n" for sighting in seen).encode()
 
-def _lines(seen: Iterable[Sighting]) -> bytes:
-    return b"".join(json.dumps(asdict(sighting)).encode() + b"\n" for sighting in seen)
+    def _line(self, sighting: Sighting) -> str:
+        fields = asdict(sighting)
+        content = canonical_json([self.dataset_id, fields])
+        seal = hmac.new(self._key, content, hashlib.sha256).hexdigest()
+        return json.dumps({**fields, "seal": seal})
 
 
 def _sighting(line: str) -> Sighting:

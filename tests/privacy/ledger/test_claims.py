@@ -29,7 +29,7 @@ from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger import chain
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
-from fedpriv.privacy.ledger.witness import Witness
+from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
 
 DELTA, BUDGET, ALONE = 1e-5, 4.0, 9.0
@@ -306,10 +306,9 @@ def test_a_witness_of_one_claim_tells_nothing_of_two(tmp_path: Path) -> None:
     with Ledger.create(path, terms(FILTER), witness) as opened:
         shutil.copy(path, backup)
         opened.commit(SHARED)
-    lines = [json.loads(line) for line in witness.read_text().splitlines()]
-    for line in lines[1:]:
-        line.update(used=line["used"][:1], open=line["open"][:1])
-    witness.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    told = Witness.read(witness).seen
+    seen = [replace(one, used=one.used[:1], open=one.open[:1]) for one in told]
+    Witness.start(witness, opened.terms.dataset_id, seen, seal_key(path))
     with pytest.raises(LedgerError, match="or is damaged"):
         Ledger.recover(backup, witness)
 
@@ -388,9 +387,9 @@ def test_a_claim_alone_that_was_not_kept_is_not_stated(tmp_path: Path) -> None:
     with Ledger.create(path, terms(FILTER), witness) as opened:
         shutil.copy(path, backup)
         opened.commit(SHARED)
-    lines = [json.loads(line) for line in witness.read_text().splitlines()]
-    lines[-1]["used"][1] = 1000.0
-    witness.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = Witness.read(witness).seen
+    seen[-1] = replace(seen[-1], used=(seen[-1].used[0], 1000.0))
+    Witness.start(witness, opened.terms.dataset_id, seen, seal_key(path))
     with Ledger.recover(backup, witness) as opened:
         assert opened.guarantee.startswith("NOT KEPT")
         assert opened.epsilon_committed == BUDGET

@@ -39,9 +39,18 @@ from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger import chain
 from fedpriv.privacy.ledger.history import History
-from fedpriv.privacy.ledger.ledger import KEPT_REPLIES, Head, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.ledger import (
+    KEPT_REPLIES,
+    Head,
+    Ledger,
+    Plan,
+    Reservation,
+    Terms,
+    read_history,
+)
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.witness import Witness
+from fedpriv.secret import create_secret
 
 TERMS = Terms(
     dataset_id="0" * 32,
@@ -685,7 +694,7 @@ def test_a_ledger_that_was_not_made_leaves_no_witness(
         patched.setattr(Witness, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             Ledger.create(path, TERMS, witness)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "witness.key"]  # of no ledger yet
     Ledger.create(path, TERMS, witness).close()
 
 
@@ -1137,6 +1146,94 @@ def test_nothing_is_left_of_a_ledger_that_could_not_be_made(path: Path, tmp_path
         Ledger.create(path, TERMS, tmp_path / "nowhere" / "witness.json")
     assert not path.exists()
     Ledger.create(path, TERMS).close()
+
+
+def set_back(path: Path, witness: Path) -> None:
+    """A ledger that took a plan, as it was before, beside a witness that saw it taken."""
+    with Ledger.create(path, TERMS, witness):
+        older = path.read_bytes()
+    with Ledger.open(path, witness) as ledger:
+        ledger.commit(PLAN)
+        take(ledger, 0)
+    path.write_bytes(older)
+
+
+def forgetful(witness: Path, **last: Any) -> None:
+    """Of a witness what somebody makes who can write to its disk: that nothing was taken."""
+    first, *lines = map(json.loads, witness.read_text().splitlines())
+    told = [line | {"used": [0.0, 0.0], "open": [0.0, 0.0]} for line in lines]
+    told[-1] |= last
+    witness.write_text("".join(json.dumps(line) + "\n" for line in (first, *told)))
+
+
+def test_a_witness_that_nobody_sealed_recovers_nothing(path: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "witness.json"
+    set_back(path, witness)
+    kept, before = witness.read_bytes(), path.read_bytes()
+    forgetful(witness)
+    with pytest.raises(LedgerError, match=r"line 3 is not sealed .* nobody vouches"):
+        Ledger.recover(path, witness)
+    forgetful(witness, seal="0" * 64)
+    with pytest.raises(LedgerError, match="is not sealed"):
+        Ledger.recover(path, witness)
+    witness.write_bytes(b"\n".join(kept.split(b"\n")[:-2]) + b"\n")  # a line less is stale only
+    assert path.read_bytes() == before
+    witness.write_bytes(kept)
+    with Ledger.recover(path, witness) as ledger:
+        assert ledger.epsilon_allocated > 0
+
+
+def test_without_its_key_a_witness_recovers_nothing(path: Path, tmp_path: Path) -> None:
+    witness, key = tmp_path / "witness.json", tmp_path / "witness.key"
+    set_back(path, witness)
+    content = key.read_bytes()
+    assert key.stat().st_mode & 0o777 == 0o600 and len(content) == 32
+    key.unlink()
+    with pytest.raises(LedgerError, match=r"witness\.key: the key of the witness can't be used"):
+        Ledger.recover(path, witness)
+    assert not key.exists()
+    create_secret(key, content[:9])
+    with pytest.raises(LedgerError, match="is not the key of a witness, or is damaged"):
+        Ledger.recover(path, witness)
+    key.unlink()
+    create_secret(key, bytes(32))
+    with pytest.raises(LedgerError, match="line 2 is not sealed"):
+        Ledger.recover(path, witness)
+
+
+def test_a_witness_of_an_older_version_is_sealed_when_its_ledger_is_opened(
+    path: Path, tmp_path: Path
+) -> None:
+    """Its lines had no seals. What they say is believed of no other copy than the newest."""
+    witness, older = tmp_path / "witness.json", tmp_path / "older.db"
+    with Ledger.create(path, TERMS, witness) as ledger:
+        shutil.copy(path, older)
+        ledger.commit(PLAN)
+    first, *lines = map(json.loads, witness.read_text().splitlines())
+    for line in lines:
+        del line["seal"]
+    witness.write_text("".join(json.dumps(line) + "\n" for line in (first, *lines)))
+    (tmp_path / "witness.key").unlink()
+    with Ledger.open(path, witness) as ledger:
+        take(ledger, 0)
+        used = ledger._history.used
+    shutil.copy(older, path)
+    with Ledger.recover(path, witness) as ledger:
+        assert ledger._history.used == used
+
+
+def test_what_was_lost_is_never_less_than_nothing(path: Path) -> None:
+    """Else a row that says that a copy was lost would be a fresh budget."""
+    with with_plan(path) as ledger:
+        rows = ledger.rows()
+        for lost, refused in (([0.0, 0.0], False), ([0.0, -1.0], True), ([-1e-300, 0.0], True)):
+            body = {"rows": 3, "heads": ["d" * 64], "lost": lost}
+            told = [*rows, chain.Row(3, "restored", body, "e" * 64)]
+            if refused:
+                with pytest.raises(LedgerCorruptError, match=r"'restored' .* does not follow"):
+                    read_history(told, path)
+            else:
+                read_history(told, path)
 
 
 def test_two_copies_share_no_witness(path: Path, tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Does what a site's report says in sentences follow from its rows, and from the proposal?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedpriv.dossier.findings import Finding, holds, word
+from fedpriv.dossier.said import Said
+from fedpriv.errors import DossierError, UnderstatedError, shown
+from fedpriv.privacy.ledger.history import UNKNOWN, History
+from fedpriv.report.words import Basis, basis_of
+from fedpriv.software import software
+
+
+def check_sentences(said: Said, history: History | None) -> Iterator[Finding]:
+    """Make a report's sentences again, and compare what they rest on with what is known.
+
+    Args:
+        history: of its ledger's rows; None where they are not in the dossier.
+
+    Raises:
+        DossierError: a sentence says something else than a site says of such a ledger.
+        UnderstatedError: the claim trusts in less than its sums do, or leaves the second one out.
+    """
+    basis, odd = basis_of(said.report)
+    _check_trust(said, history)
+    for field, contradiction in _contradictions(said, basis, history):
+        if field not in odd:
+            raise DossierError(f"{said.whose} says {contradiction}. One of them is not the site's.")
+    if odd and said.facts.software.get("fedpriv") == software()["fedpriv"]:
+        text = getattr(said.report, odd[0])
+        raise DossierError(
+            f"{said.whose} says of its {odd[0]} what no report of such a ledger says:"
+            f" {shown(text)}. It was written by hand, or by another fedpriv than the dossier names."
+        )
+    if odd:
+        yield word(
+            f"what its report says of {', '.join(odd)}: in words of another version of fedpriv,"
+            " which were not derived",
+            said.name,
+        )
+    if history is None:
+        yield word("what its report says of other jobs of its ledger, of whatever kind", said.name)
+    elif not odd:
+        yield holds(
+            "what its report says of guarantee, accountant, timing, numerics, trust and assumptions"
+            " follows from its rows and the proposal",
+            said.name,
+        )
+    yield from _believed(said, basis, history)
+
+
+def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterator[tuple[str, str]]:
+    """Fields whose sentences rest on what is not so, and how that is known."""
+    if basis.one_run and not said.report.simulated:
+        yield "assumptions", "that its ledger is of one run, and no ledger of the network is"
+    privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
+    unit = (said.report.unit, said.report.max_records_per_unit)
+    if took_part and unit != (privacy.unit, privacy.max_records_per_unit):
+        asked = f"{privacy.max_records_per_unit} of one {privacy.unit}"
+        yield (
+            "",
+            f"that {unit[1]} records of one {unit[0]} are a unit, and the proposal has {asked}",
+        )
+    if history is None:
+        if basis.strict and took_part and privacy.numerics != "strict":
+            yield "", "that its numerics are strict, and the job's proposal has other ones"
+        if said.report.filter is not None and not basis.adaptive:
+            yield "accountant", "nothing of noise that is chosen step by step, and has a filter"
+        return
+    if basis.strict and not history.numerics <= {"strict"}:
+        yield "", "that its numerics are strict, and its ledger has plans of other ones"
+    if basis.at_ticks and not history.at_ticks:
+        yield "", "that replies leave at public ticks, and its ledger has plans in which none did"
+    lost_sums = history.terms.budget_alone is not None and UNKNOWN in history.numerics
+    for field, what, stated, found in (
+        ("accountant", "noise that is chosen step by step", basis.adaptive, history.is_adaptive),
+        ("assumptions", "a size or delta that changed", basis.grown, history.grown),
+        ("assumptions", "secure sums that were lost", basis.lost_sums, lost_sums),
+    ):
+        if stated != found:
+            says, has = ("something", "nothing") if stated else ("nothing", "something")
+            yield field, f"{says} of {what}, and its ledger has {has} of it"
+    if missing := [one for one in history.distinct if one not in basis.distinct]:
+        yield "assumptions", f"nothing of what {missing[0][1]} states of data set {missing[0][0]}"
+
+
+def _check_trust(said: Said, history: History | None) -> None:
+    """The claim trusts in no less than the sums that it is about."""
+    report, shared = said.report, said.facts.proposal.shared
+    if history is not None:
+        least = history.max_colluding
+        if report.budget_alone is not None and UNKNOWN in history.numerics:
+            least = 0  # of sums that were lost nobody knows it
+    else:
+        took_part = bool(said.site.rounds or report.events)
+        least = shared.max_colluding if shared is not None and took_part else None
+    if least is None:
+        return
+    if report.max_colluding is None:
+        raise UnderstatedError(
+            f"{said.whose} states one claim, with no trust in anybody, and the job is a secure sum,"
+            " in which the site adds a share of the noise: what holds without trust in the others"
+            " is missing."
+        )
+    if report.max_colluding > least:
+        raise UnderstatedError(
+            f"{said.whose} states a claim that holds if {report.max_colluding} sites collude, and"
+            f" its ledger has a secure sum that allows for {least}."
+        )
+
+
+def _believed(said: Said, basis: Basis, history: History | None) -> Iterator[Finding]:
+    """What the sentences rest on that no row shows."""
+    if basis.strict and not (history is not None and history.is_full):
+        yield word("that other jobs of its ledger are computed strictly, too", said.name)
+    if basis.at_ticks:
+        yield word("that its replies left at the ticks that its plans name", said.name)
+    for other, by in basis.distinct:
+        yield word(
+            f"that units which look like some of data set {other} are other people: {by} says so",
+            said.name,
+        )
+    if basis.one_run:
+        yield word("that no other run used these records", said.name)

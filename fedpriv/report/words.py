@@ -1,0 +1,125 @@
+"""What a site's budget report says in sentences: made of values, by the site and by whoever checks.
+
+A sentence that rests on values can be made again from them. So a report that says something else
+than its own values, its ledger's rows or its job's proposal is told, whoever signed it.
+
+Privacy
+    Public fields of a ledger, and what administrators typed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from fedpriv.privacy.accounting.accountant import ACCOUNTANT
+from fedpriv.privacy.ledger.rules import RULES
+from fedpriv.privacy.usual import RuleName
+from fedpriv.report.budget import (
+    NUMERICS,
+    STRICT_NUMERICS,
+    TICKS,
+    TIMING,
+    BudgetReport,
+    trust_model,
+)
+
+ASSUMPTIONS = (
+    "The declared size and the sample rate are typed by people, never derived from records.",
+    "Preparation is a function of one unit's own records and public settings.",
+    "The ledger and its witnesses are not restored together from older copies.",
+    "The operating system's random numbers are secret, and AES-256 and HMAC-SHA-256 are"
+    " pseudorandom functions.",
+    "The normal quantile function of scipy errs by less than ten times what is measured.",
+)
+ONE_RUN = "No other run used these records: this ledger covers one run and knows of no other."
+GROWN = "That the declared size was raised, or delta lowered, did not depend on what was released."
+BESIDE_OTHERS = (
+    "A gradient computed beside others depends on its own unit, public settings and chance only."
+)
+LOST_SUMS = (
+    "In plans that were lost with a newer copy of the ledger, no more sites of a secure sum were"
+    " taken to collude than in those that are known."
+)
+SECURE_SUM = (
+    "X25519, HKDF-SHA256, AES-256 and Ed25519 hide the parts of a secure sum from whoever has"
+    " polynomial time; the figures alone need none of them."
+)
+FILTER = (
+    "; plans whose noise is chosen between the steps are charged for by a Rényi filter at one order"
+)
+ON_TIME = (
+    "There are at most a tenth more units than declared, the site's machine is at most a quarter"
+    " slower than when it was tried, and nobody outside measures how busy it is."
+)
+ALONE = "A gradient computed alone depends on its own record, public settings and chance only."
+DISTINCT = "{by} states that units which look like some of data set {other} are other people."
+_DISTINCT = re.compile(re.escape(DISTINCT).replace(r"\{by\}", "(.+)").replace(r"\{other\}", "(.+)"))
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the sentences of a report follow from.
+
+    Attributes:
+        adaptive: the claim is about a plan whose noise was chosen between its steps.
+        strict: all that the claim is about was computed strictly, and whatever is still to come.
+        max_colluding: the least of the secure sums that the claim is about; None without one.
+        lost_sums: secure sums may be among the plans that were lost with a copy of the ledger.
+        distinct: data set of another ledger, and who states that its look-alikes are others.
+        grown: the declared size was raised, or delta lowered.
+        one_run: the ledger is of one run, made for it.
+        at_ticks: replies leave at public ticks, of all that the claim is about.
+    """
+
+    rule: RuleName
+    adaptive: bool
+    strict: bool
+    max_colluding: int | None
+    lost_sums: bool
+    distinct: tuple[tuple[str, str], ...]
+    grown: bool
+    one_run: bool
+    at_ticks: bool = False
+
+
+def words(of: Basis) -> dict[str, Any]:
+    """The sentences of a report, by its fields."""
+    assumptions = (
+        *ASSUMPTIONS,
+        ALONE if of.strict else BESIDE_OTHERS,
+        *((ON_TIME,) if of.at_ticks else ()),
+        *((SECURE_SUM,) if of.max_colluding is not None else ()),
+        *((LOST_SUMS,) if of.lost_sums else ()),
+        *(DISTINCT.format(by=by, other=other) for other, by in of.distinct),
+        *((GROWN,) if of.grown else ()),
+        *((ONE_RUN,) if of.one_run else ()),
+    )
+    return {
+        "guarantee": RULES[of.rule].guarantee,
+        "accountant": ACCOUNTANT + (FILTER if of.adaptive else ""),
+        "timing": TICKS if of.at_ticks else TIMING,
+        "numerics": STRICT_NUMERICS if of.strict else NUMERICS,
+        "trust_model": trust_model(of.max_colluding),
+        "assumptions": assumptions,
+    }
+
+
+def basis_of(report: BudgetReport) -> tuple[Basis, tuple[str, ...]]:
+    """What a report's sentences say that they follow from, and those fields that don't follow."""
+    said = report.assumptions
+    found = [match for text in said if (match := _DISTINCT.fullmatch(text)) is not None]
+    basis = Basis(
+        rule=report.rule,
+        adaptive=report.accountant.endswith(FILTER),
+        strict=report.numerics.startswith("strict"),
+        max_colluding=report.max_colluding,
+        lost_sums=LOST_SUMS in said,
+        distinct=tuple((match[2], match[1]) for match in found),
+        grown=GROWN in said,
+        one_run=ONE_RUN in said,
+        at_ticks=report.timing == TICKS,
+    )
+    made = words(basis)
+    return basis, tuple(field for field, text in made.items() if getattr(report, field) != text)
