@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_where_nothing_can_be_written_it_is_found_each_time(
         monkeypatch.setenv(FOLDER, where)
         find = Finder()
         assert [kept(SAME, find) for _ in range(2)] == [[1], [2]]
+
+
+def test_the_oldest_are_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's proposals may ask for many trials."""
+    monkeypatch.setattr(module, "MOST", 3)
+    for length in range(6):
+        kept({**SAME, "length": length}, Finder())
+        for file in folder.iterdir():
+            os.utime(file, (file.stat().st_mtime - 10,) * 2)
+    assert len(list(folder.iterdir())) == 3
+    find = Finder()
+    assert kept({**SAME, "length": 5}, find) == [1] and not find.asked
+    kept({**SAME, "length": 0}, find)
+    assert find.asked
 
 
 def test_what_failed_is_not_kept(folder: Path) -> None:

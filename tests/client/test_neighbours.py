@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets  # type: ignore[import-untyped]  # noqa: F401  # it keeps shutil's function
 import numpy as np
 import pytest
 from client_setting import TERMS, Setting, request
