@@ -140,9 +140,10 @@ class JointPool(WorkerPool):
         worker.vector.write(part[0].values)
         sizes = self._sizes_of(worker, ids.shape[1])
         found = []
-        for places, kept in batches_of(sizes, len(ids)):
-            rows = worker.record_gradients(Batch(ids[places], masks[places], labels[places]))
-            found.append(rows[:kept])
+        with worker.unobserved():
+            for places, kept in batches_of(sizes, len(ids)):
+                rows = worker.record_gradients(Batch(ids[places], masks[places], labels[places]))
+                found.append(rows[:kept])
         return torch.cat(found)
 
     def _sizes_of(self, worker: Worker, length: int) -> Sequence[int]:
@@ -192,6 +193,11 @@ class _Place(Worker):
     def record_gradients(self, batch: Batch) -> Tensor:
         """As of `Worker`."""
         return self._rows(self.recipe, self._written.value, batch)
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Nothing is computed here: the worker that does it looks to that."""
+        yield
 
 
 class _AnySize(dict[tuple[int, int, int], Sequence[int]]):
