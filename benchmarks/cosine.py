@@ -29,7 +29,7 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.training.pool import make_worker
-from fedpriv.training.post_processing import post_processors
+from fedpriv.training.post_processing import denoise_of
 from fedpriv.training.schedule import learning_rate
 from fedpriv.training.update import Aggregate, Update
 from fedpriv.training.worker import ModelRecipe
@@ -42,8 +42,8 @@ def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
     privacy, worker = config.privacy, make_worker(ModelRecipe.of(config))
     populations, reported, _ = load(config, worker)
     noise = calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, config.steps)
-    processors = post_processors(config.denoise, worker.vector.shapes)
-    update = Update(config.optimizer, untrained(worker), processors)
+    denoise = denoise_of(config.denoise, worker.vector.shapes)
+    update = Update(config.optimizer, untrained(worker), denoise)
     denoiser = Denoiser(worker.vector.shapes, config.denoise.model_copy(update={"where": "server"}))
     units = privacy.sample_rate * sum(site.size or 0 for site in config.sites)
     deviation = noise * privacy.clip_norm * len(populations) ** 0.5 / units
