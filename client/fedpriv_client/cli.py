@@ -12,6 +12,8 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.command_line import run
+from fedpriv.commands.doctor import doctor
+from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ app = typer.Typer(
     invoke_without_command=True,
     help="Take part in a federation with the records of this site.",
 )
+app.add_typer(ledger_app, name="ledger")
+app.command()(doctor)
 Config = Annotated[Path, typer.Option("--config", help="The site's own file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 Probe = Annotated[
