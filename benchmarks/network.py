@@ -52,12 +52,9 @@ ZEROS = "sha256:" + "0" * 64
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
     """Authority, server certificate and key, for localhost."""
-    from fedpriv.pki.certificates import (
-        authority_certificate,
-        certificate_pem,
-        server_certificate,
-    )
+    from fedpriv.pki.certificates import certificate_pem
     from fedpriv.pki.keys import new_key, private_pem
+    from fedpriv_server.issue import authority_certificate, server_certificate
 
     now = datetime.now(UTC)
     ca_key, key = new_key(), new_key()

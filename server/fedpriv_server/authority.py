@@ -23,13 +23,7 @@ from pydantic import AwareDatetime
 from fedpriv.errors import EnrolmentError
 from fedpriv.files import private_folder, write_atomic
 from fedpriv.names import Name
-from fedpriv.pki.certificates import (
-    authority_certificate,
-    certificate_pem,
-    load_certificate,
-    server_certificate,
-    site_certificate,
-)
+from fedpriv.pki.certificates import certificate_pem, load_certificate
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Federation, Manifest, sign_manifest
 from fedpriv.pki.keys import (
@@ -42,6 +36,7 @@ from fedpriv.pki.keys import (
     write_key,
 )
 from fedpriv.section import Section
+from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650

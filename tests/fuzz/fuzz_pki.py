@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fuzz_mutate import json_bytes, mutate_bytes
 from fuzz_target import Target, packed, parts, raw, refuses
 
-from fedpriv.pki.certificates import authority_certificate, certificate_pem, site_certificate
+from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, new_manifest, read_enrolment, sign_manifest
 from fedpriv.pki.keys import private_pem, public_pem
 from fedpriv.pki.request import make_request, read_request
+from fedpriv_server.issue import authority_certificate, site_certificate
 from fedpriv_server.site_keys import SiteKeys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fedpriv.pki.certificates import (
-    authority_certificate,
-    certificate_pem,
-    server_certificate,
-    site_certificate,
-)
+from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import write_document
 from fedpriv.pki.enrolment import new_manifest, sign_manifest
 from fedpriv.pki.keys import PrivateKey, new_key, write_key
+from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
 
 NOW = datetime.now(UTC)
 NAMES = ("fed.example.org", "127.0.0.1")

@@ -15,17 +15,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fedpriv.errors import EnrolmentError
-from fedpriv.pki.certificates import (
+from fedpriv.pki.certificates import certificate_pem, check_certificate, describe, load_certificate
+from fedpriv.pki.keys import fingerprint, load_key, new_key, write_key
+from fedpriv_server.issue import (
     CLOCK_SKEW,
     authority_certificate,
-    certificate_pem,
-    check_certificate,
-    describe,
-    load_certificate,
     server_certificate,
     site_certificate,
 )
-from fedpriv.pki.keys import fingerprint, load_key, new_key, write_key
 
 from .conftest import NAMES, NOW, Authority
 
