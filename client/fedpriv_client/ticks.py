@@ -97,25 +97,29 @@ def at_ticks(
     if not job.plan.ticks:
         return method
     kind = type(method).__name__
-    if kind not in job.seconds_a_record:
-        job.seconds_a_record[kind] = _seconds_a_record(method, worker, job, vector)
+    # Anew for each request: a server could send values that processors are slower with.
+    tries = 1 if kind in job.seconds_a_record else 1 + TRIES  # the first loads what is loaded late
+    seconds = _seconds_a_record(method, worker, job, vector, tries)
+    least = job.seconds_a_record.setdefault(kind, seconds)
     records = most_units(units, rate, terms) * terms.max_records_per_unit
     copies = 1.0 if private_microbatch(worker) == 1 else COPIES
-    return AtTicks(method, SLOWER * copies * records * job.seconds_a_record[kind])
+    return AtTicks(method, SLOWER * copies * records * max(least, seconds))
 
 
-def _seconds_a_record(method: UnitSum, worker: Worker, job: SiteJob, vector: Vector) -> float:
+def _seconds_a_record(
+    method: UnitSum, worker: Worker, job: SiteJob, vector: Vector, tries: int
+) -> float:
     """Of the longest record, alone: a batch takes no longer than its records one by one."""
     mask = torch.ones(1, worker.recipe.model.max_length, dtype=torch.int64)
     batch = random_batch(worker, mask, seed=1)
     [ids], [label] = batch.input_ids.tolist(), batch.labels.tolist()
     unit = (Example(ids, label),)
     took = []
-    for _ in range(1 + TRIES):
+    for _ in range(tries):
         began = time.monotonic()
         _computed(method, worker, [unit], vector, job.plan.clip_norm, job.plan.numerics)
         took.append(time.monotonic() - began)
-    return max(took[1:])  # the first also loads what is loaded late
+    return max(took[1:] or took)
 
 
 def _computed(

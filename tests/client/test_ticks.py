@@ -12,6 +12,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from client_setting import TERMS, Setting, request
 from hypothesis import given
@@ -141,7 +142,12 @@ def test_a_failing_step_says_so_at_a_tick(
     site.step(request(1), setting.vector)
     usual = slow.now - began
 
-    def failing(*_: Any, **__: Any) -> Any:
+    compute, calls = ticks_of("ticks", "_computed"), []
+
+    def failing(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:  # how long a record takes
+            return compute(*arguments)
         slow.now += 0.25
         raise ValueError("of a record")
 
@@ -149,7 +155,7 @@ def test_a_failing_step_says_so_at_a_tick(
     began = slow.now
     with suppress(StepFailedError):
         site.step(request(2), setting.vector)
-    assert slow.now - began == pytest.approx(usual)
+    assert len(calls) == 2 and slow.now - began == pytest.approx(usual)
     site.close()
 
 
@@ -181,6 +187,28 @@ def test_so_many_units_are_enough(units: int, rate: float) -> None:
         )
 
     assert tail(most) <= beta < tail(most - 1)
+
+
+def test_values_that_are_slow_to_compute_with_make_longer_ticks(
+    setting: Setting, slow: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as numbers that are next to 0: a server chooses them."""
+    site = opened(setting, NOTES[2])
+    site.consider(setting.proposal)
+    compute, slower = DpLora.clipped_sum, setting.vector * np.float32(1e-30)
+
+    def computed(method: Any, worker: Any, units: Any, parameters: Any, *rest: Any) -> Any:
+        if np.array_equal(parameters, slower):
+            slow.now += 1000.0 * len(units)
+        return compute(method, worker, units, parameters, *rest)
+
+    monkeypatch.setattr(DpLora, "clipped_sum", computed)
+    late: list[float] = []
+    monkeypatch.setattr(ticks.log, "warning", lambda *what: late.append(what[1]))
+    for slot, vector in enumerate((setting.vector, slower, setting.vector)):
+        site.step(request(slot), vector)
+    site.close()
+    assert not late
 
 
 def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) -> None:
