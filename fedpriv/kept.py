@@ -18,6 +18,7 @@ from typing import Any
 
 from fedpriv.files import canonical_json, sha256, write_json
 
+_MEMORY: dict[str, Any] | None = None  # by name of file, in a process that writes none
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("fedpriv", "torch", "transformers", "peft", "numpy")
@@ -36,17 +37,33 @@ def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
     folder = _folder()
     if of is None or folder is None:
         return find()
-    file = folder / f"{sha256(canonical_json({**of, **_machine()})).rpartition(':')[2]}.json"
+    name = f"{sha256(canonical_json({**of, **_machine()})).rpartition(':')[2]}.json"
+    file = folder / name
+    if _MEMORY is not None and name in _MEMORY:
+        return _MEMORY[name]
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         return json.loads(file.read_text(encoding="utf-8"))["found"]
     found = find()
+    if _MEMORY is not None:
+        if len(_MEMORY) < MOST:
+            _MEMORY[name] = found
+        return found
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(file, {**of, **_machine(), "found": found})
-        # A server's proposals may ask for many trials, and fill no disk.
         for old in sorted(folder.glob("*.json"), key=_age)[:-MOST]:
             old.unlink()
     return found
+
+
+def write_no_more() -> None:
+    """Keep what is found from now on in memory alone, for the life of the process.
+
+    A server can have a site try what it likes. Whether a file could be written depends on the disk,
+    and so on the records; the time of the next trial would tell (laws 18 and 19).
+    """
+    global _MEMORY
+    _MEMORY = {}
 
 
 def _age(file: Path) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from fedpriv.privacy.ledger.ledger import Plan, Terms
 from fedpriv.protocol import Handover, Proposal, values_digest
 from fedpriv.training.adapter import read_facts, read_values, saved_bytes, write_adapter
 from fedpriv.training.pool import WorkerPool
+from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder
+from fedpriv_client.ticks import until_tick
 
 MOST = 32  # adapters that are kept, so that no server fills the disk with them
+WRITING = 1.0, 20e6  # seconds, and bytes in each further one, until a reply about an adapter
 SLACK = 1 << 20  # bytes of an adapter's folder beside its values
 
 
@@ -59,17 +63,27 @@ def keep_adapter(
         check_loaded(worker.base, worker.vector, proposal, settings.limits)
         check_vector(vector, worker.vector.size)
         path = folder / job
-        if not path.exists():
-            _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
-            write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
-        elif values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest:
-            raise ConfigError(
-                "is another adapter of the same job",
-                file=path,
-                fix="If it is the new one that you want, move this one away; then ask the"
-                " coordinator for the folder `adapter` of the run.",
-            )
+        # Whether there is room depends on what else is on the disk, and so on the records (law 18).
+        seconds = WRITING[0] + saved_bytes(worker) / WRITING[1]
+        with until_tick(seconds) if settings.limits.ticks else nullcontext():
+            if not path.exists():
+                _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
+                write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
+            elif (
+                values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest
+            ):
+                raise ConfigError(
+                    "is another adapter of the same job",
+                    file=path,
+                    fix="If it is the new one that you want, move this one away; then ask the"
+                    " coordinator for the folder `adapter` of the run.",
+                )
     return path
+
+
+def _digest_of(path: Path, worker: Worker) -> str:
+    """Of an adapter that is here already."""
+    return values_digest(read_values(path, worker, read_facts(path)))
 
 
 def _check_room(settings: SiteSettings, folder: Path, needed: int, held: int) -> None:

@@ -87,6 +87,9 @@ def serve(file: SiteFile, config: Path) -> None:
 
 
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
+    import torch
+
+    from fedpriv.kept import write_no_more
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.training.number_format import warn_if_slower
     from fedpriv.training.pool import WorkerPool
@@ -96,10 +99,15 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv_client.number_format import model_of
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
+    from fedpriv_client.ticks import preparation, until_tick
 
     settings = site_settings(file, config)
     warn_if_slower(model_of(file), settings.compute)
-    site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
+    torch.set_flush_denormal(True)  # some processors are slower with numbers that are next to 0
+    write_no_more()
+    # A server was greeted: how long reading takes depends on the records (law 19).
+    with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():
+        site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
     stack.callback(site.close)
     try:
         write_account(site.ledger, settings)

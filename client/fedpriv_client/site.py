@@ -241,6 +241,7 @@ class Site:
 
     def _prepare(self, proposal: Proposal, plan: Plan) -> SiteJob:
         settings, half = self.settings, half_of(proposal)
+        self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
         recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
@@ -253,7 +254,6 @@ class Site:
         file, *further = self._token_files
         held_out: Population | None = None
         with until_tick(preparation(settings)) if plan.ticks else nullcontext():
-            self._job = None  # whose examples are replaced
             population = encode_population(own.training, spec, tokenizer, file, rows=own.rows)
             if proposal.evaluation is not None:
                 held_out = encode_population(own.held_out, spec, tokenizer, further[0])

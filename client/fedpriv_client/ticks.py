@@ -32,10 +32,11 @@ from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
 SLOWER = 1.25  # than it was tried, a machine may be
-COPIES = 4 / 3  # a batch may be filled up with as many (`batches_of`)
+COPIES = 4 / 3  # a batch may be filled up with as many (`batches_of`, where 1 is a size)
+LEAST = 0.1  # seconds of a tick, besides: for what a machine does meanwhile
 MORE = 1.1  # times the declared number of units may hold records
 STEPS = 1e6  # that all jobs of a ledger have, at most
-SHARE = 1e-3  # of δ, for more units in any of these steps than a tick allows for
+SHARE = 1e-6  # of δ, for more units in any of these steps: it may be lowered a thousandfold later
 MOST_EPSILON = 50.0  # up to which that holds
 TRIES = 3
 PREPARATION = 0.5, 2e-3  # seconds, and for each record
@@ -60,8 +61,12 @@ class AtTicks:
 
     def clipped_sum(self, worker: Worker, units: Sequence[Unit], *settings: Any) -> ClippedSum:
         """As of the method."""
-        with until_tick(self.seconds):
-            return _computed(self._method, worker, units, *settings)
+        worker.is_settled = True  # a trial would take the time of a length that was drawn first
+        try:
+            with until_tick(self.seconds):
+                return _computed(self._method, worker, units, *settings)
+        finally:
+            worker.is_settled = False
 
 
 @contextmanager
@@ -103,7 +108,7 @@ def at_ticks(
     least = job.seconds_a_record.setdefault(kind, seconds)
     records = most_units(units, rate, terms) * terms.max_records_per_unit
     copies = 1.0 if private_microbatch(worker) == 1 else COPIES
-    return AtTicks(method, SLOWER * copies * records * max(least, seconds))
+    return AtTicks(method, LEAST + SLOWER * copies * records * max(least, seconds))
 
 
 def _seconds_a_record(

@@ -52,6 +52,8 @@ def check_sentences(said: Said, history: History | None) -> Iterator[Finding]:
 
 def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterator[tuple[str, str]]:
     """Fields whose sentences rest on what is not so, and how that is known."""
+    if basis.at_ticks and (said.report.simulated or not said.report.private):
+        yield "", "that its replies left at public ticks, and nobody waited for one"
     if basis.one_run and not said.report.simulated:
         yield "assumptions", "that its ledger is of one run, and no ledger of the network is"
     privacy, took_part = said.facts.proposal.privacy, said.site.rounds or said.report.events
@@ -114,6 +116,8 @@ def _believed(said: Said, basis: Basis, history: History | None) -> Iterator[Fin
     """What the sentences rest on that no row shows."""
     if basis.strict and not (history is not None and history.is_full):
         yield word("that other jobs of its ledger are computed strictly, too", said.name)
+    if basis.at_ticks and not (history is not None and history.is_full):
+        yield word("that replies of other jobs of its ledger leave at ticks, too", said.name)
     if basis.at_ticks:
         yield word("that its replies left at the ticks that its plans name", said.name)
     for other, by in basis.distinct:

@@ -68,9 +68,9 @@ def try_all_lengths(worker: Worker, tokens: float) -> None:
     lengths = {padded_length(length, longest) for length in range(1, longest + 1)}
     if worker.recipe.compute.microbatch is None and TRIALS * most * sum(lengths) > GAIN * tokens:
         worker.microbatches["private"] = 1
-        return
-    for length in sorted(lengths):
-        _sizes(worker, length)
+    elif any(_sizes(worker, length)[-1] > 1 for length in sorted(lengths)):
+        # A record by itself would cost as much as the copies beside it, and a tick for all that.
+        worker.microbatches["private"] = 1
 
 
 def try_lengths(worker: Worker, units: Units) -> None:
@@ -89,6 +89,8 @@ def _sizes(worker: Worker, length: int) -> Sequence[int]:
     known, most = worker.invariant_sizes, private_microbatch(worker)
     key = (most, length, torch.get_num_threads())
     if key not in known:
+        if worker.is_settled:
+            return (1,)
         known[key] = invariant_sizes(worker, most, length)
     return known[key]
 

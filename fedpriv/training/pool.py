@@ -148,6 +148,7 @@ class WorkerPool:
         self._made: dict[ModelRecipe, int] = {}
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
         self._invariant: dict[ModelRecipe, InvariantSizes] = {}
+        self._microbatches: dict[ModelRecipe, dict[str, int]] = {}
         self._loaded: dict[ModelRecipe, tuple[Base, Any]] = {}
 
     @contextmanager
@@ -166,6 +167,7 @@ class WorkerPool:
                 try:
                     worker = make_worker(recipe, look, self._model)
                     worker.invariant_sizes = self._invariant.setdefault(recipe, {})
+                    worker.microbatches = self._microbatches.setdefault(recipe, {})
                 except BaseException:
                     self._made[recipe] -= 1
                     self._forget_unused(recipe)

@@ -77,7 +77,9 @@ class Worker:
         initial: the values before any training, (P,), by the recipe's seed.
         failures: errors that steps went on after, by name: units that counted as 0, steps of
             noise alone. Private: it depends on the records, and stays in this process.
-        microbatches: records to compute at once, as `fedpriv.training.microbatch` found out.
+        microbatches: records to compute at once, as `fedpriv.training.microbatch` found out; the
+            workers of a pool share it.
+        is_settled: nothing is tried any more; records of a length that was not are computed alone.
         invariant_sizes: what `fedpriv.training.batch_invariance` found out; the workers of a pool
             have it together.
         public: what was made of public records and released values alone, by name, for the next
@@ -98,6 +100,7 @@ class Worker:
         self.initial = self.vector.read()
         self.failures: Counter[str] = Counter()
         self.microbatches: dict[str, int] = {}
+        self.is_settled = False
         self.invariant_sizes: InvariantSizes = {}
         self.public: dict[str, Any] = {}
         self.resources = ExitStack()

@@ -7,6 +7,7 @@ import json
 import logging
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,6 +243,34 @@ def test_the_answer_is_the_same_whatever_became_of_the_writing(
     monkeypatch.undo()
     assert said(failed) == said(hand(site, body, arrays)) == NOTHING
     assert kept(setting) == ["job-1"]
+
+
+def test_an_answer_to_a_handover_leaves_at_a_tick_with_room_or_without(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long writing took would tell what is free (law 19)."""
+    waited: list[float] = []
+
+    @contextmanager
+    def noting(seconds: float) -> Iterator[None]:
+        waited.append(seconds)
+        yield
+
+    monkeypatch.setattr("fedpriv_client.handover.until_tick", noting)
+    made = setting.site(ticks=True)
+    made.consider(setting.proposal)
+    made.step(request(), setting.vector)
+    vector = values(setting)
+    body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
+    with monkeypatch.context() as patched:
+        full = SimpleNamespace(free=0)
+        patched.setattr("fedpriv_client.handover.shutil.disk_usage", lambda _: full)
+        hand(made, body, arrays)
+    hand(made, body, arrays)
+    hand(made, body, arrays)
+    made.close()
+    assert kept(setting) == ["job-1"]
+    assert len(waited) == 3 and len(set(waited)) == 1 and waited[0] > 1
 
 
 def test_the_disk_that_is_reserved_for_the_ledger_is_left_to_it(

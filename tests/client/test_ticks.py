@@ -18,11 +18,12 @@ from client_setting import TERMS, Setting, request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.errors import DataError, StepFailedError
+from fedpriv.errors import DataError, ProtocolError, StepFailedError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.report.budget import TICKS, TIMING
+from fedpriv.training import batch_invariance
 from fedpriv_client import ticks
 from fedpriv_client.report import budget_report
 from fedpriv_client.site import Site
@@ -177,7 +178,7 @@ def test_so_many_units_are_enough(units: int, rate: float) -> None:
     """Against the binomial distribution in exact fractions."""
     terms = Terms("0" * 32, 100, "record", 1, 1e-3, 2.0, simulated=False)
     most, more = most_units(units, rate, terms), -(-11 * units // 10)
-    beta = Fraction(1e-3) * Fraction(1e-3) / 10**6 / (1 + Fraction(7.38905609893065))
+    beta = Fraction(1e-6) * Fraction(1e-3) / 10**6 / (1 + Fraction(7.38905609893065))
     q = Fraction(rate)
 
     def tail(k: int) -> Fraction:
@@ -209,6 +210,71 @@ def test_values_that_are_slow_to_compute_with_make_longer_ticks(
         site.step(request(slot), vector)
     site.close()
     assert not late
+
+
+def test_nothing_is_tried_amid_a_step_whatever_came_before_it(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused proposal, or another model in between, takes what was found out from nobody."""
+    tried: list[int] = []
+    usual = batch_invariance.invariant_sizes
+
+    def counted(worker: Any, most: int, length: int) -> Any:
+        tried.append(worker.is_settled)
+        return usual(worker, most, length)
+
+    monkeypatch.setattr(batch_invariance, "invariant_sizes", counted)
+    opened(setting, NOTES[2]).close()
+    shutil.rmtree(setting.folder / "state")
+    terms = dataclasses.replace(REAL, rule=SumRule(1e-4), budget=30.0)
+    site = setting.site(terms=terms, model=setting.proposal.model.name, ticks=True)
+    site.consider(setting.proposal)
+    alone = sizes_of(setting)
+    site.step(request(), setting.vector)
+    other = setting.change(job_id="other", seed=3, vector_digest="sha256:" + "0" * 64)
+    with pytest.raises(ProtocolError):
+        site.consider(other)
+    with pytest.raises(ProtocolError, match="no offer"):  # it has to be asked for again
+        site.step(request(1), setting.vector)
+    site.consider(setting.proposal)
+    site.step(request(1), setting.vector)
+    with setting.pool.borrow(dataclasses.replace(setting_recipe(setting), seed=9)):
+        pass  # as of a handover
+    site.step(request(2), setting.vector)
+    assert sizes_of(setting) == alone == 1 and not any(tried)
+    site.close()
+
+
+def sizes_of(setting: Setting) -> int:
+    with setting.pool.borrow(setting_recipe(setting)) as worker:
+        found: int = worker.microbatches["private"]
+        return found
+
+
+def test_what_was_not_tried_is_computed_alone_amid_a_step(setting: Setting) -> None:
+    with setting.pool.borrow(setting_recipe(setting)) as worker:
+        worker.microbatches["private"], worker.is_settled = 4, True
+        worker.invariant_sizes.clear()
+        assert batch_invariance._sizes(worker, 8) == (1,) and not worker.invariant_sizes
+        worker.is_settled = False
+
+
+@pytest.mark.parametrize(("sizes", "most"), [((4, 2, 1), 4), ((4,), 1), ((4, 2), 1)])
+def test_a_record_by_itself_costs_no_more_than_itself(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, sizes: Any, most: int
+) -> None:
+    monkeypatch.setattr(batch_invariance, "invariant_sizes", lambda *_: sizes)
+    with setting.pool.borrow(setting_recipe(setting)) as worker:
+        worker.invariant_sizes.clear()
+        batch_invariance.try_all_lengths(worker, 1e12)
+        assert worker.microbatches["private"] == most
+
+
+@given(records=st.integers(1, 200), most=st.sampled_from([1, 2, 4, 8, 32]))
+def test_copies_are_a_third_at_most(records: int, most: int) -> None:
+    sizes = [most >> power for power in range(most.bit_length())]
+    rows = sum(len(batch) for batch, _ in batch_invariance.batches_of(sizes, records))
+    assert rows <= ticks.COPIES * records
 
 
 def test_a_report_says_that_timing_is_covered_only_if_it_is(setting: Setting) -> None:
