@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -36,6 +36,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 Moment = Annotated[
     AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(3000, 1, 1, tzinfo=UTC))
 ]
+Day = Annotated[date, Field(ge=date(2000, 1, 1), lt=date(3000, 1, 1))]
 FACTS, ANSWERS, AUDIT, PAGE = "dossier.json", "answers.json", "audit.json", "dossier.html"
 
 
@@ -124,7 +125,7 @@ class Facts(Section):
     status: Literal["interrupted", "finished"]
     rounds: int = Field(ge=0)
     started: Moment
-    finished: Moment | None
+    finished: Moment | Day | None
     settings: Digest
     base: Digest
     model: str = Field(max_length=4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
@@ -102,8 +102,10 @@ def ranges(numbers: Iterable[int], at_most: int = 12) -> str:
     return ", ".join([*shown, "…"] if len(found) > at_most else shown)
 
 
-def when(moment: datetime) -> str:
-    """A moment as a person writes it, in UTC where the zone is known."""
+def when(moment: date) -> str:
+    """A moment as a person writes it, in UTC where the zone is known; of a date, the day alone."""
+    if not isinstance(moment, datetime):
+        return f"{moment.day} {moment:%B %Y}"
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC)
     zone = " UTC" if moment.tzinfo is not None else ""

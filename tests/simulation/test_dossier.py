@@ -32,9 +32,11 @@ sac = { encoder = 8, warm_up = 1, updates = 1, batch = 2 }
 SECURE = ("privacy.trust=secure-sum", "privacy.max_colluding=1")
 
 
-def checked(federation: Make, tmp_path: Path, *overrides: str, extra: str = "") -> list[Finding]:
+def checked(
+    federation: Make, tmp_path: Path, *overrides: str, extra: str = "", public: bool = True
+) -> list[Finding]:
     """Run, export, take file and adapter elsewhere, forget the run, and verify."""
-    file, run, away = federation(extra=extra), tmp_path / "run", tmp_path / "away"
+    file, run, away = federation(extra=extra, public=public), tmp_path / "run", tmp_path / "away"
     simulate(load_job(file, overrides), run, source=file)
     away.mkdir()
     export_run(run, away / "run.zip", load_or_create_key(tmp_path / "dossier.key"))
@@ -43,8 +45,11 @@ def checked(federation: Make, tmp_path: Path, *overrides: str, extra: str = "") 
     return list(verify_file(away / "run.zip", Given(adapter=away / "adapter")))
 
 
-def test_a_run_is_verified_where_it_never_was(federation: Make, tmp_path: Path) -> None:
-    found = checked(federation, tmp_path)
+@pytest.mark.parametrize("public", [False, True])
+def test_a_run_is_verified_where_it_never_was(
+    federation: Make, tmp_path: Path, public: bool
+) -> None:
+    found = checked(federation, tmp_path, public=public)
     held = [finding.text for finding in found if finding.kind == "holds"]
     for beginning in (
         "the ledger committed to this very proposal",
@@ -55,6 +60,7 @@ def test_a_run_is_verified_where_it_never_was(federation: Make, tmp_path: Path) 
     facts = json.loads(read(tmp_path / "away" / "run.zip").files[FACTS])
     assert facts["software"]["torch"] == software()["torch"].model_dump()
     assert [site["rounds"] for site in facts["sites"]] == [3, 3]
+    assert ("T" in facts["finished"]) is public
 
 
 @slow
