@@ -58,6 +58,7 @@ def make_federation(folder: Path, records: int, unit: str, rounds: int) -> Path:
     file = folder / "federation.toml"
     file.write_text(
         f'[job]\nname = "records"\nrounds = {rounds}\nmin_sites = 1\n'
+        "data_is_public = true\n"  # made up: or no duration is written (law 19)
         f'[model]\nname = "{folder / "model"}"\nmax_length = 64\n'
         '[data]\ncolumns = { text = "text" }\n[lora]\nr = 2\nalpha = 4\n'
         f'[privacy]\nepsilon = 6.0\ndelta = {0.1 / size}\nunit = "{unit}"\nclip_norm = 1.0\n'

@@ -60,6 +60,7 @@ def make_federation(folder: Path, model: Path, engine: str, sites: int, rounds: 
     file = folder / "federation.toml"
     file.write_text(
         f'[job]\nname = "sites"\nrounds = {rounds}\nengine = "{engine}"\nmin_sites = {sites}\n'
+        "data_is_public = true\n"  # made up: or no duration is written (law 19)
         f'[model]\nname = "{model}"\nmax_length = 64\n'
         '[data]\ncolumns = { text = "text" }\n'
         "[lora]\nr = 2\nalpha = 4\n[optimizer]\nlr = 1e-2\n"
