@@ -103,7 +103,9 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
 
     settings = site_settings(file, config)
     warn_if_slower(model_of(file), settings.compute)
-    torch.set_flush_denormal(True)  # some processors are slower with numbers that are next to 0
+    # Some processors are slower with numbers that are next to 0 (law 19). Threads inherit it.
+    torch.set_flush_denormal(True)
+    stack.callback(torch.set_flush_denormal, False)
     write_no_more()
     # A server was greeted: how long reading takes depends on the records (law 19).
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():
