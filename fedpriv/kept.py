@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -56,14 +56,19 @@ def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
     return found
 
 
-def write_no_more() -> None:
-    """Keep what is found from now on in memory alone, for the life of the process.
+@contextmanager
+def in_memory_alone() -> Iterator[None]:
+    """Keep what is found meanwhile in memory alone.
 
     A server can have a site try what it likes. Whether a file could be written depends on the disk,
     and so on the records; the time of the next trial would tell (laws 18 and 19).
     """
     global _MEMORY
     _MEMORY = {}
+    try:
+        yield
+    finally:
+        _MEMORY = None
 
 
 def _age(file: Path) -> float:

@@ -71,15 +71,15 @@ def test_where_nothing_can_be_written_it_is_found_each_time(
 
 def test_a_process_that_serves_writes_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there is read, and what is found is kept in memory, on whatever disk."""
-    monkeypatch.setattr(module, "_MEMORY", None)
     before, find = Finder(), Finder()
     kept(SAME, before)
-    module.write_no_more()
-    assert kept(SAME, find) == [1] and not find.asked
-    assert [kept({"trial": "other"}, find) for _ in range(2)] == [[1], [1]]
-    assert len(list(folder.iterdir())) == 1
-    monkeypatch.setattr(module, "MOST", 0)
-    assert [kept({"trial": "third"}, find) for _ in range(2)] == [[2], [3]]
+    with module.in_memory_alone():
+        assert kept(SAME, find) == [1] and not find.asked
+        assert [kept({"trial": "other"}, find) for _ in range(2)] == [[1], [1]]
+        assert len(list(folder.iterdir())) == 1
+        monkeypatch.setattr(module, "MOST", 0)
+        assert [kept({"trial": "third"}, find) for _ in range(2)] == [[2], [3]]
+    assert module._MEMORY is None
 
 
 def test_the_oldest_are_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ def serve(file: SiteFile, config: Path) -> None:
 def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp:
     import torch
 
-    from fedpriv.kept import write_no_more
+    from fedpriv.kept import in_memory_alone
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
     from fedpriv.training.number_format import warn_if_slower
     from fedpriv.training.pool import WorkerPool
@@ -106,7 +106,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     # Some processors are slower with numbers that are next to 0 (law 19). Threads inherit it.
     torch.set_flush_denormal(True)
     stack.callback(torch.set_flush_denormal, False)
-    write_no_more()
+    stack.enter_context(in_memory_alone())
     # A server was greeted: how long reading takes depends on the records (law 19).
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():
         site = Site(settings, WorkerPool(1), lambda job, slot: SystemCsprng())
