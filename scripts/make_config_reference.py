@@ -10,7 +10,6 @@ leaves out and the table of defaults fills in is shown as that table has it.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from written_page import write_or_check
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.site import SiteFile
@@ -221,21 +221,5 @@ def _plain(text: str) -> str:
     return text.replace("|", "\\|").replace("``", "`")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would differ")
-    arguments = parser.parse_args()
-    text = page()
-    if not arguments.check:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(
-        f"{PAGE} is not up to date. Run: python scripts/make_config_reference.py", file=sys.stderr
-    )
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), Path(__file__).name, __doc__))

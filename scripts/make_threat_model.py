@@ -12,7 +12,6 @@ without a row there, or a row of something that is gone, is an error.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
 import tomllib
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from written_page import write_or_check
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "threat-model.md"
@@ -393,19 +393,5 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would differ")
-    arguments = parser.parse_args()
-    text = page()
-    if not arguments.check:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{PAGE} is not up to date. Run: python scripts/make_threat_model.py", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page(), Path(__file__).name, __doc__))
