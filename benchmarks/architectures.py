@@ -29,9 +29,9 @@ from fedpriv.base_model import EMBEDDED
 from fedpriv.config.task import Task
 from fedpriv.errors import FedprivError
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import make_worker
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 MOST = 6_000_000  # parameters of what is still called tiny

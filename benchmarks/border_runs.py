@@ -18,8 +18,8 @@ from fedpriv.files import write_json
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.privacy.config import PrivacySection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.going_on import WEIGHT as FIFTH

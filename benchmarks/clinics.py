@@ -41,9 +41,9 @@ from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import together
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.process import stop_on_terminate
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.runner import Runner, open_folder

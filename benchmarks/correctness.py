@@ -39,13 +39,13 @@ from fedpriv.data.encode import Example
 from fedpriv.files import write_json
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.training.batch_invariance import BatchInvariant, invariant_sizes
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.microbatch import private_microbatch
-from fedpriv.training.pool import make_worker
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.unit_sum import sum_of_units
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.batch_invariance import BatchInvariant, invariant_sizes
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.microbatch import private_microbatch
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.unit_sum import sum_of_units
+from fedpriv.private_training.worker import ModelRecipe, Worker
 
 FORMAT = 1
 CLIP = 0.1

@@ -24,15 +24,15 @@ from unit_noise import unit_noise
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.gradients.denoise import Denoiser
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.training.pool import make_worker
-from fedpriv.training.post_processing import denoise_of
-from fedpriv.training.schedule import learning_rate
-from fedpriv.training.update import Aggregate, Update
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
+from fedpriv.public_update.denoise import Denoiser
+from fedpriv.public_update.post_processing import denoise_of
+from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import Aggregate, Update
 from fedpriv_comparison.public_training import load, raw_sum, untrained
 from fedpriv_server.evaluation import evaluate
 

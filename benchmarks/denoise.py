@@ -26,8 +26,6 @@ from rich.table import Table
 from torch import Tensor
 from unit_noise import unit_noise
 
-from fedpriv.gradients.denoise import Denoiser
-from fedpriv.gradients.edge import noise_edge
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.gradients.product import linear
@@ -35,7 +33,9 @@ from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
-from fedpriv.training.config import DenoiseSection
+from fedpriv.public_update.config import DenoiseSection
+from fedpriv.public_update.denoise import Denoiser
+from fedpriv.public_update.edge import noise_edge
 
 MODELS = {"6 × 384": (6, 384), "12 × 768": (12, 768)}  # layers, width
 QUICK = {"2 × 64": (2, 64)}

@@ -170,8 +170,8 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     from fedpriv.privacy.config import PrivacySection
     from fedpriv.privacy.mechanism.privatised import public
     from fedpriv.protocol import Proposal, SharedNoise
-    from fedpriv.training.config import OptimizerSection
-    from fedpriv.training.update import Update
+    from fedpriv.public_update.config import OptimizerSection
+    from fedpriv.public_update.update import Update
     from fedpriv_server.broker import MessageBroker
     from fedpriv_server.checkpoint import Checkpoint
     from fedpriv_server.fleet_api import fleet_api

@@ -28,9 +28,9 @@ from torch import Tensor
 from fedpriv.config.load import HOSPITALS
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.scores import score
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.going_on import weighed

@@ -35,10 +35,10 @@ from fedpriv.files import write_json
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts, own_examples
 from fedpriv.personal.training import train_alone
-from fedpriv.training.adapter import read_facts, read_values
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.scores import score
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_simulation.own_records import read_site, spec_of
 
 SCORED = 16  # clinics that benchmarks/clinics.py looks at; none of them is used here

@@ -52,10 +52,11 @@ from fedpriv.privacy.mechanism.grid import deviation, sum_step
 from fedpriv.privacy.mechanism.noise import rounded_gaussian
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.privacy.mechanism.sampling import poisson_sample
-from fedpriv.training.config import ComputeSection, OptimizerSection
-from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.pool import make_worker
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv_server.checkpoint import Checkpoint
 
 RECORDS, TOKENS, BATCH = 8000, 128, 16

@@ -37,9 +37,9 @@ from fedpriv.controllers.sac import policy_of
 from fedpriv.gradients.groups import Groups
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received, restored
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.control import Control
-from fedpriv.training.update import Aggregate, Update
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.control import Control
+from fedpriv.public_update.update import Aggregate, Update
 
 ROUNDS, UNITS, NOISE, SIZE = 40, 64, 1.0, 64  # of a task; units in a round, σ, parameters a group
 RATES = (0.01, 0.03, 0.1)

@@ -30,7 +30,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedpriv.gradients.product import linear
-from fedpriv.training.record_loss import next_tokens, token_losses
+from fedpriv.private_training.record_loss import next_tokens, token_losses
 
 # Rows, inputs, outputs: of the embedded model and of all-MiniLM, 16 records of 128 tokens.
 PRODUCTS = [(2048, 256, 256), (2048, 256, 640), (2048, 640, 256), (2048, 384, 1536)]

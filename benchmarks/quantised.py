@@ -32,11 +32,11 @@ from fedpriv.base_model import parameters_of
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import make_worker
-from fedpriv.training.random_batch import random_batch
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.random_batch import random_batch
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_simulation.simulate import simulate
 
 RECORDS, TOKENS = 4, 64

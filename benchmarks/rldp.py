@@ -58,9 +58,9 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion, encode_text
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.scores import area_under_curve, losses_of
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.plain_training.scores import area_under_curve, losses_of
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.estimate import seconds_of_a_run
 from fedpriv_comparison.figures import Figures, figures

@@ -46,7 +46,7 @@ set_environment()
 WORDS = ["fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood"]
 UNITS, EPSILON, DELTA = 40, 6.0, 1e-3
 HEAVY = [
-    "fedpriv.training.worker",
+    "fedpriv.private_training.worker",
     "fedpriv_client.app",
     "fedpriv_client.serve",
     "fedpriv_server.serve",

@@ -45,8 +45,8 @@ from fedpriv.models.attention import RECORDWISE, register_attention
 from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
-from fedpriv.training.microbatch import TRIED
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.microbatch import TRIED
+from fedpriv.private_training.record_loss import record_losses
 
 CLIP, SIGMA, RATE = 1.0, 1.0, 1e-3
 ENCODER = {"all": ["query", "key", "value", "dense"], "q,v": ["query", "value"]}

@@ -40,10 +40,10 @@ from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.usual import MAX_MEMBERS, MAX_PUBLIC_RECORDS, MAX_UNITS
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.section import Section
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
-from fedpriv.training.config import DenoiseSection, OptimizerSection
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
@@ -53,7 +53,7 @@ MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistak
 
 # The records of a message, by name: the body as JSON, the vector, what changes the synthetic set.
 BODY, VECTOR, SYNTHETIC = "fedpriv", "arrays", "synthetic"
-# See `fedpriv.training.released`.
+# See `fedpriv.private_training.released`.
 Kind = Literal["gradient-sum", "move", "held-out-sum", "masked-share"]
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -2,7 +2,8 @@
 
     python scripts/trusted_path.py             # by room
     python scripts/trusted_path.py MODULE …    # of what these modules reach
-    python scripts/trusted_path.py --check     # 1 if they are more than docs/architecture.md says
+    python scripts/trusted_path.py --write     # the figures of docs/architecture.md, if none grew
+    python scripts/trusted_path.py --check     # 1 if these are not the figures of the page
 
 Counted is what the process that serves a site reaches, with every method. Blank lines, comments
 and docstrings do not count. Imports inside functions do, and so does each package's own
@@ -35,10 +36,11 @@ BEFORE_NOISE = (
     "fedpriv.methods",
     "fedpriv.models",
     "fedpriv.privacy.mechanism",
-    "fedpriv.training",
+    "fedpriv.private_training",
 )
 PAGE = ROOT / "docs" / "architecture.md"
 STATED = re.compile(r"\*\*([\d,]+) lines\*\*, of which \*\*([\d,]+)\*\*")
+ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| [\d,]+ \|", re.M)
 
 
 @cache
@@ -116,26 +118,53 @@ def room_of(module: str) -> str:
     return f"{top}.{rest.partition('.')[0]}" if top == "fedpriv" and rest else top
 
 
+def of_the_page(text: str, found: set[str]) -> str:
+    """The page with the figures of today: both sums, and the rows of its table of rooms."""
+
+    def rooms(row: re.Match[str]) -> str:
+        paths = re.findall(r"`(?:client/)?([^`]+?)(?:\.py)?`", row[1])
+        names = [path.replace("/", ".") for path in paths]
+        held = [m for m in found if any(m == n or m.startswith(f"{n}.") for n in names)]
+        return f"| {row[1]} | {sum(map(lines_of, held)):,} |"
+
+    both = "**{:,} lines**, of which **{:,}**".format(*sums(found))
+    return ROW.sub(rooms, STATED.sub(both, text, count=1))
+
+
+def sums(found: set[str]) -> tuple[int, int]:
+    """Lines of these modules, and of those that handle a record before there is noise."""
+    before = [module for module in found if module.startswith(BEFORE_NOISE)]
+    return sum(map(lines_of, found)), sum(map(lines_of, before))
+
+
 def main(arguments: list[str]) -> int:
-    """Print a line for each room, and the sums; or compare the sums with those of the page."""
-    modules = [name for name in arguments if name != "--check"]
+    """Print a line for each room, and the sums; or compare them with those of the page."""
+    options = {"--check", "--write"} & {*arguments}
+    modules = [name for name in arguments if name not in options]
     found = reached(*(modules or (*SERVING, *BY_NAME)))
+    if options:
+        text = PAGE.read_text(encoding="utf-8")
+        stated = STATED.search(text)
+        assert stated is not None, f"{PAGE}: says no figures"
+        most = [int(figure.replace(",", "")) for figure in stated.groups()]
+        now, page = sums(found), of_the_page(text, found)
+        print("{:,} lines, {:,} before noise; the page has {:,} and {:,}".format(*now, *most))
+        if any(a > b for a, b in zip(now, most, strict=True)):
+            print("They grew: delete as much, or write the new figures by hand and say why.")
+            return 1
+        if "--write" in options:
+            PAGE.write_text(page, encoding="utf-8")
+        elif page != text:
+            print(f"{PAGE.name} is behind: python scripts/trusted_path.py --write")
+            return 1
+        return 0
     rooms: Counter[str] = Counter()
     for module in found:
         rooms[room_of(module)] += lines_of(module)
-    before = sum(lines_of(module) for module in found if module.startswith(BEFORE_NOISE))
-    if "--check" in arguments:
-        stated = STATED.search(PAGE.read_text(encoding="utf-8"))
-        assert stated is not None, f"{PAGE}: says no figures"
-        most, most_before = (int(figure.replace(",", "")) for figure in stated.groups())
-        is_more = sum(rooms.values()) > most or before > most_before
-        print(
-            f"{sum(rooms.values()):,} lines of {most:,}, {before:,} before noise of {most_before:,}"
-        )
-        return int(is_more)
     for room, lines in rooms.most_common():
         print(f"{lines:6,}  {room}")
-    print(f"{sum(rooms.values()):6,}  in {len(found)} files, {before:,} of them before noise")
+    every, before = sums(found)
+    print(f"{every:6,}  in {len(found)} files, {before:,} of them before noise")
     return 0
 
 

@@ -140,9 +140,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Any) 
 def worker(model_folder: Make) -> Any:
     """A worker on a small random Llama with LoRA of rank 2, in float32."""
     from fedpriv.models.config import LoraSection, ModelSection
-    from fedpriv.training import pool
-    from fedpriv.training.config import ComputeSection
-    from fedpriv.training.worker import ModelRecipe
+    from fedpriv.private_training import pool
+    from fedpriv.private_training.config import ComputeSection
+    from fedpriv.private_training.worker import ModelRecipe
 
     model = ModelSection(name=str(model_folder("llama")), max_length=32)
     return pool.make_worker(
@@ -171,9 +171,9 @@ def make_worker(model_folder: Make) -> Make:
         **changes: Any,
     ) -> Any:
         from fedpriv.models.config import LoraSection, ModelSection
-        from fedpriv.training.config import ComputeSection
-        from fedpriv.training.pool import make_worker
-        from fedpriv.training.worker import ModelRecipe
+        from fedpriv.private_training.config import ComputeSection
+        from fedpriv.private_training.pool import make_worker
+        from fedpriv.private_training.worker import ModelRecipe
 
         labels = ("no", "yes", "maybe") if task == "classification" else ()
         recipe = ModelRecipe(

@@ -108,7 +108,7 @@ _ALONE = (
     "import fedpriv.loop.step, fedpriv.loop.arguments, fedpriv.loop.trainer",
     "import fedpriv_client.serve, fedpriv_client.site, fedpriv_client.cli",
     "import fedpriv_simulation.simulate, fedpriv_server.serve, fedpriv_audit.pipeline",
-    "import fedpriv.training.team, fedpriv.methods.pe_sgd.site, fedpriv.hub.export",
+    "import fedpriv.private_training.team, fedpriv.methods.pe_sgd.site, fedpriv.hub.export",
 )
 SECTION = "from fedpriv.models.config import ModelSection as S; s = S(name={folder!r}); "
 TRAINER = (
@@ -147,8 +147,8 @@ def test_a_model_and_its_adapter_ask_for_nothing_and_load_no_compiler(run: Any) 
     script = (
         "import sys, torch\n"
         "from fedpriv.config.job import ComputeSection, LoraSection, ModelSection\n"
-        "from fedpriv.training.pool import make_worker\n"
-        "from fedpriv.training.worker import ModelRecipe\n"
+        "from fedpriv.private_training.pool import make_worker\n"
+        "from fedpriv.private_training.worker import ModelRecipe\n"
         "from fedpriv.models.base import linear_sizes\n"
         "for quantize in (None, '4bit'):\n"
         "    section = ModelSection(name='embedded', quantize=quantize, max_length=32)\n"

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.vector import Vector
+from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import (
     BODY,
     FAILED,
@@ -29,7 +30,6 @@ from fedpriv.protocol import (
 )
 from fedpriv.report.budget import BudgetReport
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.released import HeldOutSum
 from fedpriv.wire import BLOCK, Blocks, encode, encode_masked
 from fedpriv_client.report import signed_report, write_report
 from fedpriv_client.site import Site

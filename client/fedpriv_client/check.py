@@ -17,8 +17,8 @@ from fedpriv.methods.proposal import propose
 from fedpriv.models.vector import TrainableVector
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger.ledger import Plan
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.site_job import check_fields, check_model, recipe_of
 from fedpriv_client.site_ledger import open_ledger
 from fedpriv_client.site_settings import SiteSettings

@@ -19,8 +19,8 @@ from fedpriv.metrics import HOST
 from fedpriv.process import is_running
 
 if TYPE_CHECKING:
+    from fedpriv.private_training.pool import WorkerPool
     from fedpriv.protocol import Proposal
-    from fedpriv.training.pool import WorkerPool
     from fedpriv_client.check import Verdict
     from fedpriv_client.site_settings import SiteSettings
 
@@ -242,7 +242,7 @@ def _disk(file: SiteFile, *, running: bool) -> str:
 
 
 def _job(file: SiteFile, config: Path, job: Path, *, load: bool) -> list[Finding]:
-    from fedpriv.training.pool import WorkerPool
+    from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.check import check_proposal, read_proposal
     from fedpriv_client.settings import site_settings
 

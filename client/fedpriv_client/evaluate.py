@@ -19,9 +19,9 @@ from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
+from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
-from fedpriv.training.adapter import read_facts, read_values
-from fedpriv.training.worker import Worker
 from fedpriv_client.own import Federated, federated, opened, shown_held_out
 from fedpriv_client.site_settings import own_adapters
 

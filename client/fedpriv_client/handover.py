@@ -10,11 +10,11 @@ from pathlib import Path
 from fedpriv.errors import ConfigError, DataError, ProtocolError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
+from fedpriv.plain_training.adapter import read_facts, read_values, saved_bytes, write_adapter
 from fedpriv.privacy.ledger.ledger import Plan, Terms
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Handover, Proposal, values_digest
-from fedpriv.training.adapter import read_facts, read_values, saved_bytes, write_adapter
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.site_job import check_loaded, recipe_of
 from fedpriv_client.site_settings import SiteSettings, adapters_folder

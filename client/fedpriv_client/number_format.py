@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from fedpriv.config.site import SiteFile
 from fedpriv.models.config import ModelSection
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.number_format import SETTLED, settled_dtype
+from fedpriv.private_training.pool import Look, WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, computed_in
 from fedpriv.protocol import Proposal
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.number_format import SETTLED, settled_dtype
-from fedpriv.training.pool import Look, WorkerPool
-from fedpriv.training.worker import ModelRecipe, computed_in
 from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 

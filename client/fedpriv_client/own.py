@@ -19,10 +19,10 @@ from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.files import private_folder
+from fedpriv.plain_training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import Worker
 from fedpriv.process import is_running, only_process
-from fedpriv.training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import Worker
 from fedpriv_client.disk_space import megabytes
 from fedpriv_client.own_records import read_records
 from fedpriv_client.settings import site_settings

@@ -18,7 +18,7 @@ from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import to_train_on
 from fedpriv.personal.training import Personal, train_alone
-from fedpriv.training.adapter import read_values
+from fedpriv.plain_training.adapter import read_values
 from fedpriv_client.own import federated, opened
 from fedpriv_client.site_settings import own_adapters
 

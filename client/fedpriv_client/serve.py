@@ -91,8 +91,8 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
 
     from fedpriv.kept import in_memory_alone
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
-    from fedpriv.training.number_format import warn_if_slower
-    from fedpriv.training.pool import WorkerPool
+    from fedpriv.private_training.number_format import warn_if_slower
+    from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders

@@ -18,15 +18,15 @@ from fedpriv.models.vector import Vector, check_vector
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.private_step import shared_step
+from fedpriv.private_training.released import MaskedShare, pack_share, unpack_share
+from fedpriv.private_training.team import with_team
 from fedpriv.protocol import Ready, SetRequest, StepRequest
 from fedpriv.secure_sum.masks import mask
 from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, Member, SlotId, sign_member
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.private_step import shared_step
-from fedpriv.training.released import MaskedShare, pack_share, unpack_share
-from fedpriv.training.team import with_team
 from fedpriv_client.disk_space import LedgerGrowth
 from fedpriv_client.site_job import SiteJob, half_for
 from fedpriv_client.site_settings import SiteSettings

@@ -25,6 +25,22 @@ from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.private_training.batch_invariance import try_all_lengths, try_lengths
+from fedpriv.private_training.held_out_sum import Distances, look
+from fedpriv.private_training.local_steps import local_steps, new_update
+from fedpriv.private_training.method import SiteMethod
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.private_step import private_step
+from fedpriv.private_training.released import (
+    GradientSum,
+    HeldOutSum,
+    MaskedShare,
+    Move,
+    Released,
+    pack,
+    unpack,
+)
+from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import (
     Handover,
     Kind,
@@ -37,22 +53,6 @@ from fedpriv.protocol import (
 )
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.batch_invariance import try_all_lengths, try_lengths
-from fedpriv.training.held_out_sum import Distances, look
-from fedpriv.training.local_steps import local_steps, new_update
-from fedpriv.training.method import SiteMethod
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.private_step import private_step
-from fedpriv.training.released import (
-    GradientSum,
-    HeldOutSum,
-    MaskedShare,
-    Move,
-    Released,
-    pack,
-    unpack,
-)
-from fedpriv.training.worker import Worker
 from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter

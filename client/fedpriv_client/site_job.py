@@ -17,14 +17,14 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
+from fedpriv.private_training.held_out_sum import Distances
+from fedpriv.private_training.method import SiteHalf, SiteMethod
+from fedpriv.private_training.microbatch import private_microbatch
+from fedpriv.private_training.pool import Look
+from fedpriv.private_training.team import start_team, with_team
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
-from fedpriv.training.held_out_sum import Distances
-from fedpriv.training.method import SiteHalf, SiteMethod
-from fedpriv.training.microbatch import private_microbatch
-from fedpriv.training.pool import Look
-from fedpriv.training.team import start_team, with_team
-from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_client.limits import Limits
 from fedpriv_client.number_format import compute_of
 from fedpriv_client.site_settings import SiteSettings

@@ -10,7 +10,7 @@ from fedpriv.config.personal import OwnKind
 from fedpriv.config.sources import Source
 from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.terms import Terms
-from fedpriv.training.config import ComputeSection
+from fedpriv.private_training.config import ComputeSection
 from fedpriv_client.limits import Limits
 
 SIGNING_KEY, REPORT = "report.key", "budget.json"  # in the site's folder

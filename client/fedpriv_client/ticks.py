@@ -22,11 +22,11 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.method import UnitSum
-from fedpriv.training.microbatch import private_microbatch
-from fedpriv.training.random_batch import random_batch
-from fedpriv.training.unit_sum import Unit
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.method import UnitSum
+from fedpriv.private_training.microbatch import private_microbatch
+from fedpriv.private_training.random_batch import random_batch
+from fedpriv.private_training.unit_sum import Unit
+from fedpriv.private_training.worker import Worker
 from fedpriv_client.site_job import SiteJob
 from fedpriv_client.site_settings import SiteSettings
 

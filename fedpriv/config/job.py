@@ -42,14 +42,14 @@ from fedpriv.names import (
 )
 from fedpriv.privacy import usual
 from fedpriv.privacy.config import PrivacySection
-from fedpriv.section import Section
-from fedpriv.training.config import (
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.public_update.config import (
     GATE,
-    ComputeSection,
     DenoiseSection,
     OptimizerSection,
     ServerOptimizerSection,
 )
+from fedpriv.section import Section
 
 
 class JobSection(Section):

@@ -20,8 +20,8 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.config import check_distinct
 from fedpriv.names import METRICS, Address, Digest, Name, Port
 from fedpriv.privacy import usual
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.section import Section
-from fedpriv.training.config import ComputeSection
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.rules import Rule

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
 from fedpriv.models.config import ModelSection
-from fedpriv.training.config import ComputeSection
+from fedpriv.private_training.config import ComputeSection
 
 _SHOWN = ("fedpriv", "torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
@@ -60,8 +60,8 @@ def device(compute: ComputeSection) -> str:
     """
     import torch
 
-    from fedpriv.training.team import devices_after
-    from fedpriv.training.worker import device_of
+    from fedpriv.private_training.team import devices_after
+    from fedpriv.private_training.worker import device_of
 
     first = device_of(compute.device)
     others = devices_after(first, compute.devices, torch.cuda.device_count())
@@ -83,9 +83,9 @@ def number_format(model: ModelSection, compute: ComputeSection) -> str:
 
     Raises:
         DoubtError: it is slower than float32.
-        ModelError, ConfigError: as `fedpriv.training.number_format.time_in_halves`.
+        ModelError, ConfigError: as `fedpriv.private_training.number_format.time_in_halves`.
     """
-    from fedpriv.training.number_format import ADVICE, HALVES, speed
+    from fedpriv.private_training.number_format import ADVICE, HALVES, speed
 
     ratio, said = speed(model, compute)
     if ratio > 1 and compute.dtype in HALVES:

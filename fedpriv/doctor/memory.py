@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from fedpriv import memory
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import Bits
-from fedpriv.training.config import ComputeSection
+from fedpriv.private_training.config import ComputeSection
 
 if TYPE_CHECKING:
-    from fedpriv.training.worker import Worker
+    from fedpriv.private_training.worker import Worker
 
 _READ = 2  # bytes of a weight, as most are stored, while a model is read that is quantised then
 _KEPT = {"8bit": 1 + 4 / 64, "4bit": 0.5 + 4 / 64}  # of one in a linear layer
@@ -50,7 +50,7 @@ def weights(name: str, compute: ComputeSection, quantize: Bits | None = None) ->
         ConfigError: they do not.
     """
     from fedpriv.base_model import parameters_of
-    from fedpriv.training.worker import device_of
+    from fedpriv.private_training.worker import device_of
 
     count = parameters_of(name)
     if count is None:
@@ -82,7 +82,7 @@ def step(worker: Worker) -> str:
     Privacy:
         Records have no part in it.
     """
-    from fedpriv.training.microbatch import MOST, is_out_of_memory, most_private
+    from fedpriv.private_training.microbatch import MOST, is_out_of_memory, most_private
 
     records, length = most_private(worker), worker.recipe.model.max_length
     free = available(worker.device)
@@ -127,7 +127,7 @@ def _too_much(worker: Worker, records: int, free: int, fitting: int | None = Non
 
 def _taken(worker: Worker, records: int, held: int) -> int:
     """Bytes that a step takes at most: on a CPU, of the process above what it `held`."""
-    from fedpriv.training.microbatch import rehearse
+    from fedpriv.private_training.microbatch import rehearse
 
     _forget_peak()
     on_a_gpu = rehearse(worker, records)

@@ -21,15 +21,15 @@ from fedpriv.hub.contents import Contents
 from fedpriv.hub.load import load, refuse_own, settings_of
 from fedpriv.hub.plainly import load_adapter, load_merged
 from fedpriv.models.config import HUB_NAME, ModelSection
-from fedpriv.report import budget
-from fedpriv.report.rundir import RunDirectory, read_run
-from fedpriv.training.adapter import (
+from fedpriv.plain_training.adapter import (
     CARD,
     FACTS,
     WEIGHTS,
     AdapterFacts,
     read_facts,
 )
+from fedpriv.report import budget
+from fedpriv.report.rundir import RunDirectory, read_run
 
 if TYPE_CHECKING:
     import torch

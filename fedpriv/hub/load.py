@@ -12,9 +12,9 @@ from fedpriv.config.personal import OWN_KINDS
 from fedpriv.data.config import DataSection
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.config import ModelSection
+from fedpriv.plain_training.adapter import FACTS, AdapterFacts, read_facts, read_into
 from fedpriv.report import budget
 from fedpriv.report.rundir import Part
-from fedpriv.training.adapter import FACTS, AdapterFacts, read_facts, read_into
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from fedpriv.errors import ConfigError
-from fedpriv.training.rouge import Rouge, rouge
+from fedpriv.plain_training.rouge import Rouge, rouge
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 from fedpriv.errors import ConfigError
 from fedpriv.hub.load import load, refuse_own, settings_of
+from fedpriv.plain_training.adapter import read_facts
 from fedpriv.synthetic.chat import asked
 from fedpriv.synthetic.language_model import beginning, greedy, sample, tokens_of
-from fedpriv.training.adapter import read_facts
 
 
 class Writer:

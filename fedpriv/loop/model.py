@@ -13,9 +13,9 @@ from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.models.base import Base, compute_alone, longest, pad_with_end
 from fedpriv.models.config import LoraSection, ModelSection
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import with_gradients
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import with_gradients
+from fedpriv.private_training.worker import ModelRecipe, Worker
 
 with without_hub_code():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -26,6 +26,7 @@ from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector, check_vector
+from fedpriv.plain_training.scores import Scores, score
 from fedpriv.privacy import usual
 from fedpriv.privacy.accounting.from_python import plan
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
@@ -34,11 +35,10 @@ from fedpriv.privacy.mechanism.csprng import RandomSource, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.batch_invariance import try_lengths
-from fedpriv.training.private_step import private_step
-from fedpriv.training.released import GradientSum
-from fedpriv.training.scores import Scores, score
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.batch_invariance import try_lengths
+from fedpriv.private_training.private_step import private_step
+from fedpriv.private_training.released import GradientSum
+from fedpriv.private_training.worker import Worker
 
 METHOD = "dp-lora"
 

@@ -11,8 +11,8 @@ from fedpriv.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedpriv.training.method import Method
-    from fedpriv.training.server_half import ServerContext, ServerMethod
+    from fedpriv.methods.server_half import ServerContext, ServerMethod
+    from fedpriv.private_training.method import Method
 
 GROUP, SERVER_HALVES = "fedpriv.methods", "fedpriv.server_halves"  # of entry points
 

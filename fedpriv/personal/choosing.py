@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from fedpriv.config.personal import OwnTraining
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts
-from fedpriv.training.passes import passes
-from fedpriv.training.scores import score
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.passes import passes
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.worker import Worker
 
 
 @dataclass(frozen=True)

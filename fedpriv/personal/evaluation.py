@@ -12,9 +12,9 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions, references
 from fedpriv.personal.together import own_and_federated, together
-from fedpriv.training.rouge import Rouge, rouge
-from fedpriv.training.scores import Scores, score
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.rouge import Rouge, rouge
+from fedpriv.plain_training.scores import Scores, score
+from fedpriv.private_training.worker import Worker
 
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
 MEANING = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedpriv.data.encode import NO_LOSS, Example
 from fedpriv.models.vector import Vector
+from fedpriv.private_training.worker import Worker
 from fedpriv.synthetic.language_model import greedy
-from fedpriv.training.worker import Worker
 
 
 def completions(worker: Worker, examples: Sequence[Example], parameters: Vector) -> list[str]:

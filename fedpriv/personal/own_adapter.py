@@ -7,8 +7,8 @@ from pathlib import Path
 from fedpriv.config.personal import OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
-from fedpriv.training.adapter import AdapterFacts, write_adapter
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.adapter import AdapterFacts, write_adapter
+from fedpriv.private_training.worker import Worker
 
 WARNING = "trained on this site's records without privacy: not to leave this house"
 

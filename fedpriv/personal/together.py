@@ -15,8 +15,8 @@ import torch
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.training.scores import Scores, logits_of, score_answers
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.scores import Scores, logits_of, score_answers
+from fedpriv.private_training.worker import Worker
 
 Named = TypeVar("Named")
 Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one

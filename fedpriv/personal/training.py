@@ -9,8 +9,8 @@ from fedpriv.config.personal import OwnTraining
 from fedpriv.models.vector import Vector
 from fedpriv.personal.choosing import Epoch, choose
 from fedpriv.personal.records import OwnParts
-from fedpriv.training.passes import passes
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.passes import passes
+from fedpriv.private_training.worker import Worker
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
-from fedpriv.training.scores import losses_of
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.scores import losses_of
+from fedpriv.private_training.worker import Worker
 from fedpriv_audit.training import TIMES, Trained
 from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
 

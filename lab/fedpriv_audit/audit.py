@@ -22,8 +22,8 @@ from fedpriv.auditing.result import Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError, RunError
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline

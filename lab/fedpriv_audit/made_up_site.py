@@ -31,11 +31,11 @@ from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.ledger.terms import Terms, new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import MAX_EPSILON, Proposal, StepRequest
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import SetChange, SyntheticSet
-from fedpriv.training.config import DenoiseSection, OptimizerSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings

@@ -22,9 +22,9 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
 from fedpriv.files import private_folder
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.report.rundir import read_run
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
 from fedpriv_audit.pipeline import CONFIDENCE, Tell
 from fedpriv_audit.training import (

@@ -18,7 +18,7 @@ from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.training.pool import WorkerPool
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
 from fedpriv_server.run_directory import RunDirectory

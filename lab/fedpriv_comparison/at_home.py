@@ -13,7 +13,7 @@ from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.records import own_examples as records_of
 from fedpriv.personal.together import Model
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.public_training import load
 from fedpriv_simulation.own_records import read_site, spec_of
 

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.progress import is_watched
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
 from fedpriv_comparison.at_home import check_records

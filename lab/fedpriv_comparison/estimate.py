@@ -14,8 +14,8 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import MANY, OwnKind
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.training.pool import make_worker
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained
 from fedpriv_comparison.runner import threads_of

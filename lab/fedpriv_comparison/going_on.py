@@ -15,8 +15,8 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.personal.training import train_alone
-from fedpriv.training.scores import Scores, score
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.scores import Scores, score
+from fedpriv.private_training.worker import Worker
 
 PERSONAL, FIFTH = "personal", "fifth"
 WAYS = {

@@ -18,17 +18,17 @@ from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
+from fedpriv.plain_training.public_records import mean_gradient
+from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.privacy.usual import MAX_CLIP
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.public_update.optimizer import VectorOptimizer
+from fedpriv.public_update.schedule import learning_rate
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.public_records import mean_gradient
-from fedpriv.training.schedule import learning_rate
-from fedpriv.training.warm_start import warm_start
-from fedpriv.training.worker import ModelRecipe, Worker
 from fedpriv_comparison.variants import UNTRAINED
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
 from fedpriv_server.synthetic import evolution_of

@@ -16,8 +16,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedpriv import cores
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import only_process
-from fedpriv.training.pool import WorkerPool
 from fedpriv_comparison.trial import Result, Trial, kept, run, told
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself

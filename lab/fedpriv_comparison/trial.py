@@ -23,8 +23,8 @@ from fedpriv.config.personal import OwnKind
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.models.vector import Vector
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
 from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on
 from fedpriv_comparison.public_training import train

@@ -20,8 +20,8 @@ from flwr.app import Context, Message, RecordDict
 from fedpriv.config.job import JobConfig
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, PausedError
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.handles import open_at_once

@@ -19,10 +19,10 @@ from torch import Tensor
 from fedpriv.config.job import JobConfig
 from fedpriv.data.batch import Batch
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
-from fedpriv.training.batch_invariance import batches_of, invariant_sizes
-from fedpriv.training.microbatch import private_microbatch, public_microbatch
-from fedpriv.training.pool import Look, WorkerPool
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.batch_invariance import batches_of, invariant_sizes
+from fedpriv.private_training.microbatch import private_microbatch, public_microbatch
+from fedpriv.private_training.pool import Look, WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 
 MOST_RECORDS = 8  # in a batch; more are hardly faster, and to try them takes longer
 MOST_SITES = 24  # at once; more have no more to compute, and disturb each other

@@ -22,9 +22,9 @@ from fedpriv.personal.own_adapter import write_own_adapter
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
 from fedpriv.personal.training import Personal, train_alone
-from fedpriv.training.adapter import read_facts, read_values
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.plain_training.adapter import read_facts, read_values
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_server.run_directory import private_site_folder
 from fedpriv_simulation.own_records import read_site, spec_of
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of

@@ -15,10 +15,10 @@ from flwr.serverapp import Grid
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
+from fedpriv.plain_training.scores import Scores
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.scores import Scores
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site

@@ -17,8 +17,8 @@ from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.secure_sum.roster import Roster
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_ledger import open_or_create_ledger

@@ -17,9 +17,9 @@ from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import LedgerInUseError, PausedError
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import BODY, Proposal
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
 from fedpriv_simulation.sites import Sites

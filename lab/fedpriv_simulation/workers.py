@@ -9,7 +9,7 @@ import torch
 
 from fedpriv.base_model import parameters_of
 from fedpriv.config.job import JobConfig
-from fedpriv.training.worker import device_of
+from fedpriv.private_training.worker import device_of
 
 COPIES = 2**31  # bytes that the copies of a model may take together, unless more are asked for
 

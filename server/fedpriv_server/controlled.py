@@ -17,8 +17,8 @@ from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.training.control import Control
-from fedpriv.training.method import has_groups
+from fedpriv.private_training.method import has_groups
+from fedpriv.public_update.control import Control
 
 
 @dataclass(frozen=True)

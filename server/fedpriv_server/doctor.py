@@ -22,8 +22,8 @@ from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON
-from fedpriv.training.pool import load_model, with_gradients
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.pool import load_model, with_gradients
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate
 from fedpriv_server.provision_options import server_names

@@ -12,9 +12,9 @@ from fedpriv.data.encode import Example
 from fedpriv.data.population import load_examples
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
+from fedpriv.plain_training.scores import Scores, losses_of, score
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
-from fedpriv.training.scores import Scores, losses_of, score
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.worker import Worker
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -23,23 +23,23 @@ from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import method_settings, propose
 from fedpriv.methods.registry import find_method, find_server_half
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
 from fedpriv.names import seconds
+from fedpriv.plain_training.adapter import write_facts
+from fedpriv.plain_training.scores import Scores
+from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Centres
+from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
+from fedpriv.public_update.post_processing import denoise_of
+from fedpriv.public_update.update import Update
 from fedpriv.report.live import LiveReport
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv.training.adapter import write_facts
-from fedpriv.training.config import DenoiseSection, ServerOptimizerSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.post_processing import denoise_of
-from fedpriv.training.scores import Scores
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.update import Update
-from fedpriv.training.warm_start import warm_start
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.controlled import PlannedControl

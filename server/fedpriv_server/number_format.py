@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedpriv.config.job import JobConfig
-from fedpriv.training.number_format import SETTLED, settled_dtype, warn_if_slower
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, computed_in
+from fedpriv.private_training.number_format import SETTLED, settled_dtype, warn_if_slower
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, computed_in
 from fedpriv_server.run_directory import RunDirectory
 
 

@@ -19,10 +19,10 @@ from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
 from fedpriv.names import seconds
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
 from fedpriv.report.html import write_report
-from fedpriv.training.pool import WorkerPool
 from fedpriv_server.broker import MessageBroker
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.garbage import look_seldom

@@ -16,6 +16,8 @@ from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, device_of
 from fedpriv.synthetic.chat import chat
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set
@@ -23,8 +25,6 @@ from fedpriv.synthetic.generator import Generator
 from fedpriv.synthetic.instructed import InstructedGenerator
 from fedpriv.synthetic.language_model import LanguageModelGenerator, Model
 from fedpriv.synthetic.records import MAX_SET, MAX_TEXT, Record, SyntheticSet, characters
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, device_of
 from fedpriv_server.evaluation import evaluation_spec
 
 if TYPE_CHECKING:

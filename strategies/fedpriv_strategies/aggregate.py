@@ -11,7 +11,7 @@ import numpy as np
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
-from fedpriv.training.config import OptimizerSection
+from fedpriv.public_update.config import OptimizerSection
 from fedpriv.wire import BLOCK, Blocks
 
 Total = np.ndarray[Any, np.dtype[np.float64]]

@@ -20,17 +20,17 @@ from fedpriv.errors import (
     StepFailedError,
     SyntheticSetError,
 )
+from fedpriv.methods.server_half import ServerMethod
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
+from fedpriv.public_update.control import Control
+from fedpriv.public_update.post_processing import Found
+from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.synthetic.evolution import Evolved
-from fedpriv.training.control import Control
-from fedpriv.training.post_processing import Found
-from fedpriv.training.schedule import learning_rate
-from fedpriv.training.server_half import ServerMethod
-from fedpriv.training.update import Aggregate, Update
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
 from fedpriv_strategies.messages import (

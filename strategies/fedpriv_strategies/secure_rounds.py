@@ -23,10 +23,10 @@ from fedpriv.protocol import (
     StepReply,
     StepRequest,
 )
+from fedpriv.public_update.update import Aggregate
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member, SlotId, check_member
 from fedpriv.secure_sum.roster import Roster
-from fedpriv.training.update import Aggregate
 from fedpriv_strategies.messages import (
     TRAIN_SET,
     answer_of,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedpriv.auditing import membership
-from fedpriv.training.scores import area_under_curve
+from fedpriv.plain_training.scores import area_under_curve
 
 
 def made_up(models: int, records: int, gain: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from audited import federation
 from fedpriv.auditing.two_worlds import Scores, epsilon_lower
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.mechanism import execution
-from fedpriv.training.pool import WorkerPool
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, made_up_site, scratch
 from fedpriv_audit.pipeline import CANARY, PipelineSize, audit_pipeline, two_worlds
 

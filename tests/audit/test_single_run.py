@@ -12,7 +12,7 @@ from audited import federation
 
 from fedpriv.auditing.one_run import audit
 from fedpriv.privacy.mechanism import execution
-from fedpriv.training.pool import WorkerPool
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import Server
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, estimate, one_run_plan
 

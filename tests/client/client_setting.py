@@ -10,10 +10,10 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal, StepRequest
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings

@@ -14,12 +14,12 @@ from fedpriv.config.site import SiteFile
 from fedpriv.files import private_folder
 from fedpriv.models.base import digest_of
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.plain_training.adapter import write_adapter
 from fedpriv.privacy.config import PrivacySection
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
-from fedpriv.training.adapter import write_adapter
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.init import init_site
 from fedpriv_client.site_settings import adapters_folder
 

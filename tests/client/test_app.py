@@ -19,8 +19,8 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.names import Wire
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training.released import GradientSum
 from fedpriv.protocol import FAILED, Offer, Proposal, Refusal, StepReply, StepRequest
-from fedpriv.training.released import GradientSum
 from fedpriv.wire import encode
 from fedpriv_client.app import client_app
 from fedpriv_simulation.inline import InlineGrid

@@ -16,10 +16,10 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits

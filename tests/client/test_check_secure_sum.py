@@ -14,8 +14,8 @@ from secure_sites import roster_of, sites
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import digest_of
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.secure_sum.roster import Roster, write
-from fedpriv.training.config import ComputeSection
 from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits

@@ -276,7 +276,7 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
 def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
     from fedpriv.personal.evaluation import Evaluation, Row
     from fedpriv.personal.page import write_page
-    from fedpriv.training.scores import Scores
+    from fedpriv.plain_training.scores import Scores
 
     rows = (Row("base", Scores(1.0, 0.5)),)
     write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, ("<u>z",)), tmp_path / "p")

@@ -23,12 +23,12 @@ from safetensors.torch import load_file, save_file
 
 from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.plain_training.adapter import FACTS, WEIGHTS, read_facts, read_values, saved_bytes
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Handover, Proposal, values_digest
-from fedpriv.training.adapter import FACTS, WEIGHTS, read_facts, read_values, saved_bytes
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import make_worker
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.app import client_app
 from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import disk_space_needed
@@ -237,7 +237,7 @@ def test_the_answer_is_the_same_whatever_became_of_the_writing(
 
     vector = values(setting)
     body, arrays = handover(setting.proposal, vector), as_arrays(public(vector))
-    monkeypatch.setattr("fedpriv.training.adapter.write_facts", explode)
+    monkeypatch.setattr("fedpriv.plain_training.adapter.write_facts", explode)
     failed = hand(site, body, arrays)
     assert kept(setting) == []  # not half of it, either
     monkeypatch.undo()
@@ -388,7 +388,7 @@ def test_a_byte_that_was_changed_is_found(seed: int, change: int) -> None:
 
     from test_app import PROPOSAL
 
-    from fedpriv.training.adapter import write_facts
+    from fedpriv.plain_training.adapter import write_facts
 
     content = bytearray(np.random.default_rng(seed).bytes(64))
     with TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from fedpriv.config.groups import GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.models.config import ModelSection
 from fedpriv.protocol import LocalSteps
-from fedpriv.training.config import DenoiseSection, OptimizerSection
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client.job_words import METHODS, described
 
 

@@ -12,11 +12,11 @@ import pytest
 from own_setting import OwnSetting, invoke, notes, tree
 from safetensors.numpy import load_file
 
+from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Body, Handover, ReportRequest, StepRequest, values_digest
-from fedpriv.training.adapter import WEIGHTS, read_facts
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.evaluate import PAGE, own_view
 from fedpriv_client.personalise import personalise

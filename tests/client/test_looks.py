@@ -17,10 +17,10 @@ from client_setting import Setting, request
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.private_training.held_out_sum import Distances
+from fedpriv.private_training.unit_sum import Unit
 from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest
-from fedpriv.training.config import DenoiseSection, OptimizerSection
-from fedpriv.training.held_out_sum import Distances
-from fedpriv.training.unit_sum import Unit
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client import site as module
 from fedpriv_client import ticks
 from fedpriv_client.site import Site
@@ -273,7 +273,7 @@ def test_the_rate_of_local_steps_falls_over_the_steps_that_train(
         seen.append((number, steps))
         return 1e-3
 
-    monkeypatch.setattr("fedpriv.training.local_steps.learning_rate", noted)
+    monkeypatch.setattr("fedpriv.private_training.local_steps.learning_rate", noted)
     local = LocalSteps(count=2, optimizer=OptimizerSection(), denoise=DenoiseSection())
     site = setting.open()
     site.consider(setting.looking.model_copy(update={"local": local}))

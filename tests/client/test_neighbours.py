@@ -31,8 +31,8 @@ from fedpriv import files
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Body, Handover, ReportRequest, values_digest
-from fedpriv.training.worker import Worker
 from fedpriv_client import ticks
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from client_setting import Setting
 
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_client import number_format as module
 from fedpriv_client.number_format import FILE, MOST, settle
 from fedpriv_client.site_job import recipe_of

@@ -18,9 +18,9 @@ from own_setting import WORDS, OwnSetting, invoke, notes, tree
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
 from fedpriv.personal.training import Epoch
+from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
-from fedpriv.training.adapter import WEIGHTS, read_facts
 from fedpriv_client import personalise as module
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise, summary
@@ -227,7 +227,7 @@ def test_what_ends_half_way_leaves_nothing_and_what_was_there(
     if where == "train_alone":
         monkeypatch.setattr(module, "train_alone", stop)
     else:
-        monkeypatch.setattr("fedpriv.training.adapter.write_facts", stop)
+        monkeypatch.setattr("fedpriv.plain_training.adapter.write_facts", stop)
     for alone in (False, True):
         with pytest.raises(type(error)):
             personalise(setting.file, setting.config, alone=alone)

@@ -18,10 +18,10 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Proposal, StepRequest
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client.init import init_site
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.settings import ledger_path, ledgers, site_settings, terms_of

@@ -33,11 +33,11 @@ from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.grid import step_of
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
+from fedpriv.private_training.released import MaskedShare
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepReply
 from fedpriv.report.budget import load_or_create_key
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
-from fedpriv.training.released import MaskedShare
 from fedpriv_client import shared_slots as module
 from fedpriv_client import site_job, ticks
 from fedpriv_client.report import write_budget_report

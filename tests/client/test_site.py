@@ -42,14 +42,14 @@ from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training import batch_invariance, local_steps
+from fedpriv.private_training.released import GradientSum
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import FAILED, LocalSteps, Proposal, ReportRequest
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
+from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv.report import budget
 from fedpriv.report.ledger_export import verify_ledger
-from fedpriv.training import batch_invariance, local_steps
-from fedpriv.training.config import DenoiseSection, OptimizerSection
-from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.released import GradientSum
-from fedpriv.training.worker import ModelRecipe
 from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
@@ -93,7 +93,9 @@ def test_the_site_decides(setting: Setting, limits: Any, error: Any, words: str)
 def test_what_is_not_allowed_is_refused_before_a_gradient_is_computed(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.training.pool.probe_gradients", lambda _: pytest.fail("probed"))
+    monkeypatch.setattr(
+        "fedpriv.private_training.pool.probe_gradients", lambda _: pytest.fail("probed")
+    )
     site = setting.site(max_trainable=100)
     lora = setting.proposal.lora.model_copy(update={"r": 4})
     with pytest.raises(ProtocolError, match="would train 512 parameters"):

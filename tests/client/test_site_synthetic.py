@@ -19,8 +19,8 @@ from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
-from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv_client import app
 from fedpriv_client.envelope import unpack
 from fedpriv_client.site import Site

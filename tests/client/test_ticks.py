@@ -22,8 +22,8 @@ from fedpriv.errors import DataError, ProtocolError, StepFailedError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
+from fedpriv.private_training import batch_invariance
 from fedpriv.report.budget import TICKS, TIMING
-from fedpriv.training import batch_invariance
 from fedpriv_client import ticks
 from fedpriv_client.report import budget_report
 from fedpriv_client.site import Site
@@ -328,10 +328,10 @@ def test_lengths_are_tried_whatever_the_records_are(
 ) -> None:
     tried: list[list[int]] = []
     monkeypatch.setattr(
-        "fedpriv.training.batch_invariance.invariant_sizes",
+        "fedpriv.private_training.batch_invariance.invariant_sizes",
         lambda worker, most, length: tried[-1].append(length) or (1,),  # type: ignore[func-returns-value]
     )
-    monkeypatch.setattr("fedpriv.training.batch_invariance.GAIN", 1e9)
+    monkeypatch.setattr("fedpriv.private_training.batch_invariance.GAIN", 1e9)
     for number, notes in enumerate(NOTES):
         tried.append([])
         with setting.pool.borrow(setting_recipe(setting)) as worker:
@@ -343,7 +343,7 @@ def test_lengths_are_tried_whatever_the_records_are(
 
 
 def setting_recipe(setting: Setting) -> Any:
-    from fedpriv.training.worker import ModelRecipe
+    from fedpriv.private_training.worker import ModelRecipe
 
     proposal = setting.proposal
     return ModelRecipe(proposal.model, proposal.lora, proposal.seed, setting.compute)

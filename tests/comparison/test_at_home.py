@@ -21,9 +21,9 @@ from fedpriv.errors import ConfigError, DataError
 from fedpriv.forecasting.advice import PAYS_NOT, Outlook
 from fedpriv.forecasting.curve import Interval
 from fedpriv.personal.together import together
-from fedpriv.training.pool import make_worker
-from fedpriv.training.scores import score
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_comparison import expected as expected_module
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.at_home import check_records, own_examples

@@ -24,8 +24,8 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
 from fedpriv.models.base import digest_of
 from fedpriv.privacy.mechanism import execution
-from fedpriv.training import unit_sum
-from fedpriv.training.pool import WorkerPool
+from fedpriv.private_training import unit_sum
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv_comparison import public_training, trial
 from fedpriv_comparison.comparison import Comparison, Row, compare, tuning_loss
 from fedpriv_comparison.figures import figures

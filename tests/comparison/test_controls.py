@@ -27,13 +27,13 @@ from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.server import PeSgdServer
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Proposal
 from fedpriv.synthetic.evolution import Evolution
-from fedpriv.training.server_half import ServerContext
 from fedpriv_comparison.controls.gradient import Gradient, GradientServer
 from fedpriv_comparison.controls.products import Products, ProductsServer
 from fedpriv_comparison.controls.residual import Residual, ResidualServer

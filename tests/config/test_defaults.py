@@ -20,7 +20,7 @@ from fedpriv.defaults import KEYS, TABLE, Defaults, defaults_for, rows_for
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import LoraSection
 from fedpriv.privacy.config import PrivacySection
-from fedpriv.training.config import OptimizerSection
+from fedpriv.public_update.config import OptimizerSection
 
 Make = Callable[..., Any]
 FILE = """

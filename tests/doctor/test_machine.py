@@ -16,7 +16,7 @@ from fedpriv.doctor import machine
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import BudgetError, ConfigError, NetworkError
 from fedpriv.models.config import ModelSection
-from fedpriv.training.config import ComputeSection
+from fedpriv.private_training.config import ComputeSection
 
 
 def test_a_look_is_right_wrong_or_in_doubt() -> None:
@@ -54,7 +54,7 @@ def test_a_device_is_there_or_not() -> None:
 def test_how_slow_a_processor_is_at_the_number_format_is_told(
     dtype: Any, ratio: float, doubt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.training.number_format.time_in_halves", lambda *_: ratio)
+    monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: ratio)
     compute = ComputeSection(device="cpu", dtype=dtype)
     said = f"{dtype!r}: .* take {ratio:.2g} times as long"
     if doubt and dtype != "auto":

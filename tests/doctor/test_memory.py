@@ -13,8 +13,8 @@ import torch
 import fedpriv.memory
 from fedpriv.doctor import memory
 from fedpriv.errors import ConfigError
-from fedpriv.training import microbatch
-from fedpriv.training.config import ComputeSection
+from fedpriv.private_training import microbatch
+from fedpriv.private_training.config import ComputeSection
 
 Make = Callable[..., Any]
 

@@ -30,8 +30,8 @@ from fedpriv.protocol import (
     StepRequest,
     parse_answer,
 )
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
-from fedpriv.training.config import DenoiseSection, OptimizerSection
 from fedpriv.wire import Blocks, decode_text, encode, encode_text
 
 KINDS: tuple[type[Body], ...] = (

@@ -10,7 +10,7 @@ import torch
 
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gradients_of
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 
 def random_batch(worker: Any, lengths: list[int], width: int = 20, seed: int = 0) -> Batch:

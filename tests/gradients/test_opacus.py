@@ -15,7 +15,7 @@ from torch import nn
 from fedpriv.errors import ConfigError, NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.opacus import OpacusGradients
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.loop.step import PrivateStep
-from fedpriv.training.probe import probe_gradients
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.probe import probe_gradients
+from fedpriv.private_training.record_loss import record_losses
 
 KINDS = [
     ("bert", "classification"),

@@ -11,14 +11,14 @@ import pytest
 from hub_runs import MakeRun, report
 
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.plain_training.adapter import write_adapter
 from fedpriv.privacy.config import PrivacySection
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal
 from fedpriv.report import budget
 from fedpriv.report.budget import BudgetReport
-from fedpriv.training.adapter import write_adapter
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import make_worker
-from fedpriv.training.worker import ModelRecipe, Worker
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, ModelError, RunError
 from fedpriv.hub.export import Wanted, export
+from fedpriv.plain_training.adapter import WEIGHTS, read_facts, write_facts
 from fedpriv.report import budget
-from fedpriv.training.adapter import WEIGHTS, read_facts, write_facts
 
 CLASSIFIER: dict[str, Any] = {"task": "classification"}
 TIED = {"tie_word_embeddings": True}

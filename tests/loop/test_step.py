@@ -39,9 +39,9 @@ from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.clip import MARGIN, ClippedSum
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
-from fedpriv.training.pool import load_model
-from fedpriv.training.released import unpack
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import load_model
+from fedpriv.private_training.released import unpack
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]

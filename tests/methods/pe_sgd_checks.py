@@ -12,7 +12,7 @@ from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 CLIP, RIDGE, N = 0.4, 0.05, 5
 

@@ -26,8 +26,8 @@ from fedpriv.errors import ConfigError, ProtocolError
 from fedpriv.methods.dp_lora.server import DpLoraServer
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.mechanism.privatised import post_process
-from fedpriv.training.unit_sum import sum_of_units
-from fedpriv.training.update import Aggregate
+from fedpriv.private_training.unit_sum import sum_of_units
+from fedpriv.public_update.update import Aggregate
 
 
 class FirstPart:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpriv.models.config import ModelSection
-from fedpriv.training.probe import probe_gradients
+from fedpriv.private_training.probe import probe_gradients
 
 Make = Callable[..., Any]
 

@@ -24,10 +24,10 @@ from fedpriv.models.base import digest_of, load_base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.digest import quantised_digest
 from fedpriv.models.quantised import BLOCK, PackedWeight, unpack
-from fedpriv.training.config import ComputeSection
-from fedpriv.training.pool import load_model
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import load_model
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.worker import ModelRecipe
 
 Make = Callable[..., Any]
 BITS = ["8bit", "4bit"]

@@ -19,7 +19,7 @@ from fedpriv.models.base import load_base
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.trial import AS_IT_IS, MEANT, Trial
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 Make = Callable[..., Any]
 LENGTHS = (3, 11, 26)

@@ -9,7 +9,7 @@ from network_federation import Federation
 from waiting import wait_until
 
 from fedpriv.config.load import load_site
-from fedpriv.training.adapter import WEIGHTS, read_facts
+from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 
 
 @pytest.mark.nightly

@@ -14,9 +14,9 @@ from own_parts import in_parts
 from fedpriv.config.personal import OwnTraining
 from fedpriv.personal import choosing
 from fedpriv.personal.choosing import Epoch, choose
-from fedpriv.training import passes
-from fedpriv.training.scores import score
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training import passes
+from fedpriv.plain_training.scores import score
+from fedpriv.private_training.worker import Worker
 
 SETTINGS = OwnTraining(rates=(3e-2,), epochs=3, patience=3, batch_size=4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.personal.evaluation import Row, _worse_than_base
-from fedpriv.training.scores import Scores
+from fedpriv.plain_training.scores import Scores
 
 
 @pytest.mark.parametrize(("alone", "said"), [(0.70, True), (0.69, False), (0.6, False)])

@@ -14,15 +14,15 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal import training
 from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.training import train_alone
-from fedpriv.training import passes
-from fedpriv.training.public_records import mean_gradient
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training import passes
+from fedpriv.plain_training.public_records import mean_gradient
+from fedpriv.private_training.worker import Worker
 
 SETTINGS = OwnTraining(rates=(3e-2,), epochs=3, patience=3, batch_size=4)
 
 
 def passed(worker: Worker, start: Vector, records: list[Example], count: int) -> Vector:
-    """After so many passes, which tests/training/test_passes.py holds to torch's optimiser."""
+    """After so many passes, as torch's optimiser does (tests/plain_training/test_passes.py)."""
     *_, last = passes.passes(
         worker, start, records, 3e-2, epochs=count, batch_size=4, falling=False, seed=3
     )

@@ -82,7 +82,7 @@ def test_a_simulation_needs_no_network_and_makes_a_step(federation: Make) -> Non
 def test_it_tells_how_fast_a_number_format_is(
     federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpriv.training.number_format.time_in_halves", lambda *_: 9)
+    monkeypatch.setattr("fedpriv.private_training.number_format.time_in_halves", lambda *_: 9)
     path = federation()
     change(path, "[data]", '[compute]\ndtype = "auto"\n[data]')
     code, found = examined(path)

@@ -18,13 +18,13 @@ from flwr.clientapp import ClientApp
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import RoundError, RunError
+from fedpriv.plain_training.scores import area_under_curve
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import FAILED
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.optimizer import VectorOptimizer
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.scores import area_under_curve
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv_client.app import client_app
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate

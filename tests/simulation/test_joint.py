@@ -16,9 +16,9 @@ from torch import Tensor
 from fedpriv.config.load import load_job
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
-from fedpriv.training.batch_invariance import BatchInvariant
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe, Worker
+from fedpriv.private_training.batch_invariance import BatchInvariant
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv_simulation import simulate as simulation
 from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.simulate import simulate

@@ -14,9 +14,9 @@ from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, StepFailedError
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Centres, StepRequest
 from fedpriv.report.html import write_report
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedpriv.config.load import load_job
-from fedpriv.training.pool import WorkerPool
-from fedpriv.training.worker import ModelRecipe
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_server import number_format as module
 from fedpriv_server.job import Job
 from fedpriv_server.number_format import settle

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from fedpriv.config.job import SiteSection
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.training.adapter import read_facts
+from fedpriv.plain_training.adapter import read_facts
 from fedpriv_simulation.command import _in_words, simulate
 from fedpriv_simulation.own_models import own_models, spread
 

@@ -13,7 +13,7 @@ from fedpriv.config.load import load_job
 from fedpriv.hub.export import Wanted, export
 from fedpriv.models.base import digest_of
 from fedpriv.models.digest import quantised_digest
-from fedpriv.training.adapter import read_facts
+from fedpriv.plain_training.adapter import read_facts
 from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]

@@ -39,10 +39,10 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
+from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import read, verify
 from fedpriv.report.html import write_report
 from fedpriv.report.rundir import read_run
-from fedpriv.training.pool import WorkerPool
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job
 from fedpriv_server.run_directory import RunDirectory

@@ -19,8 +19,8 @@ from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, TrustModel, public, received
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.update import Aggregate, Update
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.wire import Blocks, encode
 from fedpriv_strategies import aggregate
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean

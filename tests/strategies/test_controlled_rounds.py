@@ -22,10 +22,10 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, SetRequest, SharedNoise, StepReply, StepRequest
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.control import Control
+from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.secure_sum.roster import Roster
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.control import Control
-from fedpriv.training.update import Aggregate, Update
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds

@@ -19,8 +19,8 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Centres, Offer, Proposal, Refusal, StepReply, StepRequest
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.update import Update
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.update import Update
 from fedpriv_strategies.looks import TRIES, Look, look
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds

@@ -16,8 +16,8 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, Refusal, StepReply
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.update import Update
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.update import Update
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 

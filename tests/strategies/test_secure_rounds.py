@@ -25,11 +25,11 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepRequest
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.schedule import learning_rate
-from fedpriv.training.update import Aggregate, Update
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState
 
 SIZE, ROUNDS = 6, 3

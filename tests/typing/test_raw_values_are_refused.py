@@ -26,8 +26,8 @@ from fedpriv.privacy.mechanism.privatised import (
     public,
     require_privatised,
 )
-from fedpriv.training.config import OptimizerSection
-from fedpriv.training.optimizer import Tensors, VectorOptimizer
+from fedpriv.public_update.config import OptimizerSection
+from fedpriv.public_update.optimizer import Tensors, VectorOptimizer
 from fedpriv.wire import Blocks
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.evaluation import evaluate
@@ -35,7 +35,7 @@ from fedpriv_strategies.aggregate import SiteSum, WeightedMean
 from fedpriv_strategies.messages import as_arrays
 
 if TYPE_CHECKING:
-    from fedpriv.training.worker import Worker
+    from fedpriv.private_training.worker import Worker
 
 RAW: Vector = np.ones(3, dtype=np.float32)
 RAW_TENSORS: Tensors = {}

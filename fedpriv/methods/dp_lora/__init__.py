@@ -9,12 +9,12 @@ from fedpriv.errors import ProtocolError
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
+    from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, SiteMethod
 
 
 class DpLoraMethod:
-    """As `fedpriv.training.method.Method`. It has no settings of its own."""
+    """As `fedpriv.private_training.method.Method`. It has no settings of its own."""
 
     needs_set = False
     has_groups = True

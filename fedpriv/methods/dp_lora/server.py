@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
+from fedpriv.public_update.update import Aggregate
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.update import Aggregate
 
 
 class DpLoraServer:

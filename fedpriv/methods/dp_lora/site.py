@@ -13,8 +13,8 @@ from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.unit_sum import Unit, sum_of_units
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.worker import Worker
 
 
 class DpLora:

@@ -9,19 +9,19 @@ from fedpriv.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
+    from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, SiteMethod
 
 
 class PeSgdMethod:
-    """As `fedpriv.training.method.Method`."""
+    """As `fedpriv.private_training.method.Method`."""
 
     needs_set = True
     has_groups = False  # a coefficient belongs to no layer
 
     def settings(self, config: JobConfig) -> Mapping[str, Any]:
         """See `ProjectionSection`."""
-        from fedpriv.training.config import DenoiseSection
+        from fedpriv.public_update.config import DenoiseSection
 
         assert config.synthetic is not None  # whoever calls has seen to it
         # What is lifted from coefficients has noise of another size in every direction.

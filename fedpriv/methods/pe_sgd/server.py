@@ -11,14 +11,14 @@ import torch
 from fedpriv.errors import FedprivError
 from fedpriv.gradients.weighted import weighted_gradient
 from fedpriv.methods.pe_sgd.span import as_vector
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
+from fedpriv.plain_training.public_records import batches
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.private_training.worker import Worker
+from fedpriv.public_update.update import Aggregate
 from fedpriv.synthetic.evolution import Evolution, Evolved
 from fedpriv.synthetic.records import SetChange
-from fedpriv.training.public_records import batches
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.update import Aggregate
-from fedpriv.training.worker import Worker
 
 log = logging.getLogger(__name__)
 Lifted = tuple[Vector, Vector]  # a gradient (P,), and its coefficients (N,)

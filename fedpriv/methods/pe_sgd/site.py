@@ -16,10 +16,10 @@ from fedpriv.methods.pe_sgd.span import Span, span_of
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
+from fedpriv.private_training.method import Records
+from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
-from fedpriv.training.method import Records
-from fedpriv.training.unit_sum import Unit, sum_of_units
-from fedpriv.training.worker import Worker
 
 
 class PeSgd:

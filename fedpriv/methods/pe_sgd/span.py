@@ -14,9 +14,9 @@ from fedpriv.data.encode import Example
 from fedpriv.methods.pe_sgd.basis import Basis
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.models.vector import Vector
-from fedpriv.training.public_records import batches
-from fedpriv.training.record_loss import record_losses
-from fedpriv.training.worker import Worker
+from fedpriv.plain_training.public_records import batches
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.worker import Worker
 
 SPAN = "span"  # at a worker
 

@@ -2,7 +2,7 @@
 
     released       from records, by a mechanism that was paid for    execution.py, beside this file
     received       a site's reply: its word that it was released     fedpriv_strategies.messages
-                   the server's values, which no record here made    fedpriv.training.local_steps
+                   the server's values, of no record here            private_training/local_steps.py
     aggregated     a sum of shares that was completed                fedpriv_strategies.sum_of_set
     restored       such values, read back from a file                fedpriv_server.checkpoint
     public         from public data and public seeds alone           where a job begins

@@ -18,8 +18,8 @@ from fedpriv.methods.pe_sgd import PeSgdMethod
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
     from fedpriv.methods.pe_sgd.config import ProjectionSection
+    from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
-    from fedpriv.training.method import Records, SiteMethod
 
 
 class _Control:
@@ -52,7 +52,7 @@ class _Control:
 
 
 class NoiseOnTheProducts(_Control):
-    """As `fedpriv.training.method.Method`."""
+    """As `fedpriv.private_training.method.Method`."""
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `products`."""
@@ -62,7 +62,7 @@ class NoiseOnTheProducts(_Control):
 
 
 class NoiseOnTheGradient(_Control):
-    """As `fedpriv.training.method.Method`."""
+    """As `fedpriv.private_training.method.Method`."""
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `gradient`."""
@@ -72,7 +72,7 @@ class NoiseOnTheGradient(_Control):
 
 
 class NoiseOnTheResidual(_Control):
-    """As `fedpriv.training.method.Method`."""
+    """As `fedpriv.private_training.method.Method`."""
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `residual`."""

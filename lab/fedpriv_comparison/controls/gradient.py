@@ -12,10 +12,10 @@ from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
 from fedpriv.methods.pe_sgd.span import Span, as_vector
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
-from fedpriv.training.method import Records
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.method import Records
+from fedpriv.private_training.worker import Worker
 
 
 class Gradient(DpLora):

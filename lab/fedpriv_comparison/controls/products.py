@@ -13,8 +13,8 @@ from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.unit_sum import Unit, sum_of_units
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.worker import Worker
 
 
 class Products(PeSgd):

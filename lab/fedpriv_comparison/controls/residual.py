@@ -16,12 +16,12 @@ from fedpriv.methods.pe_sgd.projection import shortened
 from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.methods.pe_sgd.span import Span, as_vector
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.unit_sum import Unit, sum_of_units
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.worker import Worker
 
 SHARE = 0.5  # of the bound, squared, that the rest has
 

@@ -14,7 +14,7 @@ from fedpriv.data.encode import Example
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
-from fedpriv.training.worker import Worker
+from fedpriv.private_training.worker import Worker
 
 CLIP, TARGETS = 0.4, ("q_proj", "v_proj")
 COUNTS: dict[Grouping, int] = {"model": 1, "layers": 2, "adapters": 4, "matrices": 8}

@@ -15,7 +15,7 @@ from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.grid import Grid
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 CLIP = 0.4
 

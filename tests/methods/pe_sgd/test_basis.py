@@ -16,7 +16,7 @@ from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.weighted import weighted_gradient
 from fedpriv.methods.pe_sgd.basis import Basis, _home
 from fedpriv.methods.pe_sgd.projection import Projection
-from fedpriv.training.record_loss import record_losses
+from fedpriv.private_training.record_loss import record_losses
 
 N = 6
 

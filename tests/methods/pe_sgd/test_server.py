@@ -12,15 +12,15 @@ import pytest
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import RawValueError, RoundError
 from fedpriv.methods.pe_sgd.server import PeSgdServer
+from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
+from fedpriv.public_update.config import DenoiseSection, OptimizerSection
+from fedpriv.public_update.update import Aggregate
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.synthetic.records import SyntheticSet
-from fedpriv.training.config import DenoiseSection, OptimizerSection
-from fedpriv.training.server_half import ServerContext
-from fedpriv.training.update import Aggregate
 
 SIZE = 6
 PROPOSAL = Proposal(

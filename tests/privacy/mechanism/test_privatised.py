@@ -44,7 +44,7 @@ USED_IN = {
     },
     "released": {"fedpriv/privacy/mechanism/execution.py"},
     "received": {
-        "fedpriv/training/local_steps.py",
+        "fedpriv/private_training/local_steps.py",
         "strategies/fedpriv_strategies/messages.py",
     },
     "restored": {"server/fedpriv_server/checkpoint.py"},

@@ -1,0 +1,71 @@
+"""The half of a private training method at the server.
+
+Its half at a site is in `fedpriv.private_training.method`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.privatised import Privatised
+from fedpriv.private_training.worker import Worker
+from fedpriv.protocol import Proposal
+from fedpriv.public_update.update import Aggregate
+from fedpriv.synthetic.evolution import Evolution, Evolved
+from fedpriv.synthetic.records import SetChange
+
+
+class ServerMethod(Protocol):
+    """What a method makes of the sites' releases. It sees privatised and public values only.
+
+    Attributes:
+        values: how many a release has.
+    """
+
+    values: int
+
+    def start(self, parameters: Vector) -> Vector:
+        """As `SiteMethod.start`."""
+        ...
+
+    def change(self, held: str | None) -> SetChange | None:
+        """What a request says about the public records; None without any.
+
+        Args:
+            held: digest of those that the site has, if that is known.
+        """
+        ...
+
+    def gradient(self, mean: Aggregate) -> Aggregate:
+        """The gradient (P,) that a mean of releases stands for."""
+        ...
+
+    def advance(self, number: int) -> Evolved | None:
+        """Called after the update of a round, which must not fail any more.
+
+        Returns:
+            What became of the public records; None where they stay.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What the server's half of a method may use.
+
+    Attributes:
+        trained: P, how many parameters are trained.
+        parameters: their values now.
+        lend: a worker for the time of a `with` block.
+        public_set: the job's synthetic set, if it has one.
+    """
+
+    proposal: Proposal
+    trained: int
+    parameters: Callable[[], Privatised[Vector]]
+    lend: Callable[[], AbstractContextManager[Worker]]
+    public_set: Evolution | None

@@ -1,0 +1,182 @@
+"""An adapter as a folder: what peft reads, a card, and what has to be known to use it again."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fedpriv.config.personal import OwnKind
+from fedpriv.errors import ConfigError, FedprivError, ProtocolError
+from fedpriv.files import replacing_folder, write_atomic
+from fedpriv.models.vector import TrainableVector, Vector, check_vector
+from fedpriv.names import Digest
+from fedpriv.protocol import Body, Proposal
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+    from fedpriv.private_training.worker import Worker
+
+FACTS, WEIGHTS, CARD = "fedpriv.json", "adapter_model.safetensors", "README.md"
+Kind = Literal["federated"] | OwnKind
+
+
+class AdapterFacts(Body):
+    """What `fedpriv.json` says of the adapter that it lies beside.
+
+    Attributes:
+        kind: made of releases by a federation; or of a site's own records, from the federation's
+            adapter or from the base model, and then not to be handed on.
+        proposal: of the job, with the base model and the shape of the adapter.
+        weights_digest: of the file of weights.
+        held_out: what `data.held_out` was when a site trained on its own records.
+        trained: at which rate and for how many passes it did, in words.
+    """
+
+    kind: Kind
+    proposal: Proposal
+    weights_digest: Digest
+    held_out: str | None = Field(None, max_length=4096)
+    trained: str | None = Field(None, max_length=100)
+
+    @property
+    def job(self) -> str:
+        """The id of the job."""
+        return self.proposal.job_id
+
+
+def write_adapter(
+    folder: Path,
+    worker: Worker,
+    values: Vector,
+    proposal: Proposal,
+    card: str,
+    *,
+    kind: Kind,
+    held_out: str | None = None,
+    trained: str | None = None,
+) -> AdapterFacts:
+    """Put an adapter with these trained values (P,) where nothing or another one is.
+
+    It is there as a whole or not at all, for its owner alone.
+
+    Args:
+        worker: holds the model that the proposal trains.
+        card: README.md, which says what the adapter is and who may have it.
+
+    Raises:
+        ProtocolError: the values are not of this model.
+        OSError: there is no room, or the disk fails.
+    """
+    worker.vector.write(values)
+    with replacing_folder(folder) as made:
+        worker.model.save_pretrained(made, save_embedding_layers=False)
+        (made / CARD).write_text(card, encoding="utf-8")  # peft's says nothing
+        return write_facts(made, proposal, kind=kind, held_out=held_out, trained=trained)
+
+
+def saved_bytes(worker: Worker) -> int:
+    """Bytes of the tensors that an adapter's file holds: all it has, what is not trained too."""
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(worker.model, save_embedding_layers=False).values()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def write_facts(
+    folder: Path,
+    proposal: Proposal,
+    *,
+    kind: Kind,
+    held_out: str | None = None,
+    trained: str | None = None,
+) -> AdapterFacts:
+    """Write down what the adapter in a folder is."""
+    facts = AdapterFacts(
+        kind=kind,
+        proposal=proposal,
+        weights_digest=_digest(folder / WEIGHTS),
+        held_out=held_out,
+        trained=trained,
+    )
+    write_atomic(folder / FACTS, facts.model_dump_json(indent=2) + "\n")
+    return facts
+
+
+def read_facts(folder: Path) -> AdapterFacts:
+    """What an adapter is; its weights are those that it was written with.
+
+    Raises:
+        ConfigError: there is no such adapter, or it was changed.
+    """
+    path = folder / FACTS
+    try:
+        facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
+        found = _digest(folder / WEIGHTS)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"holds no adapter of a job: {Path(str(error.filename)).name} is missing",
+            file=folder,
+            fix=f"Name a folder with adapter_config.json, {WEIGHTS} and {FACTS}.",
+        ) from None
+    except (OSError, UnicodeDecodeError, ProtocolError) as error:
+        raise ConfigError(f"can't be read ({error})", file=path, fix=_AGAIN) from None
+    if found != facts.weights_digest:
+        raise ConfigError(
+            f"is not the file that {FACTS} speaks of, {facts.weights_digest}",
+            file=folder / WEIGHTS,
+            value=found,
+            fix=_AGAIN,
+        )
+    return facts
+
+
+def read_values(folder: Path, worker: Worker, facts: AdapterFacts) -> Vector:
+    """The trained values (P,) of an adapter, which the worker's model has from now on.
+
+    Raises:
+        ConfigError: it is of another shape than the worker's.
+    """
+    return read_into(worker.model, folder, facts)
+
+
+def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
+    """The trained values (P,) of an adapter, which the model has from now on.
+
+    Args:
+        model: as the facts' proposal has it.
+
+    Raises:
+        ConfigError: it is of another shape than the model's.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = folder / WEIGHTS
+    try:
+        stored = load_file(path)
+        own = get_peft_model_state_dict(model, save_embedding_layers=False)
+        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+        if {name: tuple(tensor.shape) for name, tensor in stored.items()} != shapes:
+            raise ProtocolError("its tensors are not those of the job's model")
+        set_peft_model_state_dict(model, stored)
+        vector = TrainableVector(model)
+        if vector.digest != facts.proposal.vector_digest:
+            raise ProtocolError("what it keeps as it was drawn is not the job's")
+        values = vector.read()
+        check_vector(values, vector.size)
+    except (OSError, SafetensorError, FedprivError) as error:
+        raise ConfigError(f"can't be used ({error})", file=path, fix=_AGAIN) from None
+    return values
+
+
+_AGAIN = "Get the folder again from whom it came, whole and as it was."
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

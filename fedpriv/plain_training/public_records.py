@@ -1,0 +1,46 @@
+"""Gradients of public records, such as those of a synthetic set. They cost no privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+
+from fedpriv.data.batch import buckets
+from fedpriv.data.encode import Example
+from fedpriv.gradients.engine import Losses
+from fedpriv.gradients.weighted import weighted_gradient
+from fedpriv.models.vector import Vector
+from fedpriv.private_training.microbatch import public_microbatch
+from fedpriv.private_training.record_loss import record_losses
+from fedpriv.private_training.unit_sum import chunks
+from fedpriv.private_training.worker import Worker
+
+
+def batches(
+    worker: Worker, records: Sequence[Example | None]
+) -> Iterator[tuple[Losses, list[int]]]:
+    """Losses of a microbatch of records at a time, and which they are.
+
+    How many are computed together decides the last bits of their gradients, which are public: so
+    it is `public_microbatch`, and not what memory allowed for private records.
+
+    Args:
+        records: None for one without a token to predict, whose gradient is 0; it is in no batch.
+    """
+    present = [i for i, record in enumerate(records) if record is not None]
+    found = [record for record in records if record is not None]
+    for length, members in buckets(found, worker.recipe.model.max_length).items():
+        for chunk in chunks(members, public_microbatch(worker)):
+            batch = worker.batch([found[i] for i in chunk], length)
+            yield partial(record_losses, batch=batch), [present[i] for i in chunk]
+
+
+def mean_gradient(worker: Worker, records: Sequence[Example | None], parameters: Vector) -> Vector:
+    """Of these records at these values, (P,)."""
+    worker.vector.write(parameters)
+    weights = torch.full((len(records),), 1 / len(records))
+    gradient = weighted_gradient(worker.gradients, batches(worker, records), weights)
+    found: Vector = gradient.float().cpu().numpy()
+    return found

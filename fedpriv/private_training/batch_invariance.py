@@ -1,0 +1,194 @@
+"""Values of several records at once, each the same bits whatever else is in the sample.
+
+A kernel is chosen by the shape of a batch, and another one may round otherwise. So it is tried on
+random tokens, for each length before anything is paid, which sizes of batches give a record's
+gradient the same bits, in every place and whoever its neighbours are. Only such are used, and where
+records are too few for one, copies fill it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch, padded_length
+from fedpriv.data.encode import Example
+from fedpriv.data.store import Units, lengths_of
+from fedpriv.kept import kept
+from fedpriv.private_training.microbatch import private_microbatch
+from fedpriv.private_training.random_batch import random_batch
+from fedpriv.private_training.worker import Worker
+
+Values = Callable[[Batch], Tensor]
+TRIALS = 6  # batches of the most records, that a length is tried with
+GAIN = 0.2  # of the time of a step, by computing several records at once
+
+
+class BatchInvariant:
+    """Values of records of one padded length, each a function of its record alone, bit for bit.
+
+    Where memory runs out, a record has none: in a batch of another size it might have other bits.
+
+    Args:
+        values: of a batch (B, R), a row for each record, made of what `GradientEngine.stream` hands
+            over of that record, by arithmetic that is the same for every place; a tensor of its
+            own.
+
+    Privacy:
+        What decides how a record is computed is public: the machine, settings, and its own length.
+    """
+
+    def __init__(self, worker: Worker, values: Values) -> None:
+        self._worker, self._values = worker, values
+
+    def __call__(self, examples: Sequence[Example], length: int) -> Tensor:
+        """(B, R) of B examples, at most `private_microbatch` of them at a time."""
+        found = []
+        for places, counted in batches_of(_sizes(self._worker, length), len(examples)):
+            batch = self._worker.batch([examples[place] for place in places], length)
+            found.append(self._values(batch)[:counted])
+        return torch.cat(found)
+
+
+def try_all_lengths(worker: Worker, tokens: float) -> None:
+    """Try every padded length that records may have, or compute each alone if that is cheaper.
+
+    Args:
+        tokens: that the job computes on.
+
+    Privacy:
+        Of public settings alone: of the lengths that records have, the time would tell (law 19).
+    """
+    longest = worker.recipe.model.max_length
+    worker.microbatches.pop("private", None)
+    most = private_microbatch(worker)
+    lengths = {padded_length(length, longest) for length in range(1, longest + 1)}
+    if worker.recipe.compute.microbatch is None and TRIALS * most * sum(lengths) > GAIN * tokens:
+        worker.microbatches["private"] = 1
+    elif any(_sizes(worker, length)[-1] > 1 for length in sorted(lengths)):
+        # A record by itself would cost as much as the copies beside it, and a tick for all that.
+        worker.microbatches["private"] = 1
+
+
+def try_lengths(worker: Worker, units: Units) -> None:
+    """Try every padded length that records have, so that no step has to.
+
+    Privacy:
+        What is tried is public; which lengths there are is not, and shows in the time alone.
+    """
+    most = worker.recipe.model.max_length
+    lengths = {padded_length(length, most) for length in lengths_of(units) if 0 < length <= most}
+    for length in lengths:
+        _sizes(worker, length)
+
+
+def _sizes(worker: Worker, length: int) -> Sequence[int]:
+    known, most = worker.invariant_sizes, private_microbatch(worker)
+    key = (most, length, torch.get_num_threads())
+    if key not in known:
+        if worker.is_settled:
+            return (1,)
+        known[key] = invariant_sizes(worker, most, length)
+    return known[key]
+
+
+def batches_of(sizes: Sequence[int], records: int) -> Iterator[tuple[list[int], int]]:
+    """Divide records into batches of these sizes: which are in each, and how many of it count.
+
+    A size is the number of records that are left, or the largest of which no more than a quarter
+    is copies, or the smallest. Copies of the last record fill it up.
+    """
+    start = 0
+    while start < records:
+        left = records - start
+        fitting = (size for size in sizes if 4 * left >= 3 * size)
+        size = left if left in sizes else next(fitting, sizes[-1])
+        kept = min(size, left)
+        yield [min(start + place, records - 1) for place in range(size)], kept
+        start += kept
+
+
+def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
+    """Sizes of batches in which a record's gradient has the same bits, the largest first.
+
+    They are `most`, its half, and so on, as far as they agree with `most` in every place and
+    whoever the neighbours are; 1 alone where `most` does not agree with itself. Tried at the values
+    before any training, moved a little, because half of a fresh adapter's gradients are 0; so the
+    answer is the same whenever it is asked. The model's own are put back.
+
+    Privacy:
+        Records have no part in it, nor what a server sends.
+    """
+    if most == 1:
+        return (1,)
+    try:
+        return tuple(kept(_of(worker, most, length), lambda: _tried_sizes(worker, most, length)))
+    except (RuntimeError, MemoryError):
+        return (1,)
+
+
+def _of(worker: Worker, most: int, length: int) -> dict[str, Any] | None:
+    """What the sizes depend on; None where nobody knows the model by a digest."""
+    recipe = worker.recipe
+    if not worker.base.digest:
+        return None
+    return {
+        "trial": "batch sizes",
+        "base": worker.base.digest,
+        "trained": worker.vector.digest,
+        "recipe": [part.model_dump(mode="json") for part in (recipe.lora, recipe.compute)],
+        "task": recipe.model.task,
+        "seed": recipe.seed,
+        "threads": torch.get_num_threads(),
+        "most": most,
+        "length": length,
+    }
+
+
+def _tried_sizes(worker: Worker, most: int, length: int) -> list[int]:
+    noise = torch.randn(worker.vector.size, generator=torch.Generator().manual_seed(2)) * 0.02
+    original = worker.vector.read()
+    try:
+        worker.vector.write(worker.initial + noise.numpy())
+        return [*_Trial(worker, most, length).sizes()]
+    finally:
+        worker.vector.write(original)
+
+
+class _Trial:
+    """Random records, all but the first padded, and their gradients in the largest batch."""
+
+    def __init__(self, worker: Worker, most: int, length: int) -> None:
+        mask = torch.ones(most, length, dtype=torch.int64)
+        for row in range(most):
+            mask[row, max(1, length - row) :] = 0
+        self._worker, self._records = worker, random_batch(worker, mask, seed=3)
+        self._order = torch.arange(most)
+        self._expected = self._gradients(self._order)
+
+    def sizes(self) -> Sequence[int]:
+        most, expected = len(self._order), self._expected
+        usable = bool(torch.isfinite(expected).all()) and bool(expected.any(1).all())
+        # Beside copies of itself: the first, that is not padded, and the last, that is most.
+        alike = (torch.full_like(self._order, member) for member in (0, most - 1))
+        backwards = self._order.flip(0)
+        if not (usable and all(map(self._is_expected, (backwards, *alike)))):
+            return (1,)
+        halves = (most >> power for power in range(1, most.bit_length()))
+        return most, *(size for size in halves if self._agrees(backwards, size))
+
+    def _agrees(self, order: Tensor, size: int) -> bool:
+        """Whether batches of a size make what is expected."""
+        starts = range(0, len(order) - size + 1, size)
+        return all(self._is_expected(order[start : start + size]) for start in starts)
+
+    def _is_expected(self, members: Tensor) -> bool:
+        return torch.equal(self._gradients(members), self._expected[members])
+
+    def _gradients(self, members: Tensor) -> Tensor:
+        made = self._records
+        batch = Batch(made.input_ids[members], made.attention_mask[members], made.labels[members])
+        return self._worker.record_gradients(batch)

@@ -1,0 +1,161 @@
+"""A look at held-out units: how far their losses and accuracies are from public numbers, noised.
+
+A look takes slots of the job's own plan, at its sample rate, noise and clip norm, over the units
+that nobody trains on instead of those that train. So it is as private as training is, and paid
+from the same ledger in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpriv.config.looks import LooksSection
+from fedpriv.data.batch import Batch
+from fedpriv.data.population import Population
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.ledger import Reservation
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.privacy.usual import Numerics
+from fedpriv.private_training.method import UnitSum
+from fedpriv.private_training.private_step import private_step
+from fedpriv.private_training.record_loss import record_scores
+from fedpriv.private_training.released import GradientSum, HeldOutSum
+from fedpriv.private_training.unit_sum import Unit, sum_of_units
+from fedpriv.private_training.worker import Worker
+from fedpriv.protocol import Centres
+
+SIZE = 2  # values of a release: of the loss, of the accuracy
+
+
+@dataclass(frozen=True)
+class Distances:
+    """What a unit adds to a look: how far its scores are from the centres, clipped once.
+
+    The scores of a unit are the means over its records. A distance of one range has the length of
+    the clip norm; loss and accuracy are one vector, so that one noise pays for both. A record that
+    has nothing to predict adds 0, as if it were at the centres.
+
+    Args:
+        ranges: of the proposal.
+        centres: of the request; public, whatever they are.
+
+    Privacy:
+        Each record is computed alone, in any numerics: with a small range the last bit of a loss
+        decides where a vector points, and that bit must not depend on who else was sampled.
+    """
+
+    ranges: LooksSection
+    centres: Centres
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Nothing is computed beforehand."""
+        return SIZE
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of their distances, (2,), of norm at most `clip_norm` each."""
+        worker.vector.write(parameters)
+        values = partial(self._of_records, worker, clip_norm)
+        return sum_of_units(
+            worker, units, clip_norm, numerics, size=SIZE, values=values, alone=True
+        )
+
+    def _of_records(self, worker: Worker, clip_norm: float, batch: Batch) -> Tensor:
+        """(B, 2), float64."""
+        losses, accuracies, counted = record_scores(worker.model, batch)
+        far = (losses - self.centres.loss) / self.ranges.loss_range
+        wrong = (accuracies - self.centres.accuracy) / self.ranges.accuracy_range
+        distances = clip_norm * torch.stack([far, wrong], 1)
+        return distances.masked_fill(~counted.unsqueeze(1), 0.0)
+
+
+def look(
+    execution: PlanExecution,
+    distances: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservations: Sequence[Reservation],
+    csprng: Callable[[int], RandomSource],
+) -> Privatised[HeldOutSum]:
+    """Run the steps of a look, each with a sample and noise of its own, and add them up.
+
+    Args:
+        population: the held-out units.
+        parameters: the trained vector to look at, public.
+        reservations: of the look's slots.
+        csprng: of the sample and the noise of a slot, secret.
+
+    Privacy:
+        Every step releases one noisy sum, paid by a reservation of its own; what leaves is their
+        sum alone. Its noise has √(number of steps) times the deviation of one step's.
+    """
+    sums = [
+        private_step(execution, distances, worker, population, parameters, paid, csprng(paid.slot))
+        for paid in reservations
+    ]
+
+    def total(*found: GradientSum) -> HeldOutSum:
+        values = np.stack([one.values for one in found]).sum(0, dtype=np.float64)
+        return HeldOutSum(np.asarray(values, np.float32))
+
+    return post_process(total, *sums)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over held-out units, and how uncertain noise makes it.
+
+    Attributes:
+        mean: centre and mean distance; it may be out of bounds, as noise has none.
+        deviation: standard deviation of the noise in it, in the same unit; public. That a share of
+            the units was drawn adds to it, and is not in it.
+    """
+
+    mean: float
+    deviation: float
+
+
+def estimates(
+    totals: Sequence[Vector],
+    noise_multipliers: Sequence[float],
+    units: Sequence[float],
+    *,
+    ranges: LooksSection,
+    centres: Centres,
+    clip_norm: float,
+) -> tuple[Estimate, Estimate]:
+    """Mean loss and accuracy over the held-out units of one or several sites.
+
+    Every unit counts the same, whatever its site's noise is. The divisors are public.
+
+    Args:
+        totals: released, one a site (2,).
+        noise_multipliers: σ of each site.
+        units: sample rate × declared held-out units of each site, in one step.
+    """
+    expected = clip_norm * ranges.slots * math.fsum(units)
+    spread = math.hypot(*noise_multipliers) * clip_norm * math.sqrt(ranges.slots)
+    sums = np.stack(totals).sum(0, dtype=np.float64).tolist()
+    scales = (ranges.loss_range, ranges.accuracy_range)
+    loss, accuracy = (
+        Estimate(centre + scale * found / expected, scale * spread / expected)
+        for centre, scale, found in zip((centres.loss, centres.accuracy), scales, sums, strict=True)
+    )
+    return loss, accuracy

@@ -1,0 +1,105 @@
+"""Several private steps of a site in one round: what leaves is the move that they make together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedpriv.data.population import Population
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.ledger import Reservation
+from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.execution import PlanExecution
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process, received
+from fedpriv.private_training.method import SiteMethod
+from fedpriv.private_training.private_step import private_step
+from fedpriv.private_training.released import GradientSum, Move
+from fedpriv.private_training.worker import Worker
+from fedpriv.protocol import LocalSteps
+from fedpriv.public_update.post_processing import denoise_of
+from fedpriv.public_update.schedule import learning_rate
+from fedpriv.public_update.update import Aggregate, Update
+
+log = logging.getLogger(__name__)
+
+
+def local_steps(
+    execution: PlanExecution,
+    method: SiteMethod,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservations: Sequence[Reservation],
+    csprng: Callable[[int], RandomSource],
+    settings: LocalSteps,
+    expected_units: float,
+    steps: int,
+) -> Privatised[Move]:
+    """Move by one private step after the other, and return the move, as long as a sum.
+
+    The optimiser starts anew, so that a round that is done again is that round again.
+
+    Args:
+        method: prepared with `parameters`.
+        parameters: the values to start from, public.
+        reservations: of the round's slots, in order.
+        csprng: of the sample and the noise of a slot, secret.
+        expected_units: sample rate × declared size; never the realised batch.
+        steps: that train in the whole job, by which the rate changes.
+
+    Privacy:
+        Every step releases one noisy sum, under a reservation of its own, and all else is made
+        of those releases. That they stay here costs what it would if they left: the next step
+        starts from what they made. If what is made of them fails or is not finite, the move is
+        0: another try would run other mechanisms under the same reservations.
+    """
+    update = new_update(settings, method.start(parameters), worker)
+    start = update.vector
+    for paid in reservations:
+        try:
+            values = method.at(parameters, update.vector.value)
+        except Exception as error:
+            return _no_move(start, error)
+        total = private_step(execution, method, worker, population, values, paid, csprng(paid.slot))
+        try:
+            _move(update, settings, total, paid, expected_units, steps)
+        except Exception as error:
+            return _no_move(start, error)
+    return post_process(_difference, start, update.vector)
+
+
+def _no_move(start: Privatised[Vector], error: Exception) -> Privatised[Move]:
+    log.error("A round's steps can't be used: %s", type(error).__name__)
+    return post_process(lambda value: Move(np.zeros_like(value)), start)
+
+
+def new_update(settings: LocalSteps, start: Vector, worker: Worker) -> Update:
+    """The optimiser of a round at its beginning.
+
+    Raises:
+        ValueError: the settings are of none.
+    """
+    denoise = denoise_of(settings.denoise, worker.vector.shapes)
+    return Update(settings.optimizer, received(start), denoise)
+
+
+def _move(
+    update: Update,
+    settings: LocalSteps,
+    total: Privatised[GradientSum],
+    paid: Reservation,
+    expected_units: float,
+    steps: int,
+) -> None:
+    plan, number = paid.plan, paid.slot + 1
+    gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
+    noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
+    rate = learning_rate(settings.optimizer, number, steps)
+    update.step(Aggregate(gradient, noise, expected_units), lr=rate)
+
+
+def _difference(start: Vector, end: Vector) -> Move:
+    move = start - end
+    return Move(move if bool(np.isfinite(move).all()) else np.zeros_like(start))

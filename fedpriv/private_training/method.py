@@ -1,0 +1,164 @@
+"""What a private training method is: a half at each site, a half at the server, and its settings.
+
+A method is one folder, such as `fedpriv.methods.dp_lora`, and one entry point of the group
+``fedpriv.methods`` that names its `Method`; `fedpriv.methods.registry` finds it. Any package may
+bring one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from fedpriv.config.groups import Decision
+from fedpriv.data.encode import Example
+from fedpriv.errors import ProtocolError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.usual import Numerics
+from fedpriv.private_training.unit_sum import Unit
+from fedpriv.private_training.worker import Worker
+from fedpriv.protocol import Proposal
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+
+# One an example; None for a record without a token to predict.
+Records = tuple[Example | None, ...]
+
+
+class UnitSum(Protocol):
+    """What a step computes of the units that it sampled."""
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Compute what needs no private records, before anything is paid.
+
+        Returns:
+            How many values a release has.
+
+        Raises:
+            FedprivError: it can't be computed; the site refuses, and has spent nothing.
+        """
+        ...
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        Must not raise for what a unit holds: a unit that fails contributes 0. In strict numerics
+        a unit's vector is computed alone, and the sum is on the grid of `grid_of`.
+        """
+        ...
+
+
+class SiteMethod(UnitSum, Protocol):
+    """What a method computes at a site, for one job.
+
+    Attributes:
+        public_records: how many a site holds besides the vector; 0 for a method that needs none.
+    """
+
+    public_records: int
+
+    def held_bytes(self, trained: int) -> int:
+        """What a site has to hold of these records, of a model with so many trained parameters.
+
+        Raises:
+            ProtocolError: such records are of no use for that model.
+        """
+        ...
+
+    def start(self, parameters: Vector) -> Vector:
+        """What the optimiser of local steps moves, as a round begins; as long as a release."""
+        ...
+
+    def at(self, parameters: Vector, moved: Vector) -> Vector:
+        """The trained vector that a moved start stands for."""
+        ...
+
+
+class GroupedMethod(SiteMethod, Protocol):
+    """A site's half that a controller may steer: what it releases has groups of parameters."""
+
+    def in_groups(self, decision: Decision) -> SiteMethod:
+        """The same for one request, whose decision says how the noise is divided among groups.
+
+        Raises:
+            ProtocolError: the job has no groups.
+        """
+        ...
+
+
+class Method(Protocol):
+    """A method, as its package names it. It holds nothing, so that it can be sent to a process.
+
+    Its half at the server has an entry point of its own: a site loads none of it
+    (`fedpriv.methods.registry.find_server_half`).
+
+    A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
+    """
+
+    @property
+    def needs_set(self) -> bool:
+        """Whether sites need the records of the job's synthetic set."""
+        ...
+
+    def settings(self, config: JobConfig) -> Mapping[str, Any]:
+        """What a site has to know of a job's settings, as JSON has it.
+
+        Raises:
+            ConfigError: the method can't be used with these settings.
+        """
+        ...
+
+    def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
+        """The site's half, for a job that a server proposed.
+
+        Args:
+            records: the public ones; none before there are any.
+
+        Raises:
+            ProtocolError: the proposal can't be meant for this method.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class SiteHalf:
+    """What the site's half of a job's method is made of, in whatever process.
+
+    Attributes:
+        records: the public records that it holds.
+        decision: of a controller, for one request; None before there is one.
+    """
+
+    method: Method
+    proposal: Proposal
+    records: Records = ()
+    decision: Decision | None = None
+
+    def make(self) -> SiteMethod:
+        """The half.
+
+        Raises:
+            ProtocolError: see `Method.at_site`; or the method has no groups.
+        """
+        made = self.method.at_site(self.proposal, self.records)
+        if self.proposal.groups is None:
+            return made
+        if not has_groups(self.method):
+            raise ProtocolError(f"groups: {self.proposal.method} has none to decide about.")
+        grouped = cast(GroupedMethod, made)
+        return made if self.decision is None else grouped.in_groups(self.decision)
+
+
+def has_groups(method: Method) -> bool:
+    """Whether a controller may steer the method."""
+    return bool(getattr(method, "has_groups", False))

@@ -1,0 +1,211 @@
+"""Makes workers, and lends them.
+
+A model is loaded once and serves every step. On one machine a few workers serve all sites of a
+simulation.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fedpriv.errors import ConfigError, FedprivError, ModelError
+from fedpriv.gradients.engine import GradientEngine
+from fedpriv.gradients.onlookers import refuse_onlookers
+from fedpriv.gradients.opacus import OpacusGradients
+from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.heap import keep_freed_memory, share_heap
+from fedpriv.models.base import Base, first_line, load_base
+from fedpriv.models.checkpointing import checkpoint_layers
+from fedpriv.models.lora import attach_lora, trained_whole
+from fedpriv.models.mixed import halve_frozen_products
+from fedpriv.models.outputs import check_outputs
+from fedpriv.models.twin import twin
+from fedpriv.models.vector import TrainableVector
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.probe import probe_gradients
+from fedpriv.private_training.worker import InvariantSizes, ModelRecipe, Worker, device_of
+
+Look = Callable[[Base, TrainableVector], None]
+_ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
+    "fedpriv": PerSampleGradients,
+    "opacus": OpacusGradients,
+}
+
+
+def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
+    """The base of a recipe, and the model with its adapter, on its device.
+
+    Raises:
+        ConfigError: there is no such device, or what computes can't read quantised weights.
+        ModelError: the model can't be loaded.
+    """
+    return _as_computed(recipe, *_weights(recipe))
+
+
+def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
+    """What `twin` may copy: no function of the model is replaced yet."""
+    compute = recipe.compute
+    if recipe.model.quantize is not None:
+        _check_packed(compute)
+    whole = trained_whole(recipe.lora)
+    base = load_base(recipe.model, dtype=compute.dtype, seed=recipe.seed, whole=whole)
+    model: Any = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
+    device = device_of(compute.device)
+    if compute.dtype == "mixed":
+        halve_frozen_products(model)
+    model.to(device)
+    return base, model
+
+
+def _check_packed(compute: ComputeSection) -> None:
+    """What a server proposes has to fit what a site computes with; raises ConfigError."""
+    found = compute.not_beside_quantised()
+    if found is not None:
+        key, value, known = found
+        raise ConfigError(
+            "can't read the job's quantised weights (model.quantize)",
+            key=f"compute.{key}",
+            value=value,
+            fix=f"Use {' or '.join(known)}.",
+        )
+
+
+def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:
+    if recipe.compute.gradient_checkpointing:
+        checkpoint_layers(model)
+    return base, model
+
+
+def make_worker(
+    recipe: ModelRecipe,
+    look: Look | None = None,
+    load: Callable[[ModelRecipe], tuple[Base, Any]] = load_model,
+) -> Worker:
+    """A worker whose gradients were tried on random tokens.
+
+    Args:
+        look: called with the base and what is trained, before a gradient is computed.
+        load: where the model comes from.
+
+    Raises:
+        NotPrivateError: this model's per-record gradients can't be computed exactly.
+        ConfigError: there is no such device.
+        ModelError: the model can't be loaded.
+    """
+    base, model = load(recipe)
+    if look is not None:
+        look(base, TrainableVector(model))
+    return with_gradients(recipe, base, model)
+
+
+def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
+    """A worker of a model that was loaded already.
+
+    Raises:
+        NotPrivateError: this model's per-record gradients can't be computed exactly, or a hook or
+            the like would see them.
+        ModelError, ConfigError: it can't compute them at all, or is not for the task, the labels or
+            the tokenizer.
+    """
+    share_heap()
+    keep_freed_memory()
+    worker = None
+    try:
+        refuse_onlookers(model)  # from here on, hooks are those of the engine
+        worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+        check_outputs(model, base.tokenizer, recipe.model)
+        probe_gradients(worker)
+    except BaseException as error:
+        if worker is not None:
+            worker.gradients.detach()  # or what somebody else loaded would stay changed
+        if isinstance(error, FedprivError) or not isinstance(error, Exception):
+            raise
+        raise ModelError(  # whatever an architecture does with what it is given
+            f"model.name: this {model.config.model_type} can't be trained: {first_line(error)}."
+            " Take another architecture, or other lora.target_modules."
+        ) from error
+    return worker
+
+
+class WorkerPool:
+    """At most `size` workers per recipe, made when first asked for; idle ones of others go.
+
+    A thread that finds none free waits for one. Workers of a recipe have what is trained, and what
+    a step holds, each for itself; the base is loaded once, and all of them compute with it.
+
+    Args:
+        many_sites: sites of a simulation borrow in turn, so that what one made of public records
+            stays for the next; otherwise it goes when a worker is given back.
+    """
+
+    def __init__(self, size: int = 1, *, many_sites: bool = False) -> None:
+        self.size, self._many_sites = size, many_sites
+        self._lock = threading.Lock()
+        self._made: dict[ModelRecipe, int] = {}
+        self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
+        self._invariant: dict[ModelRecipe, InvariantSizes] = {}
+        self._microbatches: dict[ModelRecipe, dict[str, int]] = {}
+        self._loaded: dict[ModelRecipe, tuple[Base, Any]] = {}
+
+    @contextmanager
+    def borrow(self, recipe: ModelRecipe, look: Look | None = None) -> Iterator[Worker]:
+        """A worker for the time of a `with` block.
+
+        Args:
+            look: as of `make_worker`, should one be made.
+        """
+        with self._lock:
+            free = self._free.setdefault(recipe, queue.LifoQueue())
+            make = free.empty() and self._made.get(recipe, 0) < self.size
+            if make:
+                self._drop_idle(recipe)
+                self._made[recipe] = self._made.get(recipe, 0) + 1
+                try:
+                    worker = make_worker(recipe, look, self._model)
+                    worker.invariant_sizes = self._invariant.setdefault(recipe, {})
+                    worker.microbatches = self._microbatches.setdefault(recipe, {})
+                except BaseException:
+                    self._made[recipe] -= 1
+                    self._forget_unused(recipe)
+                    raise
+        if not make:
+            worker = free.get()
+        try:
+            yield worker
+        finally:
+            if not self._many_sites:
+                worker.public.clear()
+            free.put(worker)
+
+    def close(self) -> None:
+        """Let go of what belongs to idle workers; whoever borrows one again begins it anew."""
+        with self._lock:
+            for free in self._free.values():
+                for worker in list(free.queue):
+                    worker.close()
+
+    def _model(self, recipe: ModelRecipe) -> tuple[Base, Any]:
+        """A model for one more worker, copied of one that is kept and never trained."""
+        if self.size == 1:
+            return load_model(recipe)
+        if recipe not in self._loaded:
+            self._loaded[recipe] = _weights(recipe)
+        return _as_computed(recipe, *twin(*self._loaded[recipe]))
+
+    def _drop_idle(self, keep: ModelRecipe) -> None:
+        """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
+        for recipe, free in self._free.items():
+            while recipe != keep and not free.empty():
+                free.get_nowait().close()
+                self._made[recipe] -= 1
+            if recipe != keep:
+                self._forget_unused(recipe)
+
+    def _forget_unused(self, recipe: ModelRecipe) -> None:
+        """Let go of a base that no worker computes with."""
+        if not self._made.get(recipe):
+            self._loaded.pop(recipe, None)

@@ -1,0 +1,116 @@
+"""One private step at a site: what a plan's execution does with a method and a population."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from fedpriv.data.population import Population
+from fedpriv.data.store import SomeUnits
+from fedpriv.files import canonical_json, sha256
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.ledger.ledger import Reservation
+from fedpriv.privacy.ledger.plan import Plan
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.mechanism.csprng import RandomSource
+from fedpriv.privacy.mechanism.execution import PlanExecution, SumOver
+from fedpriv.privacy.mechanism.noisy_share import NoisyShare
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.private_training.method import UnitSum
+from fedpriv.private_training.released import GradientSum
+from fedpriv.private_training.worker import Worker
+
+R = TypeVar("R")
+STEP_FAILED = "Steps fail, and release noise only"
+
+
+def private_step(
+    execution: PlanExecution,
+    method: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    csprng: RandomSource,
+) -> Privatised[GradientSum]:
+    """Run the step that a reservation paid for.
+
+    Args:
+        method: prepared.
+        parameters: the current trained vector, public.
+        csprng: of the sample and the noise, secret.
+
+    Privacy:
+        What leaves is the result and nothing else: not the batch size, not the loss; see
+        `PlanExecution`. A failure of the whole batch is retried inside `clipped_sum` with the same
+        sample.
+    """
+    step, plan = execution.step, execution.plan
+    bound = csprng.bound(purpose_of(reservation, parameters))
+    total = _run(step, plan, method, worker, population, parameters, reservation, bound)
+    return post_process(GradientSum, total)
+
+
+def purpose_of(reservation: Reservation, parameters: Vector, members: int = 1) -> bytes:
+    """Name what a slot computes: all that decides what is added to what noise, and is public.
+
+    Sample and noise are drawn for it. So if the system's random numbers come again, as in a virtual
+    machine that goes on from a snapshot of its memory, one sample and one noise never meet two
+    vectors, rates, deviations or numbers of shares. The same of all gives the same release again.
+
+    Args:
+        members: of the set, if the noise is shared.
+    """
+    paid = [reservation.ledger, reservation.slot, reservation.request_digest, members]
+    values = sha256(np.ascontiguousarray(parameters, "<f4").tobytes())
+    return canonical_json([*paid, asdict(reservation.plan), asdict(reservation.event), values])
+
+
+def shared_step(
+    execution: PlanExecution,
+    method: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    csprng: RandomSource,
+    members: int,
+) -> NoisyShare:
+    """Run the step of a plan whose noise is shared, for a set of so many members.
+
+    Args:
+        As of `private_step`.
+
+    Privacy:
+        Nothing leaves yet: see `PlanExecution.share`.
+    """
+    step, plan = partial(execution.share, members=members), execution.plan
+    bound = csprng.bound(purpose_of(reservation, parameters, members))
+    return _run(step, plan, method, worker, population, parameters, reservation, bound)
+
+
+def _run(
+    step: Callable[[Reservation, int, SumOver, RandomSource, Callable[[Exception], None]], R],
+    plan: Plan,
+    method: UnitSum,
+    worker: Worker,
+    population: Population,
+    parameters: Vector,
+    reservation: Reservation,
+    csprng: RandomSource,
+) -> R:
+    def sum_over(sample: Sequence[int]) -> ClippedSum:
+        units = SomeUnits(population.units, sample)  # read when they are computed
+        return method.clipped_sum(worker, units, parameters, plan.clip_norm, plan.numerics)
+
+    return step(
+        reservation,
+        len(population),
+        sum_over,
+        csprng,
+        lambda error: worker.went_on_after(error, STEP_FAILED),
+    )

@@ -1,0 +1,122 @@
+"""Try on random tokens whether a record's gradient is its own, and that of all that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedpriv.data.batch import Batch
+from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.remembered import Remembered
+from fedpriv.private_training.random_batch import random_batch
+from fedpriv.private_training.record_loss import IGNORED
+from fedpriv.private_training.worker import Worker
+
+LONGEST = 1024
+# Relative difference that rounding alone may make between a gradient alone and in a batch.
+TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "mixed": 5e-2, "bfloat16": 5e-2}
+# A parameter's gradient is held against its own length, and this share of that of all.
+SHARE = 0.1
+
+
+def probe_gradients(worker: Worker) -> None:
+    """Compare a batch's gradients with those that torch makes of each record alone, and later on.
+
+    Torch's are made of one record without padding, by the model's own layers. So this catches what
+    `refuse_mixing` does not know by name: a layer that mixes records, one that remembers what it
+    has seen or keeps anything of it, one that reads padding, and a trained parameter whose gradient
+    is lost. The tokens are public randomness, never records.
+
+    Raises:
+        NotPrivateError: they differ; names the parameter.
+    """
+    gradients, before = worker.record_gradients, Remembered(worker.model, frozen=True)
+    batch = _three_records(worker)
+    original = worker.vector.read()
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(worker.vector.size, generator=generator) * 0.02
+    worker.vector.write(original + noise.numpy())  # a fresh lora_B is 0 and hides errors
+    try:
+        together = gradients(batch)
+        alone = _by_torch(worker, batch)
+        gradients(_long_record(worker))
+        again = gradients(batch)
+    finally:
+        worker.vector.write(original)
+    kind = worker.model.config.model_type
+    for name in before.changed():
+        raise NotPrivateError(
+            f"{name}: keeps something of what this {kind} computes. Of private records it would be"
+            " shown without noise, in a checkpoint or in the next evaluation. Switch off what"
+            " counts or caches there, or use another architecture."
+        )
+    lengths = alone.norm(dim=1)
+    allowed = TOLERANCE[worker.recipe.compute.dtype]
+    for name, columns in _columns(worker):
+        own, expected = together[:, columns], alone[:, columns]
+        scale = expected.norm(dim=1) + SHARE * lengths
+        off = float(((own - expected).norm(dim=1) / scale).nan_to_num(torch.inf).max())
+        lost = not own.any() and bool((expected.norm(dim=1) > 1e-6 * lengths).any())
+        if lost or not off <= allowed:
+            how = "is lost" if lost else f"is off by {off:.1e} of its length"
+            raise NotPrivateError(
+                f"{name}: the gradient of a record in a batch {how}, compared with what torch makes"
+                f" of that record alone, so this {kind} can't be trained privately as it is. Leave"
+                " out what is trained there, or use another architecture."
+            )
+    if not bool(lengths.any()):
+        raise NotPrivateError(f"Nothing that is trained in this {kind} changes the loss.")
+    changed = float((together - again).norm(dim=1).max() / lengths.max())
+    if changed > (0 if worker.device == "cpu" else allowed):
+        raise NotPrivateError(
+            f"A record's gradient changes with the records before it (relative difference"
+            f" {changed:.1e}), so this {kind} can't be trained privately."
+        )
+
+
+def _columns(worker: Worker) -> Iterator[tuple[str, slice]]:
+    start = 0
+    for name, shape in zip(worker.vector.names, worker.vector.shapes, strict=True):
+        end = start + torch.Size(shape).numel()
+        yield name, slice(start, end)
+        start = end
+
+
+def _by_torch(worker: Worker, batch: Batch) -> Tensor:
+    """The gradient of each record alone, without padding, by torch itself: (B, P)."""
+    named = dict(worker.model.named_parameters())
+    trained = [named[name] for name in worker.vector.names]
+    found = []
+    with worker.gradients.set_aside(), torch.enable_grad():
+        for ids, mask, label in zip(
+            batch.input_ids, batch.attention_mask, batch.labels, strict=True
+        ):
+            length = int(mask.sum())
+            logits = worker.model(input_ids=ids[None, :length]).logits[0].to(torch.float64)
+            if logits.ndim == 1:
+                loss = F.cross_entropy(logits, label)
+            else:
+                loss = F.cross_entropy(logits[:-1], label[1:length], ignore_index=IGNORED)
+            parts = torch.autograd.grad(loss, trained, allow_unused=True)
+            flat = [
+                torch.zeros_like(p) if part is None else part
+                for p, part in zip(trained, parts, strict=True)
+            ]
+            found.append(torch.cat([part.reshape(-1) for part in flat]))
+    return torch.stack(found).to(worker.gradients.dtype)
+
+
+def _three_records(worker: Worker) -> Batch:
+    """The first one padded to its double."""
+    mask = torch.ones(3, min(12, worker.recipe.model.max_length), dtype=torch.int64)
+    mask[0, mask.shape[1] // 2 :] = 0
+    return random_batch(worker, mask, seed=0)
+
+
+def _long_record(worker: Worker) -> Batch:
+    """As long as any may be, up to LONGEST."""
+    length = min(worker.recipe.model.max_length, LONGEST)
+    return random_batch(worker, torch.ones(1, length, dtype=torch.int64), seed=1)

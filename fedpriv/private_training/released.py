@@ -1,0 +1,110 @@
+"""What a site releases in a round or a look, and says that it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedpriv.errors import ProtocolError
+from fedpriv.models.vector import Vector
+from fedpriv.protocol import Kind
+from fedpriv.secure_sum.masks import Masked
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSum:
+    """The noisy sum of the sampled units' clipped vectors, from one private step.
+
+    Attributes:
+        values: (K,) float32.
+    """
+
+    values: Vector
+    kind: ClassVar[Kind] = "gradient-sum"
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """How far the private steps of a round went, as an optimiser takes it: downhill is positive.
+
+    Attributes:
+        values: (K,) float32, the values at the start less those at the end.
+    """
+
+    values: Vector
+    kind: ClassVar[Kind] = "move"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutSum:
+    """How far held-out units are from public scores, added up over the steps of a look.
+
+    Attributes:
+        values: (2,) float32: of the loss, of the accuracy; see `held_out_sum`.
+    """
+
+    values: Vector
+    kind: ClassVar[Kind] = "held-out-sum"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedShare:
+    """A site's part of a secure sum, under masks that cancel when all parts are added up.
+
+    Attributes:
+        values: (K,) uint16 or uint32, a sum modulo 2^16 or 2^32.
+
+    Privacy:
+        Not privatised by itself, so it is not among `Released`; the complete sum is. See
+        docs/secure-sum.md.
+    """
+
+    values: Masked
+    kind: ClassVar[Kind] = "masked-share"
+
+
+Released = GradientSum | Move | HeldOutSum
+_TAGS: dict[type[Any], bytes] = {GradientSum: b"S", Move: b"M", HeldOutSum: b"H"}
+# Of a masked share.
+_WORDS: dict[bytes, np.dtype[Any]] = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4")}
+
+
+def pack_share(share: MaskedShare) -> bytes:
+    """As it is kept in a ledger's outbox: one byte that says how long its values are, then they."""
+    for tag, words in _WORDS.items():
+        if share.values.dtype == words:
+            return tag + np.ascontiguousarray(share.values).tobytes()
+    raise ProtocolError(f"Expected uint16 or uint32, got {share.values.dtype}.")
+
+
+def unpack_share(stored: bytes) -> MaskedShare:
+    """What `pack_share` made.
+
+    Raises:
+        ProtocolError: it was stored by another version of fedpriv.
+    """
+    words = _WORDS.get(stored[:1])
+    if words is None or (len(stored) - 1) % words.itemsize:
+        raise ProtocolError("The stored share was written by another version: begin a new job.")
+    return MaskedShare(np.frombuffer(stored[1:], dtype=words))
+
+
+def pack(released: Released) -> bytes:
+    """As it is kept in a ledger's outbox: one byte that says what it is, then the values."""
+    values = np.ascontiguousarray(released.values, dtype="<f4")
+    return _TAGS[type(released)] + values.tobytes()
+
+
+def unpack(stored: bytes) -> Released:
+    """What `pack` made.
+
+    Raises:
+        ProtocolError: it was stored by another version of fedpriv.
+    """
+    for kind, tag in _TAGS.items():
+        if stored[:1] == tag and len(stored) % 4 == 1:
+            made: Released = kind(np.frombuffer(stored[1:], dtype="<f4").astype(np.float32))
+            return made
+    raise ProtocolError("The stored reply was written by another version: begin a new job.")

@@ -1,0 +1,359 @@
+"""Several devices of a site share its steps: each adds up a part of the sample's clipped vectors.
+
+They are processes with pipes between them, and no collective operation: none of them opens a port,
+and one that dies keeps nobody waiting. What they add up is added up once more by the process that
+leads, and noised there, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from fedpriv.environment import set_environment
+from fedpriv.errors import ConfigError, FedprivError
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.clip import ClippedSum
+from fedpriv.privacy.usual import Numerics
+from fedpriv.private_training.method import SiteHalf, SiteMethod
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.unit_sum import UNIT_FAILED, Unit
+from fedpriv.private_training.worker import ModelRecipe, Worker
+
+log = logging.getLogger(__name__)
+LEAVE = 10.0  # seconds that a process has to end by itself
+_TEAMS: WeakKeyDictionary[Worker, Team] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What a member says instead of a result.
+
+    Attributes:
+        kind: class of the error. Its text is told of ours alone, which hold nothing of a record.
+    """
+
+    kind: str
+    text: str | None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        return cls(type(error).__name__, str(error) if isinstance(error, FedprivError) else None)
+
+    def again(self) -> Exception:
+        """The error, as it is raised where the answer was waited for."""
+        return RuntimeError(self.kind) if self.text is None else FedprivError(self.text)
+
+
+class _Member:
+    """A process with a worker of its own, and the pipe to it."""
+
+    def __init__(self, recipe: ModelRecipe, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, recipe, threads), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._owes = False
+
+    def ask(self, task: str, *arguments: Any) -> None:
+        """Send a task; its answer is fetched by `answer`.
+
+        Raises:
+            OSError, EOFError: the process is gone.
+        """
+        if self._owes:  # an answer that nobody waited for
+            self._pipe.recv()
+        self._pipe.send((task, arguments))
+        self._owes = True
+
+    def answer(self) -> Any:
+        """The result of the last task.
+
+        Raises:
+            OSError, EOFError: the process is gone.
+            FedprivError, RuntimeError: the task failed.
+        """
+        result = self._pipe.recv()
+        self._owes = False
+        if isinstance(result, _Failed):
+            raise result.again()
+        return result
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._pipe.close()
+        self._process.join(LEAVE)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+class Team:
+    """The processes that share the steps of the one that leads.
+
+    Args:
+        recipe: of the worker that leads.
+
+    Raises:
+        ConfigError: there are fewer devices than ``compute.devices``.
+        FedprivError: the model can't be used on one of them.
+    """
+
+    def __init__(self, recipe: ModelRecipe, device: str) -> None:
+        count = recipe.compute.devices
+        others = devices_after(device, count, torch.cuda.device_count())
+        self._threads = torch.get_num_threads()
+        threads = max(1, self._threads // count)
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        self.members: list[_Member] = []
+        try:
+            for name in others:
+                alone = recipe.compute.model_copy(update={"device": name, "devices": 1})
+                self.members.append(_Member(replace(recipe, compute=alone), threads))
+            self.ask("ready")
+            for member in self.members:
+                member.answer()
+        except (OSError, EOFError):
+            self.close()
+            raise FedprivError(
+                "A process of compute.devices ended as it began. A script of your own has to keep"
+                " what it does under: if __name__ == '__main__'"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, task: str, *arguments: Any) -> None:
+        """Send every member the same task."""
+        for member in self.members:
+            member.ask(task, *arguments)
+
+    def lose(self, member: _Member) -> None:
+        """Go on without a member."""
+        log.error("A process of compute.devices is gone; the others go on without it.")
+        self.members.remove(member)
+        member.close()
+
+    def close(self) -> None:
+        """Let all processes end."""
+        while self.members:
+            self.members.pop().close()
+        torch.set_num_threads(self._threads)
+
+
+class Shared:
+    """A site's half of a method, whose sums a team makes together. As `SiteMethod`.
+
+    Args:
+        own: the half of the process that leads.
+        made_of: what the others make theirs of.
+    """
+
+    def __init__(self, own: SiteMethod, team: Team, made_of: SiteHalf) -> None:
+        self._own, self._team, self._made_of = own, team, made_of
+        self.public_records = own.public_records
+
+    def held_bytes(self, trained: int) -> int:
+        """As of the method."""
+        return self._own.held_bytes(trained)
+
+    def prepare(self, worker: Worker, parameters: Vector) -> int:
+        """Prepare every process, before anything is paid.
+
+        Raises:
+            FedprivError: it can't be computed.
+        """
+        asked = self._ask_all("prepare", self._made_of, parameters)
+        size = self._own.prepare(worker, parameters)
+        for member in asked:
+            try:
+                member.answer()
+            except (OSError, EOFError):
+                self._team.lose(member)
+        return size
+
+    def start(self, parameters: Vector) -> Vector:
+        """As of the method."""
+        return self._own.start(parameters)
+
+    def at(self, parameters: Vector, moved: Vector) -> Vector:
+        """As of the method."""
+        return self._own.at(parameters, moved)
+
+    def clipped_sum(
+        self,
+        worker: Worker,
+        units: Sequence[Unit],
+        parameters: Vector,
+        clip_norm: float,
+        numerics: Numerics,
+    ) -> ClippedSum:
+        """The sum over units of a vector of norm at most `clip_norm` each.
+
+        A unit is dealt to one process, so the sum's sensitivity is that of a part. What a process
+        fails to add up is added up here: the sample stays the same.
+        """
+        own, *parts = dealt(
+            units,
+            1 + len(self._team.members),
+            lambda error: worker.went_on_after(error, UNIT_FAILED),
+        )
+        settings = (parameters, clip_norm, numerics)
+        asked: list[tuple[_Member, list[Unit]]] = []
+        left = [own]
+        for member, part in zip(list(self._team.members), parts, strict=True):
+            try:
+                member.ask("sum", part, *settings)
+                asked.append((member, part))
+            except (OSError, EOFError):
+                self._team.lose(member)
+                left.append(part)
+        total: ClippedSum | None = None
+        for part in left:
+            total = _added(total, self._own.clipped_sum(worker, part, *settings))
+        for member, part in asked:
+            try:
+                value, sensitivity, grid, failures = member.answer()
+                found = ClippedSum(torch.from_numpy(value), sensitivity, grid)
+                worker.failures.update(failures)
+            except Exception as error:
+                if not isinstance(error, FedprivError | RuntimeError):  # no answer of its
+                    self._team.lose(member)
+                log.warning("A part of a step is done again: %s", type(error).__name__)
+                found = self._own.clipped_sum(worker, part, *settings)
+            total = _added(total, found)
+        assert total is not None
+        return total
+
+    def _ask_all(self, task: str, *arguments: Any) -> list[_Member]:
+        asked = []
+        for member in list(self._team.members):
+            try:
+                member.ask(task, *arguments)
+                asked.append(member)
+            except (OSError, EOFError):
+                self._team.lose(member)
+        return asked
+
+
+def start_team(worker: Worker) -> Team | None:
+    """The processes that share a worker's steps, begun at first use; None if it is alone.
+
+    Raises:
+        ConfigError: there are fewer devices than ``compute.devices``.
+    """
+    if worker.recipe.compute.devices == 1:
+        return None
+    if worker not in _TEAMS:
+        _TEAMS[worker] = team = Team(worker.recipe, worker.device)
+
+        def leave() -> None:
+            team.close()
+            _TEAMS.pop(worker, None)
+
+        worker.resources.callback(leave)
+    return _TEAMS[worker]
+
+
+def with_team(worker: Worker, half: SiteHalf) -> SiteMethod:
+    """The site's half of a method as a worker computes it: with its team, if it has one.
+
+    Raises:
+        ConfigError: there are fewer devices than ``compute.devices``.
+    """
+    team, own = start_team(worker), half.make()
+    return own if team is None else Shared(own, team, half)
+
+
+def devices_after(first: str, count: int, there: int) -> list[str]:
+    """The devices of a team's members, beside the first.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    if first == "cpu":
+        return ["cpu"] * (count - 1)
+    begin = int(first.partition(":")[2] or 0)
+    if begin + count > there:
+        raise ConfigError(
+            f"is more than the {max(0, there - begin)} GPUs from {first} on",
+            key="compute.devices",
+            value=count,
+            fix="Lower it.",
+        )
+    return [f"cuda:{number}" for number in range(begin + 1, begin + count)]
+
+
+def dealt(
+    units: Sequence[Unit], count: int, failed: Callable[[Exception], None]
+) -> list[list[Unit]]:
+    """Units in so many parts: which one a unit is in depends on that unit alone.
+
+    Devices may round differently, and what a unit adds must not change with who else was drawn.
+
+    Args:
+        failed: told of each unit that can't be read; it is in no part.
+    """
+    parts: list[list[Unit]] = [[] for _ in range(count)]
+    for place in range(len(units)):
+        try:
+            unit = units[place]
+        except Exception as error:  # as in `sum_of_units`: a unit that can't be read adds 0
+            failed(error)
+            continue
+        tokens = np.concatenate([example.input_ids for example in unit] or [[0]])
+        parts[zlib.crc32(tokens.astype(np.int32).tobytes()) % count].append(unit)
+    return parts
+
+
+def _added(total: ClippedSum | None, part: ClippedSum) -> ClippedSum:
+    if total is None:
+        return part
+    value = total.value + part.value.to(total.value.device)
+    return ClippedSum(value, max(total.sensitivity, part.sensitivity), total.grid)
+
+
+def _serve(pipe: Connection, recipe: ModelRecipe, threads: int) -> None:
+    """What a member does until its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that leads is stopped, and closes
+    set_environment()
+    torch.set_num_threads(threads)
+    worker: Worker | None = None
+    half: SiteMethod | None = None
+    with suppress(EOFError, OSError), pipe:
+        while True:
+            task, arguments = pipe.recv()
+            result: Any = None
+            try:
+                if worker is None:
+                    worker = make_worker(recipe)
+                if task == "prepare":
+                    made_of, parameters = arguments
+                    half = made_of.make()
+                    half.prepare(worker, parameters)
+                elif task == "sum":
+                    assert half is not None  # prepare came first
+                    before = Counter(worker.failures)  # which are told of once, not cleared
+                    found: ClippedSum = half.clipped_sum(worker, *arguments)
+                    value = found.value.cpu().numpy()  # a tensor would need /dev/shm
+                    failures = Counter(worker.failures) - before
+                    result = value, found.sensitivity, found.grid, failures
+            except Exception as error:
+                result = _Failed.of(error)
+            pipe.send(result)

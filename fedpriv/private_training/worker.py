@@ -1,0 +1,188 @@
+"""One copy of a model, ready to compute per-record gradients.
+
+A worker holds nothing of a site between two steps but buffers that the next step overwrites. Who
+makes one is `fedpriv.private_training.pool`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fedpriv.data.batch import Batch, collate
+from fedpriv.data.encode import Example
+from fedpriv.errors import ConfigError
+from fedpriv.gradients.engine import GradientEngine, gradients_of
+from fedpriv.gradients.onlookers import hooks_of, refuse_onlookers
+from fedpriv.gradients.remembered import Remembered
+from fedpriv.models.base import Base
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.models.vector import TrainableVector
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.record_loss import record_losses
+
+if TYPE_CHECKING:
+    from fedpriv.config.job import JobConfig
+
+log = logging.getLogger(__name__)
+# Sizes of batches by the most records, the padded length, and the threads.
+InvariantSizes = dict[tuple[int, int, int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """Everything that decides which model is trained, and how it is computed.
+
+    ``compute.dtype = "auto"`` is float32 here; `number_format`, beside this file, may find another
+    for a job.
+    """
+
+    model: ModelSection
+    lora: LoraSection
+    seed: int
+    compute: ComputeSection
+
+    def __post_init__(self) -> None:
+        if self.compute.dtype == "auto":
+            object.__setattr__(self, "compute", computed_in(self.compute, "float32"))
+
+    @classmethod
+    def of(cls, config: JobConfig) -> ModelRecipe:
+        """The model of a federation file."""
+        return cls(config.model, config.lora, config.job.seed, config.compute)
+
+
+def computed_in(compute: ComputeSection, dtype: str) -> ComputeSection:
+    """The same settings with another number format."""
+    return compute.model_copy(update={"dtype": dtype})
+
+
+class Worker:
+    """One copy of the model with its adapter, on a device.
+
+    Args:
+        model: the PEFT model, on its device.
+        gradients: the per-sample engine, attached to it.
+
+    Attributes:
+        base: the base model, its tokenizer and digest.
+        vector: the flat view of what is trained; whoever borrows a worker leaves its own values.
+        initial: the values before any training, (P,), by the recipe's seed.
+        failures: errors that steps went on after, by name: units that counted as 0, steps of
+            noise alone. Private: it depends on the records, and stays in this process.
+        microbatches: records to compute at once, as `microbatch` found out; the
+            workers of a pool share it.
+        is_settled: nothing is tried any more; records of a length that was not are computed alone.
+        invariant_sizes: what `batch_invariance` found out; the workers of a pool
+            have it together.
+        public: what was made of public records and released values alone, by name, for the next
+            site of a simulation.
+        resources: closed with the worker.
+    """
+
+    def __init__(
+        self,
+        recipe: ModelRecipe,
+        base: Base,
+        model: Any,
+        gradients: GradientEngine,
+    ) -> None:
+        self.recipe, self.base, self.model, self.gradients = recipe, base, model, gradients
+        self.device = str(gradients.device)
+        self.vector = TrainableVector(model)
+        self.initial = self.vector.read()
+        self.failures: Counter[str] = Counter()
+        self.microbatches: dict[str, int] = {}
+        self.is_settled = False
+        self.invariant_sizes: InvariantSizes = {}
+        self.public: dict[str, Any] = {}
+        self.resources = ExitStack()
+        self._own_hooks = frozenset(hook for _, hook in hooks_of(model))  # of the engine
+        self._remembered = Remembered(model)
+
+    def refuse_onlookers(self) -> None:
+        """As `refuse_onlookers`, but for the hooks of the engine.
+
+        Raises:
+            NotPrivateError: somebody looks on.
+        """
+        refuse_onlookers(self.model, self._own_hooks)
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Let nobody look on in a `with` block, and nothing of it be left in the model.
+
+        Raises:
+            NotPrivateError: somebody looks on; nothing was computed.
+
+        Privacy:
+            What is computed of private records is computed here.
+        """
+        self.refuse_onlookers()
+        if self._remembered.changed():  # by somebody else, meanwhile
+            self._remembered = Remembered(self.model)
+        try:
+            yield
+        finally:
+            self._remembered.put_back()
+
+    def batch(self, examples: Sequence[Example], length: int) -> Batch:
+        """Examples padded to `length` on the right, on the model's device.
+
+        Whatever side the tokenizer pads for generating: positions then count from the first
+        token, and no token attends to nothing.
+        """
+        tokenizer: Any = self.base.tokenizer
+        return collate(examples, tokenizer.pad_token_id, length).to(self.device)
+
+    def record_gradients(self, batch: Batch) -> Tensor:
+        """Return the gradient of each record's own loss, (B, P), at the values that were written.
+
+        Privacy:
+            Every row is private. None may leave the site.
+        """
+        return gradients_of(self.gradients, partial(record_losses, batch=batch), len(batch))
+
+    def went_on_after(self, error: Exception, what: str) -> None:
+        """Count an error. The log is told once: each time would tell when a unit was sampled.
+
+        Args:
+            what: happens then, as a sentence.
+        """
+        kind = type(error).__name__
+        if not self.failures[kind]:
+            log.warning("%s: %s", what, kind)
+        self.failures[kind] += 1
+
+    def close(self) -> None:
+        """Let go of what belongs to the worker, such as the processes that share its steps."""
+        self.resources.close()
+
+
+def device_of(name: str) -> str:
+    """The device of a setting: ``auto`` is CUDA where there is one.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"no such device here: {str(error).splitlines()[0]}",
+            key="compute.device",
+            value=name,
+            fix="Use auto or cpu.",
+        ) from None
+    return name

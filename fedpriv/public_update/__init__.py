@@ -1,0 +1,1 @@
+"""What is made of released values, which costs no privacy: denoise them, and move."""

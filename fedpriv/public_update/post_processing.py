@@ -1,0 +1,57 @@
+"""What is made of a released gradient before the optimiser moves: it costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedpriv.models.vector import Vector
+from fedpriv.privacy.mechanism.privatised import Privatised, post_process
+from fedpriv.public_update.config import DenoiseSection
+from fedpriv.public_update.denoise import Denoiser
+
+
+@dataclass(frozen=True)
+class Found:
+    """Matrices of a gradient in which a signal was found.
+
+    Attributes:
+        on: how many.
+        matrices: of how many.
+        by_chance: how many it would be on average, were there nothing but noise.
+    """
+
+    on: int
+    matrices: int
+    by_chance: float
+
+
+class Denoise:
+    """Takes some of the noise out of a released gradient.
+
+    Args:
+        shapes: of the layers, in the order of the vector.
+
+    Attributes:
+        found: in the last gradient; None before there was one.
+    """
+
+    def __init__(self, settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._denoiser = Denoiser(shapes, settings)
+        self.found: Found | None = None
+
+    def __call__(self, gradient: Privatised[Vector], variance: float) -> Privatised[Vector]:
+        """The gradient (P,) without it.
+
+        Args:
+            variance: of the privacy noise in a coordinate of the gradient; public.
+        """
+        denoiser = self._denoiser
+        found = denoiser(gradient, variance**0.5)
+        self.found = Found(found.value.on, denoiser.matrices, denoiser.by_chance)
+        return post_process(lambda denoised: denoised.vector, found)
+
+
+def denoise_of(settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> Denoise | None:
+    """What a job's settings ask for; None where they ask for nothing."""
+    return None if settings.where == "off" else Denoise(settings, shapes)

@@ -1,0 +1,277 @@
+"""Rows of a few records at a time: the same bits in any company, or else one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
+from fedpriv.data.store import TokenFile, UnitStore
+from fedpriv.gradients.engine import gradients_of
+from fedpriv.kept import FOLDER
+from fedpriv.private_training import batch_invariance
+from fedpriv.private_training.batch_invariance import BatchInvariant, invariant_sizes
+from fedpriv.private_training.microbatch import TRIED
+from fedpriv.private_training.record_loss import record_losses
+
+LENGTH = 24
+MOST = TRIED["cpu"]
+Make = Callable[..., Any]
+Change = Callable[[Tensor], Tensor]
+
+
+def records(count: int, label: int | None = None) -> list[Example]:
+    drawn = np.random.default_rng(0).integers(3, 250, (count, LENGTH)).tolist()
+    return [Example(ids, [-100, *ids[1:]] if label is None else label) for ids in drawn]
+
+
+def values_of(worker: Any, sizes: list[int]) -> BatchInvariant:
+    """Of gradients; notes how many places each batch had."""
+
+    def rows(batch: Batch) -> Tensor:
+        sizes.append(len(batch))
+        return gradients_of(worker.gradients, partial(record_losses, batch=batch), len(batch))
+
+    return BatchInvariant(worker, rows)
+
+
+def spoil(worker: Any, monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Let gradients be changed by the batch that they are made in."""
+    plain = worker.gradients.stream
+
+    def stream(losses: Any, count: int, take: Callable[[int, Tensor], None]) -> None:
+        plain(losses, count, lambda start, part: take(start, change(part.clone())))
+
+    monkeypatch.setattr(worker.gradients, "stream", stream)
+
+
+def a_place_differs(part: Tensor) -> Tensor:
+    part[2:3] *= 1 + 2**-20
+    return part
+
+
+def neighbours_are_seen(part: Tensor) -> Tensor:
+    return part + 2**-20 * part.amax(0)
+
+
+def nothing_is_found(part: Tensor) -> Tensor:
+    return part * 0.0
+
+
+def one_is_infinite(part: Tensor) -> Tensor:
+    return part + torch.inf
+
+
+@pytest.mark.parametrize("quantize", [None, "8bit", "4bit"])
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+def test_a_row_has_the_same_bits_in_any_company(
+    make_worker: Make, dtype: str, quantize: Any
+) -> None:
+    worker = make_worker("llama", dtype=dtype, microbatch=MOST, quantize=quantize)
+    sizes: list[int] = []
+    rows, every = values_of(worker, sizes), records(2 * MOST + 1)
+    whole = rows(every, LENGTH)
+    assert whole.abs().amax(1).min() > 0
+    chosen = np.random.default_rng(1)
+    for count in range(1, len(every) + 1):
+        members = chosen.permutation(len(every))[:count].tolist()
+        assert torch.equal(rows([every[i] for i in members], LENGTH), whole[members])
+    (found,) = worker.invariant_sizes.values()
+    assert set(sizes) <= set(found)
+    assert found[0] in (MOST, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [a_place_differs, neighbours_are_seen, nothing_is_found, one_is_infinite]
+)
+def test_where_it_is_not_certain_records_are_computed_alone(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    worker = make_worker("llama", dtype="float32")
+    spoil(worker, monkeypatch, change)
+    sizes: list[int] = []
+    values_of(worker, sizes)(records(3), LENGTH)
+    assert sizes == [1, 1, 1]
+
+
+def test_where_memory_runs_out_records_are_computed_alone(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker("llama", dtype="float32")
+    plain = worker.gradients.stream
+
+    def scarce(losses: Any, count: int, take: Any) -> None:
+        if count > 1:
+            raise torch.OutOfMemoryError
+        plain(losses, count, take)
+
+    monkeypatch.setattr(worker.gradients, "stream", scarce)
+    sizes: list[int] = []
+    values_of(worker, sizes)(records(2), LENGTH)
+    assert sizes == [1, 1]
+
+
+def test_what_a_server_sends_has_no_part_in_the_trial(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would depend on which lengths had been sampled by then."""
+    worker = make_worker("bert", dtype="float32", task="classification")
+    seen: list[bytes] = []
+    plain = worker.gradients.stream
+
+    def stream(losses: Any, count: int, take: Any) -> None:
+        seen.append(worker.vector.read().tobytes())
+        plain(losses, count, take)
+
+    monkeypatch.setattr(worker.gradients, "stream", stream)
+    answers = []
+    for values in (worker.initial, worker.initial * np.float32(1e30), worker.initial * 0):
+        worker.vector.write(values)
+        answers.append(tuple(invariant_sizes(worker, MOST, LENGTH)))
+        assert np.array_equal(worker.vector.read(), values)
+    assert len(set(seen)) == len(set(answers)) == 1
+
+
+def test_padded_and_unpadded_neighbours_are_tried(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention without a mask, where none is needed, would round otherwise."""
+    worker = make_worker("llama", dtype="float32")
+    padded: list[list[bool]] = []
+
+    def losses(model: Any, batch: Batch) -> Tensor:
+        padded.append((batch.attention_mask == 0).any(1).tolist())
+        return record_losses(model, batch)
+
+    monkeypatch.setattr("fedpriv.private_training.worker.record_losses", losses)
+    assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
+    a, b = False, True
+    assert padded == [[a, b, b], [b, b, a], [a, a, a], [b, b, b], [b], [b], [a]]
+
+
+def test_what_no_batch_has_a_place_for_is_not_tried(make_worker: Make) -> None:
+    worker = make_worker("llama", dtype="float32")
+    longest = worker.recipe.model.max_length
+    long, empty = Example([3] * (longest + 1), [3] * (longest + 1)), Example([], [])
+    batch_invariance.try_lengths(worker, [(long,), (empty, *records(1)), ()])
+    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
+
+
+def test_lengths_are_known_without_reading_a_record(make_worker: Make, tmp_path: Path) -> None:
+    class Unread(UnitStore):
+        def _unit(self, place: int) -> tuple[Example, ...]:
+            raise AssertionError("read at the start")
+
+    worker, units = make_worker("llama", dtype="float32"), Unread(TokenFile(tmp_path))
+    for example in records(3):
+        units.append(units.add_unit(), example)
+    batch_invariance.try_lengths(worker, units)
+    assert [length for _, length, _ in worker.invariant_sizes] == [LENGTH]
+
+
+def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = make_worker("llama", dtype="float32")
+    values_of(worker, [])(records(1), LENGTH)
+    monkeypatch.setattr(batch_invariance, "invariant_sizes", None)  # another trial would call it
+    values_of(worker, [])(records(1), LENGTH)
+
+
+def test_what_was_found_is_kept_for_the_same_model_adapter_and_batch(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    tried: list[int] = []
+    usual = batch_invariance._tried_sizes
+
+    def counted(*of: Any) -> list[int]:
+        tried.append(of[1])
+        return usual(*of)
+
+    monkeypatch.setattr(batch_invariance, "_tried_sizes", counted)
+    first = invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH)
+    assert invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH) == first == (3, 1)
+    assert tried == [3]
+    for worker, most, length in (
+        (make_worker("llama", dtype="float32"), 2, LENGTH),
+        (make_worker("llama", dtype="float32"), 3, 2 * LENGTH),
+        (make_worker("llama", dtype="mixed"), 3, LENGTH),
+        (make_worker("gpt2", dtype="float32"), 3, LENGTH),
+    ):
+        before = len(tried)
+        invariant_sizes(worker, most, length)
+        assert len(tried) == before + 1
+
+
+def test_memory_that_ran_out_is_not_kept(
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
+    worker = make_worker("llama", dtype="float32")
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_invariance, "_tried_sizes", _out_of_memory)
+        assert invariant_sizes(worker, 3, LENGTH) == (1,)
+    assert invariant_sizes(worker, 3, LENGTH) == (3, 1)
+
+
+def _out_of_memory(*_: Any) -> Any:
+    raise MemoryError
+
+
+def test_a_small_job_computes_each_record_alone(make_worker: Make) -> None:
+    """To try all lengths would take longer than what batches save."""
+    worker = make_worker("llama", dtype="float32", microbatch=None)
+    batch_invariance.try_all_lengths(worker, 1e3)
+    assert worker.microbatches["private"] == 1 and not worker.invariant_sizes
+    batch_invariance.try_all_lengths(worker, 1e9)
+    assert worker.microbatches["private"] > 1
+    longest = worker.recipe.model.max_length
+    assert {length for _, length, _ in worker.invariant_sizes} == set(range(8, longest + 1, 8))
+
+
+def one_alone_differs(part: Tensor) -> Tensor:
+    return part * (1 + 2**-20 * (len(part) == 1))
+
+
+def a_place_of_a_few_differs(part: Tensor) -> Tensor:
+    part[-1:] *= 1 + 2**-20 * (len(part) < 4)
+    return part
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "expected"),
+    [
+        (None, 6, [4, 2]),
+        (None, 7, [4, 4]),
+        (None, 9, [4, 4, 1]),
+        (one_alone_differs, 9, [4, 4, 2]),
+        (a_place_of_a_few_differs, 9, [4, 4, 4]),
+    ],
+)
+def test_batches_are_of_sizes_that_agree(
+    make_worker: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Change | None,
+    count: int,
+    expected: list[int],
+) -> None:
+    worker = make_worker("llama", dtype="float32", microbatch=4)
+    if change is not None:
+        spoil(worker, monkeypatch, change)
+    sizes: list[int] = []
+    assert len(values_of(worker, sizes)(records(count), LENGTH)) == count
+    assert sizes == expected
+
+
+def test_a_classifier_is_tried_too(make_worker: Make) -> None:
+    worker = make_worker("bert", dtype="float32", task="classification")
+    every = records(3, label=1)
+    rows = values_of(worker, [])
+    assert torch.equal(rows(every, LENGTH)[1:2], rows(every[1:2], LENGTH))
