@@ -345,7 +345,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
     from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv.report import budget
+    from fedpriv.report import budget, received
 
     found = []
     with Ledger.open(path, reading=True) as ledger:
@@ -369,7 +369,7 @@ def _faults(path: Path, job: str, used: set[int], rounds: int, report: Path) -> 
     for copy in (path.parents[1] / "budget.json", report / "budget.json"):
         if copy.exists():  # a site that was away at the end could not send its last one
             told = budget.read(copy)
-            budget.verify(told)
+            received.verify(told)
             if told.epsilon_spent > spent * (1 + 1e-9):
                 found.append(f"{copy} says ε = {told.epsilon_spent}, and {spent} was spent")
     return found

@@ -87,11 +87,11 @@ def report(
 ) -> None:
     """Check the signatures of a run's budget reports and write its report.html anew."""
     from fedpriv.process import is_running
-    from fedpriv.report import budget
+    from fedpriv.report import budget, received
     from fedpriv.report.html import write_report
 
     for path in sorted(run.glob("sites/*/budget.json")):
-        budget.verify(budget.read(path))
+        received.verify(budget.read(path))
     print(write_report(run, alive=is_running(run)))
 
 

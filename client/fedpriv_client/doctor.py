@@ -130,7 +130,7 @@ def _server(file: SiteFile) -> str:
 
 
 def _signing_key(file: SiteFile) -> str:
-    from fedpriv.report.budget import load_or_create_key
+    from fedpriv.pki.signing import load_or_create_key
     from fedpriv_client.site_settings import SIGNING_KEY
 
     path = file.site.state_dir / SIGNING_KEY

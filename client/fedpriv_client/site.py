@@ -20,6 +20,7 @@ from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
@@ -51,7 +52,6 @@ from fedpriv.protocol import (
     StepReply,
     StepRequest,
 )
-from fedpriv.report.budget import load_or_create_key
 from fedpriv.synthetic.records import SetChange
 from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files

@@ -64,7 +64,7 @@ def _count(found: Iterable[Finding]) -> str:
 
 def _signing_key(run: Path, path: Path | None) -> Ed25519PrivateKey:
     """The key that signs: of a simulation one of the run, else the coordinator's own."""
-    from fedpriv.report.budget import load_or_create_key
+    from fedpriv.pki.signing import load_or_create_key
     from fedpriv.report.rundir import read_run
 
     if path is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedpriv.dossier.answers import answers, assumptions_of
 from fedpriv.dossier.facts import Contents, Scores
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.page_parts import RULES, css_colours, fingerprint, templates
 
 
@@ -30,7 +30,7 @@ def _context(contents: Contents) -> dict[str, Any]:
         "claims": made.claims,
         "assumptions": list(assumptions_of(reports.values())),
         "clauses": made.clauses,
-        "totals": budget.totals(reports.values()),
+        "totals": received.totals(reports.values()),
         "scores": _scores(scores[0], scores[-1], facts.task) if scores else [],
         "last": scores[-1] if scores else None,
         "audit": contents.audit,

@@ -11,7 +11,7 @@ from fedpriv.dossier.findings import Finding, holds, left_open
 from fedpriv.dossier.sums import Figure, Term
 from fedpriv.errors import AccountingError, AlteredError, LedgerCorruptError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import upper
 
@@ -53,7 +53,7 @@ def check_signed(report: BudgetReport, path: Path) -> None:
         AlteredError: it is not.
     """
     try:
-        budget.verify(report)
+        received.verify(report)
     except LedgerCorruptError as error:
         raise AlteredError(f"{path}: {error}") from None
 

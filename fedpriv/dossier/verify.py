@@ -33,7 +33,7 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.pki.points import check_given
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.figures import small, upper
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.software import software
@@ -260,7 +260,7 @@ def _check_roster(facts: Facts, path: Path, roster: Roster | None) -> Iterator[F
 def _people_in_several(contents: Contents) -> Iterator[Finding]:
     reports = list(contents.reports.values())
     if len(reports) > 1:
-        total = budget.totals(reports)
+        total = received.totals(reports)
         yield holds(
             f"for a person with a unit in each of {len(reports)} sites, Σε ="
             f" {upper(total['epsilon'])} and Σδ = {small(total['delta'])}"

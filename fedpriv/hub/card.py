@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedpriv.hub.contents import Contents
 from fedpriv.hub.use import lines_of_use
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.agreement import assumptions, shared
 from fedpriv.report.figures import score, small, upper
 from fedpriv.report.participation import older_reports
@@ -49,7 +49,7 @@ def card(directory: RunDirectory, contents: Contents) -> str:
         two_claims=[report for report in reports if report.budget_alone is not None],
         shared=lambda field: shared(reports, field),
         assumptions=assumptions(reports),
-        totals=budget.totals(reports),
+        totals=received.totals(reports),
         scores=_scores(directory),
         evaluated=directory.last_evaluation,
     )

@@ -28,7 +28,7 @@ from fedpriv.plain_training.adapter import (
     AdapterFacts,
     read_facts,
 )
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.rundir import RunDirectory, read_run
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def export(run: Path, out: Path, wanted: Wanted) -> Contents:
             fix="Copy the whole run directory again.",
         )
     for report in directory.reports:
-        budget.verify(report)
+        received.verify(report)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(f"{out}: is there already. Give another --out.")
     settings = settings_of(run).config.model
@@ -236,4 +236,4 @@ def _write_budgets(folder: Path, directory: RunDirectory) -> None:
     for report in directory.reports:
         path = folder / "budgets" / f"{report.site}.json"
         path.parent.mkdir(exist_ok=True)
-        budget.write(report, path)
+        received.write(report, path)

@@ -13,7 +13,6 @@ is for people to find out, once: by comparing `Manifest.ca` over another channel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,9 +28,7 @@ from fedpriv.errors import EnrolmentError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.names import Address, Digest, Name
 from fedpriv.pki.certificates import (
-    certificate_pem,
     check_certificate,
-    describe,
     parse_certificate,
 )
 from fedpriv.pki.document import read_document
@@ -73,40 +70,6 @@ class Enrolment:
     key: PrivateKey
 
 
-def new_manifest(
-    ca: x509.Certificate,
-    certificate: x509.Certificate,
-    *,
-    federation: str,
-    federation_name: str,
-    address: str,
-    names: Sequence[str],
-    now: datetime,
-) -> Manifest:
-    """The manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
-    site = describe(certificate)
-    return Manifest(
-        federation=federation,
-        federation_name=federation_name,
-        site=site.name,
-        address=address,
-        names=tuple(names),
-        ca=fingerprint(ca.public_key()),
-        files={
-            "ca.crt": sha256(certificate_pem(ca)),
-            "site.crt": sha256(certificate_pem(certificate)),
-        },
-        issued=now.replace(microsecond=0),
-        expires=site.expires,
-    )
-
-
-def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
-    """A copy that carries the authority's signature over the canonical JSON of the rest."""
-    signature = ca_key.sign(_signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
-    return manifest.model_copy(update={"signature": signature.hex()})
-
-
 def is_signed(manifest: Manifest, ca: x509.Certificate) -> bool:
     """Whether nothing in `manifest` has changed since this authority signed it."""
     key = ca.public_key()
@@ -114,13 +77,14 @@ def is_signed(manifest: Manifest, ca: x509.Certificate) -> bool:
         return False
     try:
         signature = bytes.fromhex(manifest.signature)
-        key.verify(signature, _signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
+        key.verify(signature, signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         return False
     return True
 
 
-def _signed_bytes(manifest: Manifest) -> bytes:
+def signed_bytes(manifest: Manifest) -> bytes:
+    """Return what the authority signs: the canonical JSON of everything else."""
     return canonical_json(manifest.model_dump(mode="json", exclude={"signature"}))
 
 

@@ -8,19 +8,11 @@ Privacy
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from decimal import Decimal
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
@@ -29,12 +21,11 @@ from pydantic import (
     model_validator,
 )
 
-from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.files import canonical_json, write_json
+from fedpriv.errors import ConfigError
+from fedpriv.files import canonical_json
 from fedpriv.names import Name
-from fedpriv.pki.points import VerifyingKey, is_signed
+from fedpriv.pki.points import VerifyingKey
 from fedpriv.privacy.usual import RuleName
-from fedpriv.secret import load_or_create_secret
 from fedpriv.section import Section
 
 if TYPE_CHECKING:
@@ -195,43 +186,14 @@ def sign(report: BudgetReport, private_key: Ed25519PrivateKey) -> BudgetReport:
     """A copy of `report` that carries the signature of `private_key`."""
     signature = Signature(
         public_key=private_key.public_key().public_bytes_raw().hex(),
-        value=private_key.sign(_signed_bytes(report)).hex(),
+        value=private_key.sign(signed_bytes(report)).hex(),
     )
     return report.model_copy(update={"signature": signature})
 
 
-def verify(report: BudgetReport, public_key: str | None = None) -> None:
-    """Check that nothing in `report` changed since it was signed.
-
-    Without `public_key` (hex) this shows that the report is whole, not who signed it:
-    anyone can sign with a key of their own. Compare the key with one the site gave you.
-
-    Raises:
-        LedgerCorruptError: unsigned, changed after it was signed, or signed by another key.
-    """
-    whose = f"The budget report of site {report.site!r}"
-    advice = "Don't rely on its numbers: ask the site for its budget.json again."
-    if report.signature is None:
-        raise LedgerCorruptError(f"{whose} is not signed. {advice}")
-    key = report.signature.public_key
-    if public_key is not None and key != public_key.lower():
-        raise LedgerCorruptError(
-            f"{whose} is signed by key {key}, not by the expected {public_key}. {advice}"
-        )
-    if not is_signed(_signed_bytes(report), report.signature.value, key):
-        raise LedgerCorruptError(
-            f"{whose} does not match its signature by key {key}: it was changed after it was"
-            f" signed. {advice}"
-        )
-
-
-def _signed_bytes(report: BudgetReport) -> bytes:
+def signed_bytes(report: BudgetReport) -> bytes:
+    """Return what a signature is over: the canonical JSON of everything else."""
     return canonical_json(report.model_dump(mode="json", exclude={"signature"}))
-
-
-def write(report: BudgetReport, path: Path) -> None:
-    """Replace `path` by `report`, atomically."""
-    write_json(path, report.model_dump(mode="json"))
 
 
 def read(path: Path) -> BudgetReport:
@@ -263,61 +225,3 @@ def malformed(error: ValidationError, path: Path | str) -> ConfigError:
         return ConfigError("unknown key", file=path, key=key, fix=fix)
     message = problem["msg"][0].lower() + problem["msg"][1:]
     return ConfigError(message, file=path, key=key, value=problem["input"], fix=fix)
-
-
-def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
-    """Σε and Σδ over sites: what holds for a person whose data is in all of them.
-
-    Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
-    are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
-    Basic composition is about mechanisms with noise of their own. The noise of a secure sum is
-    common to its sites, so of a ledger that pays for such sums the figures alone are added: what
-    they count is the site's own share of the noise.
-    """
-    listed = list(reports)
-    return {
-        "sites": len(listed),
-        "epsilon": _sum(_by_itself(r.epsilon_committed, r.epsilon_alone_committed) for r in listed),
-        "epsilon_spent": _sum(_by_itself(r.epsilon_spent, r.epsilon_alone_spent) for r in listed),
-        "delta": _sum(report.delta for report in listed),
-    }
-
-
-def _by_itself(epsilon: float, alone: float | None) -> float:
-    """The figure that rests on this site's own noise."""
-    return epsilon if alone is None else alone
-
-
-def _sum(values: Iterable[float]) -> float:
-    """The sum of the decimals that the files show: three times 1e-5 is 3e-5."""
-    return float(sum(Decimal(repr(value)) for value in values))
-
-
-def load_or_create_key(path: Path) -> Ed25519PrivateKey:
-    """The site's signing key in `path` (PEM, 0600), made on first use.
-
-    Of two processes that make it at once, both get the same key.
-
-    Raises:
-        LedgerError: the file may be read by others, or does not hold an Ed25519 key.
-    """
-    pem = load_or_create_secret(
-        path,
-        _new_key,
-        name="signing key",
-        leaked="If someone else may have read it, move it away so that a new one is made, and"
-        " tell those who verify your reports.",
-    )
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise LedgerError(f"{path}: is not an unencrypted private key in PEM form.") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise LedgerError(f"{path}: holds another kind of key than Ed25519.")
-    return key
-
-
-def _new_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )

@@ -18,7 +18,7 @@ from fedpriv.auditing.result import FILE as AUDIT
 from fedpriv.auditing.result import TITLES, WORLDS, Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.agreement import assumptions, shared
 from fedpriv.report.alike import rows_of, said_together
 from fedpriv.report.budget import BudgetReport
@@ -112,7 +112,7 @@ def _context(directory: RunDirectory, audit: Audit | None) -> dict[str, Any]:
         "audit_worlds": WORLDS,
         "looks": [row for row in rounds if row.held_out is not None],
         "give_or_take": give_or_take,
-        "totals": budget.totals(reports),
+        "totals": received.totals(reports),
         "filters": [r for r in reports if r.filter is not None],
         "two_claims": rows_of((r for r in reports if r.budget_alone is not None), _claimed_twice),
         "not_private": [r.site for r in reports if not r.private],
@@ -174,7 +174,7 @@ def _signature(report: BudgetReport) -> str:
     if report.signature is None:
         return "unsigned"
     try:
-        budget.verify(report)
+        received.verify(report)
     except LedgerCorruptError:
         return "changed"
     return "valid"

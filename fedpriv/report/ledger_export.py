@@ -103,10 +103,10 @@ def reported_head(report: Path, dataset_id: str) -> Head:
         ConfigError: it can't be read.
         LedgerCorruptError: it was changed after it was signed, or is of another population.
     """
-    from fedpriv.report import budget
+    from fedpriv.report import budget, received
 
     stated = budget.read(report)
-    budget.verify(stated)
+    received.verify(stated)
     if stated.dataset_id != dataset_id:
         raise LedgerCorruptError(
             f"{report}: is of population {stated.dataset_id}, and the ledger of {dataset_id}."

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.files import private_folder
-from fedpriv.report.budget import load_or_create_key
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.site_settings import SIGNING_KEY
 from fedpriv_server.run_directory import private_site_folder

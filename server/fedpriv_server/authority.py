@@ -25,7 +25,7 @@ from fedpriv.files import private_folder, write_atomic
 from fedpriv.names import Name
 from fedpriv.pki.certificates import certificate_pem, load_certificate
 from fedpriv.pki.document import read_document, write_document
-from fedpriv.pki.enrolment import Federation, Manifest, sign_manifest
+from fedpriv.pki.enrolment import Federation, Manifest
 from fedpriv.pki.keys import (
     PrivateKey,
     PublicKey,
@@ -37,6 +37,7 @@ from fedpriv.pki.keys import (
 )
 from fedpriv.section import Section
 from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
+from fedpriv_server.manifest import sign_manifest
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.protocol import MAX_EPSILON, ReportRequest
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_strategies.messages import REPORT, body_of, message
@@ -39,7 +39,7 @@ def collect_reports(grid: Grid, run: RunDirectory, names: Mapping[int, str]) -> 
             continue
         folder = run.site_folder(name)
         folder.mkdir(parents=True, exist_ok=True)
-        budget.write(report, folder / "budget.json")
+        received.write(report, folder / "budget.json")
         missing.discard(name)
     if missing:
         log.warning("No budget report from %s.", ", ".join(sorted(missing)))
@@ -60,5 +60,5 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
     ]
     if not all(figure is None or figure <= MAX_EPSILON for figure in figures):
         raise ProtocolError("It states an ε that nobody has.")
-    budget.verify(report)
+    received.verify(report)
     return report

@@ -23,8 +23,8 @@ from fedpriv.config.load import load_site
 from fedpriv.doctor.finding import look
 from fedpriv.files import write_json
 from fedpriv.models.base import digest_of
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger, Plan
-from fedpriv.report.budget import load_or_create_key
 from fedpriv_client import doctor
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site_settings import SIGNING_KEY, cache_folder

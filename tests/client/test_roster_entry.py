@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.config.load import load_site
 from fedpriv.errors import LedgerError
-from fedpriv.report.budget import load_or_create_key
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum.roster import fingerprint, read_entry
 from fedpriv_client.roster_entry import write_entry
 from fedpriv_client.site_settings import SIGNING_KEY

@@ -27,6 +27,7 @@ from fedpriv.errors import (
 )
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import SumRule
@@ -35,7 +36,6 @@ from fedpriv.privacy.mechanism.grid import step_of
 from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.private_training.released import MaskedShare
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepReply
-from fedpriv.report.budget import load_or_create_key
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv.secure_sum.total import Total
 from fedpriv_client import shared_slots as module

@@ -48,7 +48,7 @@ from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import FAILED, LocalSteps, Proposal, ReportRequest
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.optimizer import VectorOptimizer
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 from fedpriv.report.ledger_export import verify_ledger
 from fedpriv_client import disk_space
 from fedpriv_client.app import client_app
@@ -322,7 +322,7 @@ def test_the_report_says_what_each_step_of_an_adaptive_plan_was_paid_for(
     assert report.filter.debited == pytest.approx(sum(taken), rel=1e-12)
     assert "Rényi filter" in report.accountant
     assert report.epsilon_spent == site.ledger.epsilon_spent < report.epsilon_allocated
-    budget.verify(budget.read(site.settings.report))
+    received.verify(budget.read(site.settings.report))
     site.close()
     figures, _, checked = verify_ledger(site.settings.ledger, report=site.settings.report)
     assert figures["plans"][1]["filter"]["debited"] == report.filter.debited
@@ -967,7 +967,7 @@ def test_the_report_of_another_ledger_hides_no_rollback(setting: Setting) -> Non
     site.step(request(1), setting.vector)
     report = write_budget_report(site, "job-1")
     other = report.model_copy(update={"dataset_id": "1" * 32})
-    budget.write(budget.sign(other, site.signing_key), setting.folder / "state" / "budget.json")
+    received.write(budget.sign(other, site.signing_key), setting.folder / "state" / "budget.json")
     site.close()
     setting.site(terms=terms).close()
     path.write_bytes(backup)

@@ -285,7 +285,7 @@ def test_another_witness_is_started(path: Path, tmp_path: Path) -> None:
 def test_a_report_is_verified_against_its_ledger(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from fedpriv.report import budget
+    from fedpriv.report import budget, received
 
     path, file = tmp_path / "l.db", tmp_path / "budget.json"
     used(path)
@@ -299,16 +299,16 @@ def test_a_report_is_verified_against_its_ledger(tmp_path: Path) -> None:
         job="job-1",
     )  # fmt: skip
     key = Ed25519PrivateKey.generate()
-    budget.write(budget.sign(report, key), file)
+    received.write(budget.sign(report, key), file)
     assert "the signed report" in ledger("verify", path, "--report", file).stdout
     for change, words in (
         ({"dataset_id": "1" * 32}, "is of population 1111"),
         ({"ledger_rows": 9}, "back in time"),
     ):
-        budget.write(budget.sign(report.model_copy(update=change), key), file)
+        received.write(budget.sign(report.model_copy(update=change), key), file)
         with pytest.raises(LedgerCorruptError, match=words):
             ledger("verify", path, "--report", file)
-    budget.write(report, file)
+    received.write(report, file)
     with pytest.raises(LedgerCorruptError, match="not signed"):
         ledger("verify", path, "--report", file)
 

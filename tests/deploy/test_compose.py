@@ -214,7 +214,7 @@ def test_the_demo_runs_its_job(demo: Demo) -> None:
     """Two rounds of it; then the sites are stopped as an engine stops them."""
     from fedpriv.config.load import load_site
     from fedpriv.privacy.ledger.ledger import Ledger
-    from fedpriv.report import budget
+    from fedpriv.report import budget, received
     from fedpriv_client.settings import ledgers
 
     before = {name: demo.files(name) for name in demo.services}
@@ -236,7 +236,7 @@ def test_the_demo_runs_its_job(demo: Demo) -> None:
     job = json.loads((run / "run.json").read_text())["job_id"]
     for name in SITES:
         report = budget.read(run / "sites" / name / "budget.json")
-        budget.verify(report)
+        received.verify(report)
         (path,) = ledgers(load_site(demo.place(name) / "site.toml")).values()
         with Ledger.open(path, reading=True) as ledger:
             assert len(list(ledger.slots(job))) == 2

@@ -25,7 +25,8 @@ from waiting import free_port, wait_until
 from fedpriv import __version__
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import ConfigError
-from fedpriv.report.budget import read, verify
+from fedpriv.report.budget import read
+from fedpriv.report.received import verify
 from fedpriv_simulation.simulate import simulate
 
 APP = Path(__file__).parents[2] / "deploy" / "flower"

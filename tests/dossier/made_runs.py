@@ -29,7 +29,7 @@ from fedpriv.privacy.ledger.history import UNKNOWN
 from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetReport, FilterUse, events_of
 from fedpriv.report.words import Basis, words
 from fedpriv.secure_sum.roster import Roster, RosterEntry
@@ -179,14 +179,14 @@ class Made:
         """Let a site sign its report again, with other figures."""
         path = self.run / "sites" / site / "budget.json"
         told = self.report(site).model_copy(update={"signature": None, **changes})
-        budget.write(budget.sign(told, key or SITE_KEYS[site]), path)
+        received.write(budget.sign(told, key or SITE_KEYS[site]), path)
 
     def report_on(self, site: str) -> None:
         """Write what the ledger says now."""
         with Ledger.open(self.ledger(site), reading=True) as ledger:
             told = report_of(ledger, site, self.asked.job_id)
         path = self.run / "sites" / site / "budget.json"
-        budget.write(budget.sign(told, SITE_KEYS[site]), path)
+        received.write(budget.sign(told, SITE_KEYS[site]), path)
 
     def export(self, out: Path | None = None, **options: Any) -> list[Finding]:
         return export_run(self.run, out or self.out, COORDINATOR, **options)

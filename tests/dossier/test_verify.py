@@ -55,7 +55,7 @@ from fedpriv.errors import (
 from fedpriv.files import canonical_json, sha256
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 from fedpriv.secure_sum.roster import Roster, RosterEntry
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
@@ -477,10 +477,10 @@ def test_a_site_that_is_in_no_roster_of_a_secure_sum_is_refused(tmp_path: Path) 
 def test_a_report_that_was_changed_after_it_was_signed_is_refused(tmp_path: Path) -> None:
     made = make_run(tmp_path)
     path = made.run / "sites" / "north" / "budget.json"
-    budget.write(made.report("north").model_copy(update={"accountant": "none"}), path)
+    received.write(made.report("north").model_copy(update={"accountant": "none"}), path)
     with pytest.raises(AlteredError, match="does not match its signature"):
         made.export()
-    budget.write(made.report("north").model_copy(update={"signature": None}), path)
+    received.write(made.report("north").model_copy(update={"signature": None}), path)
     with pytest.raises(AlteredError, match="is not signed"):
         made.export()
 

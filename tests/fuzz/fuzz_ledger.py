@@ -24,7 +24,7 @@ from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.unit_index import ID, KEY_BYTES, Identity, UnitIndex
 from fedpriv.privacy.ledger.witness import Witness, seal_key
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
 from fedpriv_server.reports import _report as received_report
@@ -325,11 +325,11 @@ def report(data: bytes, folder: Path) -> None:
     read = budget.read(path)
     if found["signed"]:
         read = budget.sign(read, KEY)
-    budget.write(read, path)
+    received.write(read, path)
     again = budget.read(path)
     refuses(again == read, "another report when it is read again")
-    budget.verify(again)
-    budget.totals([again, again])
+    received.verify(again)
+    received.totals([again, again])
     received_report(path.read_text(), again.site, again.job)
 
 

@@ -18,10 +18,11 @@ from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import read_document, write_document
-from fedpriv.pki.enrolment import Manifest, new_manifest, read_enrolment, sign_manifest
+from fedpriv.pki.enrolment import Manifest, read_enrolment
 from fedpriv.pki.keys import private_pem, public_pem
 from fedpriv.pki.request import make_request, read_request
 from fedpriv_server.issue import authority_certificate, site_certificate
+from fedpriv_server.manifest import new_manifest, sign_manifest
 from fedpriv_server.site_keys import SiteKeys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 
 
@@ -98,7 +98,7 @@ def make_run(tmp_path: Path, model_folder: Any) -> MakeRun:
         (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
         for one in reports:
             (run / "sites" / one.site).mkdir(parents=True)
-            budget.write(one, run / "sites" / one.site / "budget.json")
+            received.write(one, run / "sites" / one.site / "budget.json")
         (run / "private" / "north").mkdir(parents=True)
         (run / "private" / "north" / "report.key").write_text("not to be handed on")
         return run, worker

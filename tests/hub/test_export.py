@@ -16,7 +16,7 @@ from safetensors import safe_open
 from fedpriv.errors import ConfigError, LedgerCorruptError, ModelError, RunError
 from fedpriv.hub.export import Wanted, export
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts, write_facts
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 
 CLASSIFIER: dict[str, Any] = {"task": "classification"}
 TIED = {"tie_word_embeddings": True}
@@ -136,7 +136,7 @@ def test_nothing_but_what_may_be_handed_on_goes_out(make_run: MakeRun, tmp_path:
             )
     assert (tmp_path / "a" / WEIGHTS).read_bytes() == (run / "adapter" / WEIGHTS).read_bytes()
     for name in ("north", "south"):
-        budget.verify(budget.read(tmp_path / "a" / "budgets" / f"{name}.json"))
+        received.verify(budget.read(tmp_path / "a" / "budgets" / f"{name}.json"))
 
 
 def test_the_adapter_has_the_form_that_vllm_and_llama_cpp_read(
@@ -185,7 +185,7 @@ def test_an_adapter_without_its_run_is_refused(make_run: MakeRun, tmp_path: Path
 def test_a_budget_report_that_was_changed_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     run, _ = make_run()
     path = run / "sites" / "north" / "budget.json"
-    budget.write(budget.read(path).model_copy(update={"epsilon_committed": 0.5}), path)
+    received.write(budget.read(path).model_copy(update={"epsilon_committed": 0.5}), path)
     with pytest.raises(LedgerCorruptError, match="north"):
         export(run, tmp_path / "out", Wanted())
     assert not (tmp_path / "out").exists()

@@ -14,7 +14,8 @@ import pytest
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method, find_server_half, method_names
-from fedpriv.report.budget import read, verify
+from fedpriv.report.budget import read
+from fedpriv.report.received import verify
 from fedpriv_simulation.simulate import simulate
 
 METHOD = '''

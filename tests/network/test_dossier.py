@@ -13,8 +13,8 @@ from fedpriv.config.load import load_site
 from fedpriv.dossier.export import export_run
 from fedpriv.dossier.verify import Given, verify_file
 from fedpriv.files import write_json
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.report.budget import load_or_create_key
 from fedpriv.report.ledger_export import export_ledger
 from fedpriv_client.settings import ledgers
 

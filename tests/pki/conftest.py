@@ -11,9 +11,9 @@ from cryptography import x509
 
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import write_document
-from fedpriv.pki.enrolment import new_manifest, sign_manifest
 from fedpriv.pki.keys import PrivateKey, new_key, write_key
 from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
+from fedpriv_server.manifest import new_manifest, sign_manifest
 
 NOW = datetime.now(UTC)
 NAMES = ("fed.example.org", "127.0.0.1")

@@ -17,7 +17,7 @@ from secure_sites import LOW_ORDER
 import fedpriv
 from fedpriv.errors import ConfigError, LedgerCorruptError
 from fedpriv.pki.points import is_exchange_key, is_signed, is_signing_key
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport, Signature
 from fedpriv.secure_sum.roster import RosterEntry
 
@@ -156,7 +156,7 @@ def test_a_key_that_signs_anything_is_refused_wherever_it_enters(key: str, tmp_p
         Signature(public_key=key, value=ANY_TEXT)  # of a dossier, and of a budget report
     signature = Signature.model_construct(public_key=key, value=ANY_TEXT)
     with pytest.raises(LedgerCorruptError, match="does not match its signature"):
-        budget.verify(REPORT.model_copy(update={"signature": signature}))
+        received.verify(REPORT.model_copy(update={"signature": signature}))
     with pytest.raises(ConfigError, match="--signer: is no Ed25519 public key"):
         fedpriv.verify(tmp_path / "run.zip", signer=key)
     with pytest.raises(ConfigError, match="--site north: is no Ed25519 public key"):

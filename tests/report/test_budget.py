@@ -1,4 +1,4 @@
-"""The budget report: signed as a whole, read back as written, with a key nobody else reads."""
+"""The budget report: signed as a whole, and read back as written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
-from fedpriv.report import budget
+from fedpriv.errors import ConfigError, LedgerCorruptError
+from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 
 KEY = Ed25519PrivateKey.generate()
@@ -78,10 +78,10 @@ def another(value: Any) -> st.SearchStrategy[Any]:
 
 def test_file_has_exactly_the_documented_keys_and_reads_back_equal(tmp_path: Path) -> None:
     path = tmp_path / "budget.json"
-    budget.write(REPORT, path)
+    received.write(REPORT, path)
     assert set(json.loads(path.read_text())) == KEYS
     assert budget.read(path) == REPORT
-    budget.verify(budget.read(path))
+    received.verify(budget.read(path))
 
 
 @given(st.data())
@@ -105,28 +105,28 @@ def test_changing_any_value_breaks_the_signature(data: st.DataObject) -> None:
             BudgetReport.model_validate(tree)
         return
     with pytest.raises(LedgerCorruptError, match="does not match its signature"):
-        budget.verify(unchecked)
+        received.verify(unchecked)
 
 
 @pytest.mark.parametrize("field", ["events", "assumptions"])
 def test_dropping_a_list_breaks_the_signature(field: str) -> None:
     with pytest.raises(LedgerCorruptError):
-        budget.verify(REPORT.model_copy(update={field: ()}))
+        received.verify(REPORT.model_copy(update={field: ()}))
 
 
 def test_an_unsigned_report_does_not_verify() -> None:
     with pytest.raises(LedgerCorruptError, match="is not signed"):
-        budget.verify(REPORT.model_copy(update={"signature": None}))
+        received.verify(REPORT.model_copy(update={"signature": None}))
 
 
 def test_a_report_signed_anew_is_told_by_its_key() -> None:
     forged = budget.sign(
         REPORT.model_copy(update={"epsilon_committed": 0.1}), Ed25519PrivateKey.generate()
     )
-    budget.verify(forged)
+    received.verify(forged)
     with pytest.raises(LedgerCorruptError, match="not by the expected"):
-        budget.verify(forged, KEY.public_key().public_bytes_raw().hex())
-    budget.verify(REPORT, KEY.public_key().public_bytes_raw().hex().upper())
+        received.verify(forged, KEY.public_key().public_bytes_raw().hex())
+    received.verify(REPORT, KEY.public_key().public_bytes_raw().hex().upper())
 
 
 ALONE: dict[str, Any] = {
@@ -157,7 +157,7 @@ def test_a_report_with_one_claim_is_signed_as_it_always_was() -> None:
     signed = budget.sign(old, key)
     assert signed.signature is not None and signed.signature.value == value
     read = BudgetReport.model_validate_json(signed.model_dump_json())
-    budget.verify(read)
+    received.verify(read)
     assert set(ALONE).isdisjoint(json.loads(signed.model_dump_json()))
     assert read.budget_alone is read.max_colluding is read.epsilon_alone_committed is None
 
@@ -166,28 +166,28 @@ def test_what_a_filter_was_debited_is_signed_where_there_is_one(tmp_path: Path) 
     use = budget.FilterUse(order=8, budget=0.5, debited=0.25)
     signed = budget.sign(REPORT.model_copy(update={"filter": use, "signature": None}), KEY)
     path = tmp_path / "budget.json"
-    budget.write(signed, path)
+    received.write(signed, path)
     assert set(json.loads(path.read_text())) == {*KEYS, "filter"}
     assert budget.read(path).filter == use
-    budget.verify(budget.read(path))
+    received.verify(budget.read(path))
     for changed in (use.model_copy(update={"debited": 0.1}), None):
         with pytest.raises(LedgerCorruptError, match="does not match its signature"):
-            budget.verify(signed.model_copy(update={"filter": changed}))
+            received.verify(signed.model_copy(update={"filter": changed}))
 
 
 def test_the_second_claim_is_signed_with_the_first(tmp_path: Path) -> None:
     both = budget.sign(REPORT.model_copy(update=ALONE), KEY)
     path = tmp_path / "budget.json"
-    budget.write(both, path)
+    received.write(both, path)
     assert set(json.loads(path.read_text())) == KEYS | set(ALONE)
     assert budget.read(path) == both
-    budget.verify(budget.read(path))
+    received.verify(budget.read(path))
     for key in ALONE:
         for changed in (None, 1):
             with pytest.raises(LedgerCorruptError, match="does not match"):
-                budget.verify(both.model_copy(update={key: changed}))
+                received.verify(both.model_copy(update={key: changed}))
     with pytest.raises(LedgerCorruptError, match="does not match"):
-        budget.verify(REPORT.model_copy(update=ALONE))
+        received.verify(REPORT.model_copy(update=ALONE))
 
 
 @pytest.mark.parametrize("missing", [*list(ALONE)[:4], "all"])
@@ -211,11 +211,11 @@ def test_totals_add_up_what_rests_on_each_sites_own_noise() -> None:
     """The noise of a secure sum is common to its sites: of two of them, it covers neither twice."""
     both = REPORT.model_copy(update=ALONE)
     assert both.max_colluding is not None
-    total = budget.totals([REPORT, both])
+    total = received.totals([REPORT, both])
     assert total["epsilon"] == pytest.approx(3.9 + 9.25)
     assert total["epsilon_spent"] == pytest.approx(REPORT.epsilon_spent + 5.5)
     never = both.model_copy(update={"max_colluding": None})  # it may, and nobody knows that it did
-    assert budget.totals([REPORT, never])["epsilon"] == pytest.approx(3.9 + 9.25)
+    assert received.totals([REPORT, never])["epsilon"] == pytest.approx(3.9 + 9.25)
 
 
 @pytest.mark.parametrize(
@@ -260,43 +260,7 @@ def test_totals_are_the_sums_of_the_claims(claims: list[tuple[float, float]]) ->
         REPORT.model_copy(update={"epsilon_committed": epsilon, "delta": delta})
         for epsilon, delta in claims
     ]
-    total = budget.totals(reports)
+    total = received.totals(reports)
     assert total["sites"] == len(claims)
     assert total["epsilon"] == pytest.approx(sum(epsilon for epsilon, _ in claims))
     assert total["delta"] == pytest.approx(sum(delta for _, delta in claims))
-
-
-def test_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "state" / "report.key"
-    first = budget.load_or_create_key(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert list(path.parent.iterdir()) == [path]
-    assert budget.load_or_create_key(path).private_bytes_raw() == first.private_bytes_raw()
-
-
-def test_a_key_made_meanwhile_by_another_process_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "report.key"
-    theirs = budget.load_or_create_key(path)
-    monkeypatch.setattr(Path, "exists", lambda self: False)
-    assert budget.load_or_create_key(path).private_bytes_raw() == theirs.private_bytes_raw()
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_a_key_that_others_may_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "report.key"
-    budget.load_or_create_key(path)
-    path.chmod(mode)
-    with pytest.raises(LedgerError, match="chmod 600"):
-        budget.load_or_create_key(path)
-
-
-def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path) -> None:
-    path = tmp_path / "report.key"
-    path.write_text("patient 4711")
-    path.chmod(0o600)
-    with pytest.raises(LedgerError, match=r"report\.key") as caught:
-        budget.load_or_create_key(path)
-    assert "4711" not in str(caught.value)

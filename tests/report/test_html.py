@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fedpriv.auditing.result import Audit, Measure
 from fedpriv.errors import ConfigError, RunError
-from fedpriv.report import budget
+from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.charts import LABEL_HEIGHT, spread, thin
 from fedpriv.report.figures import last_loss, lower, ranges, small, upper, worse
@@ -149,7 +149,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             folder = tmp_path / "sites" / name
             folder.mkdir(parents=True)
             report = claim(name, rounds, **(changes or {}))
-            budget.write(budget.sign(report, key) if key else report, folder / "budget.json")
+            received.write(budget.sign(report, key) if key else report, folder / "budget.json")
         return tmp_path
 
     return make
@@ -192,7 +192,7 @@ def test_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
     assert "Next-token accuracy 0.310 → 0.410" in page.words
     for column in ("bytes_up", "bytes_down", "seconds"):
         assert sum(row[column] for row in rows) in page.values
-    total = budget.totals(reports)
+    total = received.totals(reports)
     assert f"Σε = {upper(total['epsilon'])} and Σδ = 3e-5" in page.words
     assert "site-01 5 of 6 timeout: 3" in page.words
     assert "site-02 6 of 6 none" in page.words
@@ -201,7 +201,7 @@ def test_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
 def test_sites_that_differ_are_named_and_the_many_are_not(make_run: MakeRun) -> None:
     run = make_run(sites=12)
     path = run / "sites" / "site-03" / "budget.json"
-    budget.write(budget.read(path).model_copy(update={"unit": "patient_nbr"}), path)
+    received.write(budget.read(path).model_copy(update={"unit": "patient_nbr"}), path)
     words = Page(write_report(run)).words
     assert "not as a whole (all others)." in words
     assert "one value of patient_nbr (site-03)." in words
@@ -212,7 +212,7 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     one = Page(write_report(run)).words
     assert "With trust, and alone" not in one and "is common to its sites" not in one
     path = run / "sites" / "site-01" / "budget.json"
-    budget.write(budget.read(path).model_copy(update=ALONE), path)
+    received.write(budget.read(path).model_copy(update=ALONE), path)
     page = Page(write_report(run))
     assert {21.5, 4.25, 7.5} <= set(page.values)
     for part in (
@@ -227,14 +227,14 @@ def test_both_claims_are_shown_with_what_they_mean(make_run: MakeRun) -> None:
     life = page.words.split("Budgets for life")[1].split("In the bars")[0]
     assert "site-01 with trust" in life and "site-01 alone 4.250 7.500 21.500 14.000" in life
     unused = ALONE | {"max_colluding": None, "trust_model": budget.trust_model(None)}
-    budget.write(budget.read(path).model_copy(update=unused), path)
+    received.write(budget.read(path).model_copy(update=unused), path)
     assert "no secure sum yet" in Page(write_report(run)).words
 
 
 def test_the_first_figure_says_whom_it_trusts(make_run: MakeRun) -> None:
     run = make_run(sites=1)
     path = run / "sites" / "site-00" / "budget.json"
-    budget.write(budget.read(path).model_copy(update=ALONE), path)
+    received.write(budget.read(path).model_copy(update=ALONE), path)
     first = Page(write_report(run)).words.split("Largest ε committed")[1].split("Sent by")[0]
     assert "if at most 1 of a sum's sites works with the server; alone" in first
     assert upper(budget.read(path).epsilon_alone_committed) in first
@@ -245,7 +245,7 @@ def test_what_filters_were_debited_is_shown_where_there_are_any(make_run: MakeRu
     assert "Adaptive plans" not in Page(write_report(run)).words
     path = run / "sites" / "site-01" / "budget.json"
     use = budget.FilterUse(order=8, budget=0.5125, debited=0.0625)
-    budget.write(budget.read(path).model_copy(update={"filter": use}), path)
+    received.write(budget.read(path).model_copy(update={"filter": use}), path)
     page = Page(write_report(run))
     assert {0.5125, 0.0625} <= set(page.values)
     assert "site-01 has debited 0.063 of 0.513 nats at order 8." in page.words
@@ -324,7 +324,7 @@ def test_signatures_are_checked(make_run: MakeRun) -> None:
     run = make_run(key=Ed25519PrivateKey.generate())
     assert Page(write_report(run)).words.count("· signature valid") == 2
     path = run / "sites" / "site-01" / "budget.json"
-    budget.write(budget.read(path).model_copy(update={"epsilon_committed": 0.5}), path)
+    received.write(budget.read(path).model_copy(update={"epsilon_committed": 0.5}), path)
     words = Page(write_report(run)).words
     assert words.startswith("Signature does not match The budget report of site-01 was changed")
     assert words.count("· signature valid") == 1
@@ -394,7 +394,7 @@ def test_a_report_that_was_signed_before_the_job_went_on_is_told(make_run: MakeR
     assert "Older than the job" not in Page(write_report(run)).words
     path = run / "sites" / "site-01" / "budget.json"
     old = budget.read(path).model_copy(update={"epsilon_spent": 0.5, "signature": None})
-    budget.write(budget.sign(old, Ed25519PrivateKey.generate()), path)
+    received.write(budget.sign(old, Ed25519PrivateKey.generate()), path)
     said = Page(write_report(run)).words
     assert "Older than the job. site-01 signed before" in said and "has come yet" in said
     info = json.loads((run / "run.json").read_text()) | {"status": "finished"}
@@ -448,13 +448,13 @@ def test_many_sites_with_the_same_figures_share_a_row(make_run: MakeRun) -> None
     for path in paths[1:]:
         report = budget.read(path)
         changes = {"site": report.site, "dataset_id": report.dataset_id, "signature": None}
-        budget.write(same.model_copy(update=changes), path)
+        received.write(same.model_copy(update=changes), path)
     page = Page(write_report(run))
     spent, _, after = page.words.partition("Privacy, site by site")[2].partition("Budgets for life")
     assert spent.count(f"each of 12 {same.site}, ") == 1 and paths[-1].parent.name in spent
     assert after.partition("Who took part")[0].count("each of 12") == 1
     other = budget.read(paths[5])
-    budget.write(other.model_copy(update={"epsilon_spent": 2.9}), paths[5])
+    received.write(other.model_copy(update={"epsilon_spent": 2.9}), paths[5])
     spent = Page(write_report(run)).words.partition("Privacy, site by site")[2]
     assert "each of 11" in spent and f"{other.site} 2.900 " in spent
 

@@ -17,7 +17,7 @@ from fedpriv.dossier.findings import Finding
 from fedpriv.dossier.package import read
 from fedpriv.dossier.verify import Given, verify_file
 from fedpriv.errors import RunError
-from fedpriv.report.budget import load_or_create_key
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.software import software
 from fedpriv_simulation.simulate import simulate
 

@@ -17,7 +17,7 @@ import fedpriv
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.progress import is_watched
-from fedpriv.report import budget
+from fedpriv.report import received
 from fedpriv_simulation import from_python
 from fedpriv_simulation.simulate import Progress
 from fedpriv_simulation.watching import watching
@@ -50,7 +50,7 @@ def test_ten_lines_from_a_data_set_to_an_adapter(
     assert run.worse is (run.metrics[-1]["eval_loss"] > run.before["eval_loss"])
     assert set(run.budget) == {"north", "south"}
     for report in run.budget.values():
-        budget.verify(report)
+        received.verify(report)
         assert 0 < report.epsilon_committed <= 4
     assert run.report.read_text().startswith("<!doctype html>")
     from peft import AutoPeftModelForCausalLM

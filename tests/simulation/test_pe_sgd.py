@@ -12,7 +12,8 @@ import pytest
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.methods.pe_sgd.span import Span
-from fedpriv.report.budget import read, verify
+from fedpriv.report.budget import read
+from fedpriv.report.received import verify
 from fedpriv.synthetic.records import SyntheticSet
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 

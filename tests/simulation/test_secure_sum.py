@@ -21,7 +21,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import execution
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import Privatised
-from fedpriv.report.budget import read, verify
+from fedpriv.report.budget import read
+from fedpriv.report.received import verify
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_simulation.command import show
 from fedpriv_simulation.simulate import Outcome, simulate

@@ -40,8 +40,9 @@ from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.report.budget import read, verify
+from fedpriv.report.budget import read
 from fedpriv.report.html import write_report
+from fedpriv.report.received import verify
 from fedpriv.report.rundir import read_run
 from fedpriv_client.app import client_app
 from fedpriv_server.job import Job

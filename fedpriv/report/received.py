@@ -1,0 +1,74 @@
+"""What others do with the budget reports that sites sent: check, keep and add them up.
+
+Privacy
+    Every field of a report is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+
+from fedpriv.errors import LedgerCorruptError
+from fedpriv.files import write_json
+from fedpriv.pki.points import is_signed
+from fedpriv.report.budget import BudgetReport, signed_bytes
+
+
+def verify(report: BudgetReport, public_key: str | None = None) -> None:
+    """Check that nothing in `report` changed since it was signed.
+
+    Without `public_key` (hex) this shows that the report is whole, not who signed it:
+    anyone can sign with a key of their own. Compare the key with one the site gave you.
+
+    Raises:
+        LedgerCorruptError: unsigned, changed after it was signed, or signed by another key.
+    """
+    whose = f"The budget report of site {report.site!r}"
+    advice = "Don't rely on its numbers: ask the site for its budget.json again."
+    if report.signature is None:
+        raise LedgerCorruptError(f"{whose} is not signed. {advice}")
+    key = report.signature.public_key
+    if public_key is not None and key != public_key.lower():
+        raise LedgerCorruptError(
+            f"{whose} is signed by key {key}, not by the expected {public_key}. {advice}"
+        )
+    if not is_signed(signed_bytes(report), report.signature.value, key):
+        raise LedgerCorruptError(
+            f"{whose} does not match its signature by key {key}: it was changed after it was"
+            f" signed. {advice}"
+        )
+
+
+def write(report: BudgetReport, path: Path) -> None:
+    """Replace `path` by `report`, atomically."""
+    write_json(path, report.model_dump(mode="json"))
+
+
+def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
+    """Σε and Σδ over sites: what holds for a person whose data is in all of them.
+
+    Basic composition over the sites' ledgers. `epsilon` sums the committed figures, which
+    are the claim; `epsilon_spent` sums the executed ones. It covers one unit in each site.
+    Basic composition is about mechanisms with noise of their own. The noise of a secure sum is
+    common to its sites, so of a ledger that pays for such sums the figures alone are added: what
+    they count is the site's own share of the noise.
+    """
+    listed = list(reports)
+    return {
+        "sites": len(listed),
+        "epsilon": _sum(_by_itself(r.epsilon_committed, r.epsilon_alone_committed) for r in listed),
+        "epsilon_spent": _sum(_by_itself(r.epsilon_spent, r.epsilon_alone_spent) for r in listed),
+        "delta": _sum(report.delta for report in listed),
+    }
+
+
+def _by_itself(epsilon: float, alone: float | None) -> float:
+    """The figure that rests on this site's own noise."""
+    return epsilon if alone is None else alone
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum of the decimals that the files show: three times 1e-5 is 3e-5."""
+    return float(sum(Decimal(repr(value)) for value in values))
