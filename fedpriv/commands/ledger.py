@@ -239,11 +239,12 @@ def close(
     witness: WitnessPath = None,
 ) -> None:
     """Let no further slot of a job be used. Gives back only what the ledger's rule allows."""
+    from fedpriv.privacy.ledger import administration
     from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
         before, alone_before = ledger.epsilon_allocated, ledger.epsilon_alone_allocated
-        after, alone = ledger.close_job(job), ledger.epsilon_alone_allocated
+        after, alone = administration.close_job(ledger, job), ledger.epsilon_alone_allocated
     second = "" if alone is None else f"; alone, {alone_before:.4f} → {alone:.4f}"
     print(f"Closed {job}. ε allocated {before:.4f} → {after:.4f}{second}.")
 
@@ -284,11 +285,12 @@ def grow(
     witness: WitnessPath = None,
 ) -> None:
     """Raise the declared size of a population that grew, and lower its δ. The budget stays."""
+    from fedpriv.privacy.ledger import administration
     from fedpriv.privacy.ledger.ledger import Ledger
 
     with Ledger.open(path, witness) as ledger:
         before = ledger.terms
-        ledger.grow(size, before.delta if delta is None else delta)
+        administration.grow(ledger, size, before.delta if delta is None else delta)
         after, allocated = ledger.terms, _allocated(ledger)
     print(
         f"{path}: {before.declared_size} → {after.declared_size} units, δ {before.delta:g} →"
@@ -310,13 +312,14 @@ def distinct(
     Two patients 7 of two registers look alike, and so do notes from one template. If they are the
     same people after all, they pay from two budgets, and no figure of either ledger holds for them.
     """
+    from fedpriv.privacy.ledger import administration
     from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.privacy.ledger.unit_index import UnitIndex
 
     with Ledger.open(path, witness) as ledger:
         index, own = UnitIndex(ledger.path.resolve().parent), ledger.terms.dataset_id
         index.check_refused(own, other, matches)
-        ledger.state_distinct(other, by)
+        administration.state_distinct(ledger, other, by)
         index.accept(own, other, matches, by)
     print(
         f"{path}: {by} states that units which look like those of {other} are different people."
@@ -330,9 +333,9 @@ def recover(
     witness: Annotated[Path, typer.Option(help="What was last seen of the newer ledger.")],
 ) -> None:
     """Go on with an older copy, after the newest was lost: all that may be missing is spent."""
-    from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.privacy.ledger import administration
 
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         print(
             "Every open job is closed and spent in full, and so is what the witness had seen taken."
             f"\n{_allocated(ledger)}."
@@ -356,6 +359,7 @@ def witness(
     It alone knew whether there is a newer copy of the ledger, and what that had taken. If this
     file is a copy from a backup, nobody can tell what its people have left, and it has to rest.
     """
+    from fedpriv.privacy.ledger import administration
     from fedpriv.privacy.ledger.ledger import Ledger
     from fedpriv.report.ledger_export import parse_head, reported_head
 
@@ -370,7 +374,7 @@ def witness(
     seen = [parse_head(head)] if head else []
     if report is not None:
         seen.append(reported_head(report, dataset_id))
-    with Ledger.witness_anew(path, file, seen) as ledger:
+    with administration.witness_anew(path, file, seen) as ledger:
         newest = ledger.head
     print(
         f"{file} is told of every row after {newest.rows} from here on. Name it as `witness` in the"

@@ -9,6 +9,7 @@ from page_setting import PROPOSAL, Place
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.accountant import epsilon_upper
+from fedpriv.privacy.ledger import administration
 from fedpriv_client.account import write_account
 from fedpriv_client.control import Orders
 
@@ -32,7 +33,7 @@ def test_a_job_is_what_its_proposal_its_orders_and_the_ledger_say(tmp_path: Path
     Orders.change(place.state, lambda stands: stands.refusing("summer"))
     assert states(place)["summer"] == "refused"
     with place.ledger() as ledger:
-        ledger.close_job("summer-12ab34cd")
+        administration.close_job(ledger, "summer-12ab34cd")
     assert states(place)["summer"] == "closed"
 
 

@@ -37,6 +37,7 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.ledger import Choice, Head, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.ledger.terms import new_dataset_id
@@ -240,11 +241,11 @@ def test_a_claim_is_strict_only_if_all_that_it_is_about_is(setting: Setting) -> 
     assert strict(site)
     site.ledger.commit(plan("unused", "default"))
     assert not strict(site)
-    site.ledger.close_job("unused")  # no slot of it was ever reserved
+    administration.close_job(site.ledger, "unused")  # no slot of it was ever reserved
     assert strict(site)
     site.ledger.commit(plan("used", "default"))
     site.ledger.reserve("used", 0, "request")
-    site.ledger.close_job("used")
+    administration.close_job(site.ledger, "used")
     assert not strict(site)
     site.close()
     shutil.rmtree(setting.folder / "state")
@@ -1228,7 +1229,7 @@ def test_a_population_that_grew_goes_on(ledgers: Ledgers) -> None:
     with pytest.raises(ConfigError, match="If this one grew: fedpriv ledger grow"):
         ledgers.start("heart", patients("jones"), terms=grown)
     with Ledger.open(ledgers.folder / "heart.db") as ledger:
-        ledger.grow(3000, 1e-4)
+        administration.grow(ledger, 3000, 1e-4)
     ledgers.start("heart", patients("jones", "smith"), terms=grown)
     with pytest.raises(ConfigError, match="was fixed as 3000"):
         ledgers.start("heart", patients("jones"))
@@ -1249,7 +1250,7 @@ def test_after_a_recovery_the_site_starts_again(setting: Setting) -> None:
     path.write_bytes(backup)
     with pytest.raises(LedgerCorruptError, match="back in time"):
         setting.site(witness=witness)
-    Ledger.recover(path, witness).close()
+    administration.recover(path, witness).close()
     site = setting.site(witness=witness)
     assert site.ledger.epsilon_spent == site.ledger.epsilon_committed > 0
     with pytest.raises(BudgetError):

@@ -17,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
@@ -175,7 +176,7 @@ def test_what_the_ledger_refuses_is_refused_before_anything_is_computed(
     monkeypatch.setattr(PeSgd, "prepare", lambda *_: pytest.fail("computed for nothing"))
     with pytest.raises(SlotError, match="another request"):
         ask(site, setting, 0, SetChange.between(FIRST, SECOND))
-    site.ledger.close_job("job-1")
+    administration.close_job(site.ledger, "job-1")
     with pytest.raises(SlotError, match="closed"):
         ask(site, setting, 1, WHOLE)
     site.close()

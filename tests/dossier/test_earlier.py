@@ -26,6 +26,7 @@ from made_runs import (
 from fedpriv.dossier.facts import report_file
 from fedpriv.dossier.package import pack, read
 from fedpriv.errors import AlteredError, ForkedError, SignerError
+from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
@@ -137,7 +138,7 @@ def after_it_was_lost(folder: Path, older: Path) -> Made:
     """A run of another job with a copy that was recovered from the witness."""
     later = Made(folder / "later", proposal(job_id="job-later"), names=("north",))
     shutil.copytree(older.parent, later.ledger("north").parent)
-    with Ledger.recover(later.ledger("north"), folder / "witness") as ledger:
+    with administration.recover(later.ledger("north"), folder / "witness") as ledger:
         if not ledger.is_full:
             use(ledger, plan_of(later.asked), range(6))
         else:
@@ -206,7 +207,7 @@ def test_a_plan_that_was_closed_before_it_was_lost_is_no_fork(tmp_path: Path, ru
     made, older = before_it_was_lost(tmp_path, LASTING[rule], slots=2)
     with Ledger.open(made.ledger("north"), tmp_path / "witness") as ledger:
         before = ledger.epsilon_allocated
-        assert ledger.close_job(made.asked.job_id) < before
+        assert administration.close_job(ledger, made.asked.job_id) < before
     told = (tmp_path / "witness").read_bytes()
     later = after_it_was_lost(tmp_path, older)
     assert any("all that its plans had taken" in text for text in texts(later, earlier=made.out))
@@ -231,7 +232,7 @@ def test_a_plan_that_the_copy_closed_pays_no_longer_for_what_was_lost(tmp_path: 
     write_run(made)
     made.export()
     with Ledger.open(later.ledger("north")) as ledger:
-        ledger.close_job(made.asked.job_id)
+        administration.close_job(ledger, made.asked.job_id)
         with ledger._transaction():
             body = {"rows": len(lost) + 2, "heads": lost, "lost": [0.0]}
             ledger._append("restored", body)

@@ -29,6 +29,7 @@ from made_runs import (
 from fedpriv.dossier.facts import FACTS, PAGE
 from fedpriv.dossier.package import pack, read
 from fedpriv.errors import DossierError, UnderstatedError
+from fedpriv.privacy.ledger.administration import grow, state_distinct
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import RULES, RdpRule, SumRule
 from fedpriv.report import budget
@@ -183,8 +184,16 @@ def with_ledger(tmp_path: Path, change: Any) -> Made:
 def test_a_report_names_what_its_rows_have(tmp_path: Path) -> None:
     adaptive = proposal(job_id="job-two", groups=ADAPTIVE)
     for name, change, refusal in (
-        ("size", lambda ledger: ledger.grow(300, 1e-5), "nothing of a size or delta that changed"),
-        ("people", lambda one: one.state_distinct("b" * 32, "A. B."), "nothing of what A. B."),
+        (
+            "size",
+            lambda ledger: grow(ledger, 300, 1e-5),
+            "nothing of a size or delta that changed",
+        ),
+        (
+            "people",
+            lambda one: state_distinct(one, "b" * 32, "A. B."),
+            "nothing of what A. B.",
+        ),
         (
             "noise",
             lambda ledger: use(ledger, plan_of(adaptive, 8), range(2)),

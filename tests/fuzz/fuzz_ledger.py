@@ -19,6 +19,7 @@ from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.errors import BudgetError, FedprivError, OverlapError
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
+from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.chain import APPLICATION, FORMAT, GENESIS, row_hash
 from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
@@ -55,9 +56,9 @@ def make(path: Path, rule: Rule, witness: Path | None = None) -> None:
                 if not isinstance(paid, bytes) and slot == 0:
                     ledger.release(paid, b"reply")
         if len(jobs) > 1:
-            ledger.close_job("two")
-            ledger.grow(200, 5e-6)
-            ledger.state_distinct("1" * 32, "Dr Jones")
+            administration.close_job(ledger, "two")
+            administration.grow(ledger, 200, 5e-6)
+            administration.state_distinct(ledger, "1" * 32, "Dr Jones")
 
 
 @cache
@@ -183,7 +184,7 @@ def _adaptive_rows() -> list[list[Any]]:
                 if not isinstance(paid, bytes):
                     ledger.release(paid, b"reply")
                 ledger.reserve(job, 1, "request 1", Choice(noise=2.0, rate=0.25))
-            ledger.close_job("two")
+            administration.close_job(ledger, "two")
             return [[row.kind, row.body] for row in ledger.rows()]
 
 
@@ -276,7 +277,7 @@ def witness(data: bytes, folder: Path) -> None:
     problem: FedprivError | None = None
     sealed = copy.path.read_bytes()
     path.write_bytes(old)
-    with suppress(FedprivError), Ledger.recover(path, seen):
+    with suppress(FedprivError), administration.recover(path, seen):
         refuses(False, "recovered what nobody sealed")
     for content, opened, told in ((new, Ledger.open, data), (old, Ledger.recover, sealed)):
         path.write_bytes(content)

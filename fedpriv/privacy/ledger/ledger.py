@@ -17,17 +17,14 @@ to is `fedpriv.privacy.ledger.history`, how they are kept `fedpriv.privacy.ledge
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError, shown
+from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
 from fedpriv.files import replacing
-from fedpriv.privacy.accounting.filter import rounded_up
 from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
 from fedpriv.privacy.ledger.figures import Figures
@@ -152,7 +149,7 @@ class Ledger(Figures):
             LedgerCorruptError: a row was edited or is missing, or the witness has seen rows
                 that are not in it.
         """
-        with _closed_on_error(cls(Chain.open(path, reading=reading))) as ledger:
+        with closed_on_error(cls(Chain.open(path, reading=reading))) as ledger:
             if not reading:
                 ledger._take_witness(witness)
             elif witness is not None and (known := ledger._known_witness(witness)) is not None:
@@ -166,11 +163,11 @@ class Ledger(Figures):
             self._witness = witness
             self._compare(witness)
             if witness.sealed < len(witness.seen):  # of an older version, or under a lost key
-                self._start_witness(witness.path)
+                self.start_witness(witness.path)
                 witness.close()
             self._check_and_tell_witness()
 
-    def _start_witness(self, path: Path) -> None:
+    def start_witness(self, path: Path) -> None:
         """Write all rows into a witness, sealed, and keep it."""
         seen, key = self._sightings(0), seal_key(self.path)
         self._witness = Witness.start(path, self.terms.dataset_id, seen, key)
@@ -438,173 +435,25 @@ class Ledger(Figures):
                 )
             return StoredReply(self._stored(key))
 
-    def close_job(self, job: str) -> float:
-        """Let no further slot of a job be reserved; gives back what the rule allows.
-
-        Returns:
-            ε allocated afterwards.
-
-        Raises:
-            SlotError: there is no plan of that job, or it is closed already.
-        """
-        with self._chain.lock:
-            account = self._history.accounts.get(job)
-            if account is None or account.closed:
-                known = ", ".join(j for j, a in self._history.accounts.items() if not a.closed)
-                raise SlotError(
-                    f"{self.path}: no open plan of job {job!r}. Open: {known or 'none'}."
-                )
-            with self._transaction():
-                self._append("close", {"job": job})
-            return self.epsilon_allocated
-
-    def state_distinct(self, other: str, by: str) -> None:
-        """Keep an administrator's statement that units which look alike are different people.
-
-        It is what a claim of this ledger and of another one then rest on; see `UnitIndex.accept`.
+    def order(
+        self, rows: Sequence[tuple[str, dict[str, Any]]], check: Callable[[History], None]
+    ) -> None:
+        """Write rows that an administrator ordered, all or none; see `administration`.
 
         Args:
-            other: the dataset id of the other ledger.
-            by: the name of who states it.
-
-        Raises:
-            LedgerError: no name, or no other data set.
-
-        Privacy:
-            A person's word, public from then on. That somebody found it necessary says that some
-            records looked alike; which ones, or how many, is not in it.
-        """
-        if other == self.terms.dataset_id or not (other.strip() and by.strip()):
-            raise LedgerError(
-                f"{self.path}: expected the data set of another ledger and the name of who states"
-                f" that its people are others, got {shown(other)} and {shown(by)}."
-            )
-        with self._chain.lock, self._transaction():
-            self._append("distinct", {"other": other.strip(), "by": by.strip()})
-
-    def grow(self, declared_size: int, delta: float) -> None:
-        """Raise the declared size, lower δ, or both, for a population that grew.
-
-        The budget stays. From then on the claim is (ε, δ) with the smaller δ for all that the
-        ledger ever paid, so what was taken has to be within the budget at that δ; the server
-        divides by the larger size in later jobs.
-
-        Raises:
-            LedgerError: the size is smaller or δ larger than before, δ is not below 1 / size, or
-                what was taken so far is more than the budget at that δ. Nothing was written.
-
-        Formal guarantees:
-            ========  ====================================================================
-            rule      why the claim holds at the smaller δ
-            ========  ====================================================================
-            plan      nothing was taken yet, or it is refused
-            envelope  all its slots are within the budget at that δ, or it is refused
-            rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
-            sum       Σδ of everything is within that δ, and stays so
-            ========  ====================================================================
-
-            For plans that are chosen by what was released, that holds if the population's growth,
-            and with it this call, is not.
+            check: raises where they can't be, from what the rows so far add up to.
         """
         with self._chain.lock:
             self._check_and_tell_witness()
-            self._history.check_grown(declared_size, delta)
+            check(self._history)
             with self._transaction():
-                self._append("grown", {"declared_size": declared_size, "delta": delta})
+                for kind, body in rows:
+                    self._append(kind, body)
 
-    @classmethod
-    def recover(cls, path: Path, witness: Path) -> Ledger:
-        """Open an older copy that was restored, and count as spent whatever it can't know of.
-
-        Every open plan is spent in full and takes no further slot, and so is what the witness
-        saw taken since the newest row that both have. If the copy went its own way after that
-        row, a plan that was open then may have been used up twice, and is counted twice.
-
-        Whoever can write to the witness's disk could write one that saw nothing taken. So every
-        line of it has to be sealed with the key that lies in the ledger's folder.
-
-        Raises:
-            LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
-                nobody with the ledger's key wrote.
-        """
-        held = Witness.read(witness)
-        held.hold()  # or the newest ledger may go on while this reads
-        with closing(held), _closed_on_error(cls(Chain.open(path))) as ledger:
-            seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
-            common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
-            if seen.dataset_id != ledger.terms.dataset_id or not common:
-                raise LedgerError(
-                    f"{witness}: is of population {seen.dataset_id}, {path} of"
-                    f" {ledger.terms.dataset_id}. Nothing was changed."
-                )
-            if seen.sealed < len(seen.seen):
-                raise LedgerError(
-                    f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
-                    f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
-                    " Put back the witness that the ledger left, and witness.key from the newest"
-                    " backup of the ledger's folder. If there are none, this ledger has to rest."
-                )
-            if any(len(s.used) != len(ledger._history.limit) for s in seen.seen):
-                raise LedgerError(
-                    f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
-                    " Nothing was changed."
-                )
-            newest, fork = seen.seen[-1], common[-1]
-            if newest == fork:
-                raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
-            if newest.head not in ledger._history.lost:  # else only the witness was not told
-                ledger._restore(seen.seen, fork, forked=fork.rows < len(rows))
-            ledger._start_witness(witness)
-        return ledger
-
-    @classmethod
-    def witness_anew(cls, path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:
-        """Open a ledger whose witness is lost, and start another.
-
-        For a file that was never restored from a backup: the old witness alone knew what a newer
-        copy had taken, and so nobody could count it. The old one must not be used again, as it
-        has not seen what follows.
-
-        Args:
-            seen: heads of this ledger that are known outside: of a report, or of a server.
-
-        Raises:
-            LedgerError: there is such a file, it can't be written, or the ledger has no witness.
-            LedgerCorruptError: one of `seen` is not in this ledger: it is an older copy.
-        """
-        if witness.exists():
-            raise LedgerError(
-                f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
-                " changed."
-            )
-        with _closed_on_error(cls(Chain.open(path))) as ledger:
-            if not ledger.terms.witnessed:
-                raise LedgerError(f"{path}: was made without a witness. Leave it out.")
-            for head in seen:
-                ledger.check_witness(head)
-            ledger._start_witness(witness)
-        return ledger
-
-    def _restore(self, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
-        """Write what was taken between a row that both copies have and the newest that was seen.
-
-        What this accountant makes of the plans at the fork may differ from what the witness was
-        told then; the dearer reading counts.
-        """
-        newest, snapshot, lost = seen[-1], self._history.snapshot(fork.rows), []
-        for index, after in enumerate(newest.used):
-            before = min(fork.used[index], snapshot.used[index])
-            again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
-            exact = Fraction(after) - Fraction(before) + Fraction(again)
-            lost.append(rounded_up(max(exact, Fraction(0))))
-        if not all(map(math.isfinite, lost)):
-            raise LedgerError(f"{self.path}: the witness states more than any rule has.")
-        with self._transaction():
-            if (newest.declared_size, newest.delta) != self._history.snapshot(fork.rows)[3:]:
-                grown = {"declared_size": newest.declared_size, "delta": newest.delta}
-                self._append("grown", grown)  # what the lost copy promised is promised still
-            heads = [sighting.hash for sighting in seen[fork.rows :]]
-            self._append("restored", {"rows": newest.rows, "heads": heads, "lost": lost})
+    @property
+    def history(self) -> History:
+        """What the rows add up to, for who has the ledger to themselves."""
+        return self._history
 
     def rows(self) -> list[Row]:
         """Every row, oldest first."""
@@ -706,7 +555,7 @@ def read_history(rows: list[Row], path: Path) -> History:
 
 
 @contextmanager
-def _closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
+def closed_on_error(ledger: Ledger) -> Iterator[Ledger]:
     """A ledger that stays open, unless the block fails."""
     try:
         yield ledger

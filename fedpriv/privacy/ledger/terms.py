@@ -17,7 +17,7 @@ RELATION = "add-or-remove-one-unit"
 
 @dataclass(frozen=True)
 class Terms:
-    """What a ledger is about; fixed when it is created, but for what `Ledger.grow` changes.
+    """What a ledger is about; fixed when it is created, but for what `administration.grow` changes.
 
     Attributes:
         dataset_id: random, never a hash of the data (that would tell who is in it).

@@ -9,9 +9,9 @@ stays claimed when its records leave the data: what was released of it was paid 
 
 Different people can look alike: a patient 7 and a case 7, or two notes from one template. Only
 somebody who knows them can tell, so an administrator may state it, under a name, in the ledger
-(`Ledger.state_distinct`); then the units that matched may be in both ledgers, and no others. A text
-that more than a tenth of a population's units have, and more than two of them, names nobody: it is
-a template or a prompt.
+(`administration.state_distinct`). Then the units that matched may be in both ledgers, no others. A
+text that more than a tenth of a population's units have, and more than two of them, names nobody:
+it is a template or a prompt.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class UnitIndex:
         """Let the units that matched be in both ledgers, at the next claim.
 
         The statement that they are different people belongs into the ledger first; see
-        `Ledger.state_distinct`.
+        `administration.state_distinct`.
 
         Args:
             matches: the code that the refusal showed. It is of these very units: whoever looks

@@ -3,9 +3,9 @@
 A copy that was restored from a backup is whole in itself. It is told by a head that was seen
 later: the server's last one, the site's last report, or a witness, a file on another disk to
 which the ledger adds a line for every row before anything is released. A witness that is stale
-or lies can make a site stop. `Ledger.recover` alone believes what it says was taken, and only of
-lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and that the
-witness's disk never sees. If ledger and witness are restored together, nobody can tell: an
+or lies can make a site stop. `administration.recover` alone believes what it says was taken, and
+only of lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and
+that the witness's disk never sees. If ledger and witness are restored together, nobody can tell: an
 assumption of the claim.
 """
 

@@ -31,7 +31,7 @@ from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp
-from fedpriv.privacy.ledger import chain
+from fedpriv.privacy.ledger import administration, chain
 from fedpriv.privacy.ledger.account import KEPT_APART
 from fedpriv.privacy.ledger.ledger import (
     AS_PLANNED,
@@ -294,18 +294,18 @@ def test_closing_gives_nothing_back_where_nothing_ever_is(tmp_path: Path, rule: 
     with Ledger.create(tmp_path / "l.db", terms(rule)) as opened:
         whole = opened.commit(PLAN)
         take(opened, 0, HALF)
-        assert opened.close_job("job-1") == whole
+        assert administration.close_job(opened, "job-1") == whole
 
 
 def test_closing_gives_back_what_was_not_debited(opened: Ledger) -> None:
     take(opened, 0, HALF)
     take(opened, 1, Choice(noise=0.8))
     taken = budget_of().debit(2.0, 0.5) + budget_of().debit(0.8)
-    opened.close_job("job-1")
+    administration.close_job(opened, "job-1")
     assert opened._history.used == (pytest.approx(taken, rel=1e-12),)
     assert Fraction(opened._history.used[0]) >= debited(opened)
     opened.commit(replace(PLAN, job="job-2"))
-    opened.close_job("job-2")  # no slot of it was reserved
+    administration.close_job(opened, "job-2")  # no slot of it was reserved
     assert opened._history.used == (pytest.approx(taken, rel=1e-12),)
     with pytest.raises(SlotError, match="closed"):
         opened.reserve("job-1", 2, DIGEST, HALF)
@@ -490,7 +490,7 @@ def test_after_a_rollback_an_adaptive_plan_is_spent_in_full(tmp_path: Path) -> N
         shutil.copy(path, backup)
         take(opened, 1, Choice(noise=0.9))
         whole = opened.epsilon_allocated
-    with Ledger.recover(backup, witness) as opened:
+    with administration.recover(backup, witness) as opened:
         assert opened.epsilon_allocated == whole == pytest.approx(budget_of().epsilon(DELTA))
         assert opened.epsilon_spent >= whole
         for slot in (1, 2):
@@ -503,11 +503,11 @@ def test_a_closed_plan_stays_at_its_debits_after_a_rollback(tmp_path: Path) -> N
     with Ledger.create(path, terms(RdpRule(ORDER)), witness) as opened:
         opened.commit(PLAN)
         take(opened, 0, HALF)
-        opened.close_job("job-1")
+        administration.close_job(opened, "job-1")
         used = opened._history.used
         shutil.copy(path, backup)
         opened.commit(replace(PLAN, job="job-2"))
-    with Ledger.recover(backup, witness) as opened:
+    with administration.recover(backup, witness) as opened:
         assert opened._history.used[0] >= used[0] + budget_of().budget
         assert opened._history.used[0] == pytest.approx(used[0] + budget_of().budget)
 
@@ -623,7 +623,7 @@ def test_jobs_by_turns_stay_within_a_ledger_for_life(
             except FedprivError as error:
                 assert isinstance(error, BudgetError)
             if opened.plan(plan.job) is not None:
-                opened.close_job(plan.job)
+                administration.close_job(opened, plan.job)
         assert total <= limit * (1 + Fraction(1, 10**9))
         assert opened.epsilon_spent <= BUDGET
 

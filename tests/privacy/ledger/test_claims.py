@@ -26,7 +26,7 @@ from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import rdp
 from fedpriv.privacy.accounting.shares import share_of
-from fedpriv.privacy.ledger import chain
+from fedpriv.privacy.ledger import administration, chain
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
@@ -198,9 +198,9 @@ def test_closing_gives_back_to_both(tmp_path: Path) -> None:
         opened.commit(replace(SHARED, job="untouched", shares=2))
         for slot in range(4):
             opened.reserve("job-1", slot, DIGEST)
-        opened.close_job("untouched")
+        administration.close_job(opened, "untouched")
         both = opened._history.used
-        opened.close_job("job-1")
+        administration.close_job(opened, "job-1")
         assert opened._history.used == tuple(amount / 2 for amount in both)
         figures = opened.figures()
     with Ledger.open(path) as opened:
@@ -208,7 +208,7 @@ def test_closing_gives_back_to_both(tmp_path: Path) -> None:
         assert opened._history._open == [0, 0]
         opened.commit(replace(SHARED, job="job-2", max_colluding=4))
         assert opened.max_colluding == 1
-        opened.close_job("job-2")
+        administration.close_job(opened, "job-2")
         assert opened.max_colluding == 1  # nothing of it was ever released
 
 
@@ -250,7 +250,7 @@ def test_no_history_gets_past_either_claim(
                     opened.reserve(job, amount - 1, DIGEST)
                     slots.setdefault(job, set()).add(amount - 1)
                 elif kind == "close":
-                    opened.close_job(job)
+                    administration.close_job(opened, job)
                 else:
                     figures = opened.figures()
                     opened.close()
@@ -288,7 +288,7 @@ def test_after_a_rollback_both_count_what_may_be_missing(tmp_path: Path, rule: R
         used, (_, before) = opened._history.used, claims(opened)
     assert Witness.read(witness).seen[-1].used == used
     shutil.copy(backup, path)
-    with Ledger.recover(path, witness) as opened:
+    with administration.recover(path, witness) as opened:
         assert opened._history.used == pytest.approx(used)
         (spent, allocated, committed), alone = claims(opened)
         assert alone[0] == alone[1] == pytest.approx(before[1])
@@ -310,7 +310,7 @@ def test_a_witness_of_one_claim_tells_nothing_of_two(tmp_path: Path) -> None:
     seen = [replace(one, used=one.used[:1], open=one.open[:1]) for one in told]
     Witness.start(witness, opened.terms.dataset_id, seen, seal_key(path))
     with pytest.raises(LedgerError, match="or is damaged"):
-        Ledger.recover(backup, witness)
+        administration.recover(backup, witness)
 
 
 def test_a_ledger_grows_only_as_far_as_both_budgets_reach(tmp_path: Path) -> None:
@@ -323,10 +323,10 @@ def test_a_ledger_grows_only_as_far_as_both_budgets_reach(tmp_path: Path) -> Non
             head = opened.head
             if not grows:
                 with pytest.raises(LedgerError, match=r"more than the budget 12, and alone 16"):
-                    opened.grow(400, 1e-30)
+                    administration.grow(opened, 400, 1e-30)
                 assert opened.head == head
             else:
-                opened.grow(400, 1e-30)
+                administration.grow(opened, 400, 1e-30)
                 assert (opened.terms.delta, opened.terms.budget_alone) == (1e-30, 40.0)
 
 
@@ -390,7 +390,7 @@ def test_a_claim_alone_that_was_not_kept_is_not_stated(tmp_path: Path) -> None:
     seen = Witness.read(witness).seen
     seen[-1] = replace(seen[-1], used=(seen[-1].used[0], 1000.0))
     Witness.start(witness, opened.terms.dataset_id, seen, seal_key(path))
-    with Ledger.recover(backup, witness) as opened:
+    with administration.recover(backup, witness) as opened:
         assert opened.guarantee.startswith("NOT KEPT")
         assert opened.epsilon_committed == BUDGET
         assert opened.epsilon_alone_committed is not None and opened.epsilon_alone_committed > 900
@@ -413,7 +413,7 @@ def test_a_ledger_with_one_budget_is_byte_for_byte_what_it_was(
         reservation = opened.reserve("job-1", 0, DIGEST)
         assert isinstance(reservation, Reservation)
         opened.release(reservation, b"reply")
-        opened.close_job("job-1")
+        administration.close_job(opened, "job-1")
         assert opened.head == chain.Head(
             5, "151b837298240cc3b7df624214c9653f7560df0d8455619a4d277fa4ed59828d"
         )

@@ -37,7 +37,7 @@ from fedpriv.errors import (
 )
 from fedpriv.files import canonical_json
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
-from fedpriv.privacy.ledger import chain
+from fedpriv.privacy.ledger import administration, chain
 from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import (
     KEPT_REPLIES,
@@ -624,7 +624,7 @@ def test_a_clock_that_goes_back_changes_nothing(
         with pytest.raises(SlotError, match="another request"):
             ledger.reserve("job-1", 0, OTHER)
         take(ledger, 1)
-        ledger.close_job("job-1")
+        administration.close_job(ledger, "job-1")
         assert ledger.rows()[-1].body["at"].startswith("1970")
     with Ledger.open(path) as ledger:
         assert [slot for slot, _ in ledger.slots("job-1")] == [0, 1]
@@ -813,7 +813,7 @@ def test_nothing_is_recovered_from_a_witness_that_is_at_work(path: Path, tmp_pat
         shutil.copy(path, backup)
         ledger.commit(PLAN)
         with pytest.raises(LedgerInUseError, match="witness of a ledger that is open"):
-            Ledger.recover(backup, witness)
+            administration.recover(backup, witness)
         take(ledger, 0)
 
 
@@ -852,7 +852,7 @@ def test_a_witness_of_another_ledger_is_refused(path: Path, tmp_path: Path) -> N
     witness = tmp_path / "witness.json"
     Ledger.create(path, TERMS, tmp_path / "own.json").close()
     Ledger.create(tmp_path / "b.db", replace(TERMS, dataset_id="1" * 32), witness).close()
-    for opened in (Ledger.open, Ledger.recover):
+    for opened in (Ledger.open, administration.recover):
         with pytest.raises(LedgerError, match=r"is (the witness )?of population 1111"):
             opened(path, witness)
     with pytest.raises(LedgerError, match=r"is the witness of population 1111"):
@@ -874,17 +874,17 @@ def test_another_witness_needs_the_newest_head_that_was_seen(path: Path, tmp_pat
         ledger.release(take(ledger, 0), b"x")
         newest = ledger.head
     with pytest.raises(LedgerError, match="is not lost"):
-        Ledger.witness_anew(path, witness, [newest])
+        administration.witness_anew(path, witness, [newest])
     witness.unlink()
     with pytest.raises(LedgerError, match=r"is not there.*fedpriv ledger witness"):
         Ledger.open(path, witness)
     with pytest.raises(LedgerCorruptError, match="back in time"):
-        Ledger.witness_anew(backup, witness, [older, newest])
+        administration.witness_anew(backup, witness, [older, newest])
     with pytest.raises(LedgerError, match="can't be written"):
-        Ledger.witness_anew(path, tmp_path / "gone" / "witness.json", [newest])
+        administration.witness_anew(path, tmp_path / "gone" / "witness.json", [newest])
     assert not witness.exists()
     for slot, seen in enumerate(([], [older], [older, newest]), 1):
-        with Ledger.witness_anew(path, witness, seen) as ledger:
+        with administration.witness_anew(path, witness, seen) as ledger:
             take(ledger, slot)
             assert Witness.read(witness).seen[-1].head == ledger.head
         with pytest.raises(LedgerCorruptError, match="back in time"):
@@ -892,7 +892,7 @@ def test_another_witness_needs_the_newest_head_that_was_seen(path: Path, tmp_pat
         witness.unlink()
     with_plan(tmp_path / "plain.db").close()
     with pytest.raises(LedgerError, match="without a witness"):
-        Ledger.witness_anew(tmp_path / "plain.db", witness)
+        administration.witness_anew(tmp_path / "plain.db", witness)
 
 
 def test_a_witness_that_cannot_be_told_stops_before_release(path: Path, tmp_path: Path) -> None:
@@ -979,7 +979,7 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
     with pytest.raises(LedgerCorruptError, match=r"back in time.*fedpriv ledger recover"):
         Ledger.open(path, witness, reading=True)
     Ledger.open(path, reading=True).close()
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger._history.used == pytest.approx(used)
         assert ledger.epsilon_allocated == pytest.approx(allocated) == ledger.epsilon_spent
         assert ledger.epsilon_allocated <= ledger.epsilon_committed <= TERMS.budget
@@ -992,7 +992,7 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
         with pytest.raises(BudgetError):
             ledger.commit(replace(PLAN, job="job-3", steps=5000))
     with pytest.raises(LedgerError, match="nothing to recover"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
     Ledger.open(path, witness).close()
 
 
@@ -1021,7 +1021,7 @@ def test_a_copy_that_went_its_own_way_is_counted_with_the_other(
     shutil.copy(aside, witness)  # as if its disk had been restored too, for a while
     second = spend("job-3")
     witness.write_bytes(newer)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         used = ledger._history.used
     for total, one, other in zip(used, first, second, strict=True):
         assert total == pytest.approx(one + other)
@@ -1032,11 +1032,11 @@ def test_a_cheap_plan_that_was_restored_hides_no_dear_one(path: Path, tmp_path: 
     with Ledger.create(path, TERMS, witness) as ledger:
         ledger.commit(replace(PLAN, sample_rate=1e-4, steps=1))
         shutil.copy(path, backup)
-        ledger.close_job("job-1")
+        administration.close_job(ledger, "job-1")
         dear = ledger.commit(replace(PLAN, job="job-2", steps=20))
         take(ledger, 0, job="job-2")
     shutil.copy(backup, path)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger.epsilon_committed >= dear
 
 
@@ -1172,14 +1172,14 @@ def test_a_witness_that_nobody_sealed_recovers_nothing(path: Path, tmp_path: Pat
     kept, before = witness.read_bytes(), path.read_bytes()
     forgetful(witness)
     with pytest.raises(LedgerError, match=r"line 3 is not sealed .* nobody vouches"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
     forgetful(witness, seal="0" * 64)
     with pytest.raises(LedgerError, match="is not sealed"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
     witness.write_bytes(b"\n".join(kept.split(b"\n")[:-2]) + b"\n")  # a line less is stale only
     assert path.read_bytes() == before
     witness.write_bytes(kept)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger.epsilon_allocated > 0
 
 
@@ -1190,15 +1190,15 @@ def test_without_its_key_a_witness_recovers_nothing(path: Path, tmp_path: Path) 
     assert key.stat().st_mode & 0o777 == 0o600 and len(content) == 32
     key.unlink()
     with pytest.raises(LedgerError, match=r"witness\.key: the key of the witness can't be used"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
     assert not key.exists()
     create_secret(key, content[:9])
     with pytest.raises(LedgerError, match="is not the key of a witness, or is damaged"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
     key.unlink()
     create_secret(key, bytes(32))
     with pytest.raises(LedgerError, match="line 2 is not sealed"):
-        Ledger.recover(path, witness)
+        administration.recover(path, witness)
 
 
 def test_a_witness_of_an_older_version_is_sealed_when_its_ledger_is_opened(
@@ -1218,7 +1218,7 @@ def test_a_witness_of_an_older_version_is_sealed_when_its_ledger_is_opened(
         take(ledger, 0)
         used = ledger._history.used
     shutil.copy(older, path)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger._history.used == used
 
 
@@ -1316,10 +1316,10 @@ def test_a_recovery_that_stopped_half_way_charges_once(path: Path, tmp_path: Pat
     plain, Witness.start = Witness.start, classmethod(lambda *_: 1 / 0)  # type: ignore
     try:
         with pytest.raises(ZeroDivisionError):
-            Ledger.recover(path, witness)
+            administration.recover(path, witness)
     finally:
         Witness.start = plain  # type: ignore[method-assign]
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger._history.used == (8.0,)
         assert [row.kind for row in ledger.rows()].count("restored") == 1
 
@@ -1340,7 +1340,7 @@ def test_a_claim_that_was_not_kept_is_not_stated(path: Path, tmp_path: Path) -> 
         other = ledger.commit(replace(PLAN, job="job-2", steps=5))
         take(ledger, 0, job="job-2")
     witness.write_bytes(newer)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert ledger.epsilon_committed == pytest.approx(one + other)
         assert ledger.guarantee.startswith("NOT KEPT")
         with pytest.raises(BudgetError):
@@ -1361,7 +1361,7 @@ def test_a_population_that_grew_has_the_claim_at_its_smaller_delta(
         ledger.commit(plan)
         take(ledger, 0)
         before = ledger.epsilon_allocated
-        ledger.grow(200_000, 4e-6)
+        administration.grow(ledger, 200_000, 4e-6)
         after = ledger.terms
     with Ledger.open(path) as ledger:  # read back as it was written
         assert ledger.terms == after and ledger.grown
@@ -1398,7 +1398,7 @@ def test_what_a_ledger_cannot_keep_it_does_not_promise(
             ledger.commit(replace(PLAN, job="job-2", noise_multiplier=3.0))
         before = ledger.rows()
         with pytest.raises(LedgerError, match=words):
-            ledger.grow(size, delta)
+            administration.grow(ledger, size, delta)
         assert ledger.rows() == before and ledger.terms.declared_size == 200
 
 
@@ -1427,7 +1427,7 @@ def test_however_it_grows_the_claim_holds_for_all_that_was_paid(
                     ledger.commit(plan)
                     events.append(plan.event())
                 else:
-                    ledger.grow(200 + number, value)
+                    administration.grow(ledger, 200 + number, value)
                     delta = value
             except (BudgetError, LedgerError):
                 continue
@@ -1438,10 +1438,10 @@ def test_however_it_grows_the_claim_holds_for_all_that_was_paid(
 
 def test_a_statement_has_a_name_and_another_ledger(path: Path) -> None:
     with with_plan(path) as ledger:
-        ledger.state_distinct("1" * 32, " Dr Grey ")
+        administration.state_distinct(ledger, "1" * 32, " Dr Grey ")
         for other, by in (("0" * 32, "Dr Grey"), ("1" * 32, " "), ("", "Dr Grey")):
             with pytest.raises(LedgerError, match="data set of another ledger and the name"):
-                ledger.state_distinct(other, by)
+                administration.state_distinct(ledger, other, by)
     with Ledger.open(path) as ledger:
         assert ledger.distinct == [("1" * 32, "Dr Grey")]
         assert ledger.rows()[-1].kind == "distinct"
@@ -1453,11 +1453,11 @@ def test_what_was_promised_in_a_lost_copy_is_promised_still(tmp_path: Path) -> N
     with Ledger.create(path, replace(TERMS, rule=RdpRule(12)), witness) as ledger:
         ledger.commit(replace(PLAN, noise_multiplier=4.0))
         backup = path.read_bytes()
-        ledger.grow(200_000, 1e-6)
+        administration.grow(ledger, 200_000, 1e-6)
         take(ledger, 0)
         limit = ledger._history.limit
     path.write_bytes(backup)
-    with Ledger.recover(path, witness) as ledger:
+    with administration.recover(path, witness) as ledger:
         assert (ledger.terms.declared_size, ledger.terms.delta) == (200_000, 1e-6)
         assert ledger.grown and ledger._history.limit == limit
     with Ledger.open(path, witness) as ledger:

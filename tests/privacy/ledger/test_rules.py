@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedpriv.errors import BudgetError, LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
+from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 
@@ -35,13 +36,13 @@ def test_plan_claims_its_plan_and_gives_nothing_back(tmp_path: Path) -> None:
     with ledger(tmp_path, PlanRule()) as opened:
         assert (opened.epsilon_committed, opened.epsilon_allocated) == (BUDGET, 0)
         opened.commit(replace(PLAN, job="unused"))
-        opened.close_job("unused")  # another may have its place
+        administration.close_job(opened, "unused")  # another may have its place
         assert (opened.epsilon_committed, opened.is_full) == (BUDGET, False)
         opened.commit(PLAN)
         assert opened.is_full
         opened.reserve("job-1", 0, DIGEST)
         whole = epsilon_upper([PLAN.event()], DELTA)
-        assert opened.epsilon_committed == whole == opened.close_job("job-1")
+        assert opened.epsilon_committed == whole == administration.close_job(opened, "job-1")
         with pytest.raises(BudgetError, match="one plan for life"):
             opened.commit(replace(PLAN, job="job-2"))
 
@@ -56,7 +57,7 @@ def test_an_envelope_claims_all_its_slots_from_the_start(tmp_path: Path) -> None
         with pytest.raises(BudgetError, match="more than what is left"):
             opened.commit(replace(PLAN, job="job-3", steps=5))
         opened.reserve("job-1", 0, DIGEST)
-        opened.close_job("job-1")  # seven slots are free again
+        administration.close_job(opened, "job-1")  # seven slots are free again
         opened.commit(replace(PLAN, job="job-3", steps=11))
         with pytest.raises(BudgetError, match="more than what is left"):
             opened.commit(replace(PLAN, job="job-4", steps=1))
@@ -100,7 +101,7 @@ def test_a_filter_is_debited_at_its_one_order(tmp_path: Path) -> None:
             opened.commit(replace(PLAN, job="one-more"))
         opened.reserve("job-1", 0, DIGEST)
         before = opened.epsilon_allocated
-        assert opened.close_job("job-1") < before
+        assert administration.close_job(opened, "job-1") < before
         opened.commit(replace(PLAN, job="one-more", steps=7))
 
 
@@ -147,7 +148,7 @@ def test_sums_add_up_epsilon_and_delta(tmp_path: Path) -> None:
         with pytest.raises(BudgetError, match="under the rule 'sum'"):  # δ is used up
             opened.commit(replace(PLAN, job="job-5", steps=1))
         opened.reserve("job-1", 0, DIGEST)
-        assert opened.close_job("job-1") == pytest.approx(4 * one)
+        assert administration.close_job(opened, "job-1") == pytest.approx(4 * one)
         assert opened.epsilon_committed == 8.0
 
 
@@ -156,14 +157,14 @@ def test_an_untouched_plan_gives_all_back(tmp_path: Path, rule: Rule) -> None:
     """No slot of it was reserved, so nothing was released for it."""
     with ledger(tmp_path, rule) as opened:
         opened.commit(PLAN)
-        assert opened.close_job("job-1") == 0
+        assert administration.close_job(opened, "job-1") == 0
         opened.commit(replace(PLAN, job="job-2"))
         with pytest.raises(SlotError, match="closed"):
             opened.reserve("job-1", 0, DIGEST)
         with pytest.raises(BudgetError):
             opened.commit(PLAN)
         with pytest.raises(SlotError, match=r"no open plan.*job-2"):
-            opened.close_job("job-1")
+            administration.close_job(opened, "job-1")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -174,7 +175,7 @@ def test_a_closed_job_still_answers_what_it_released(tmp_path: Path, rule: Rule)
         assert not isinstance(reservation, bytes)
         opened.release(reservation, b"x")
         opened.reserve("job-1", 1, DIGEST)
-        opened.close_job("job-1")
+        administration.close_job(opened, "job-1")
         assert opened.reserve("job-1", 0, DIGEST) == b"x"
         with pytest.raises(SlotError, match="closed"):
             opened.reserve("job-1", 1, DIGEST)
@@ -211,7 +212,7 @@ def test_no_history_gets_past_the_claim(
                 elif kind == "reserve":
                     opened.reserve(job, amount - 1, DIGEST)
                 elif kind == "close":
-                    opened.close_job(job)
+                    administration.close_job(opened, job)
                 else:
                     figures = opened.figures()
                     opened.close()

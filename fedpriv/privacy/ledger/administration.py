@@ -1,0 +1,192 @@
+"""What an administrator alone orders of a ledger; the process that serves a site has none of it.
+
+Such an order changes how much is left, or whose word a claim rests on: closing a job, raising
+the size, stating that people are different ones, and going on from an older copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from fedpriv.errors import LedgerError, SlotError, shown
+from fedpriv.privacy.accounting.filter import rounded_up
+from fedpriv.privacy.ledger.chain import Chain, Head
+from fedpriv.privacy.ledger.history import History
+from fedpriv.privacy.ledger.ledger import Ledger, closed_on_error
+from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
+
+
+def close_job(ledger: Ledger, job: str) -> float:
+    """Let no further slot of a job be reserved; give back what the rule allows.
+
+    Returns:
+        ε allocated afterwards.
+
+    Raises:
+        SlotError: there is no plan of that job, or it is closed already.
+    """
+
+    def check(history: History) -> None:
+        account = history.accounts.get(job)
+        if account is None or account.closed:
+            known = ", ".join(j for j, a in history.accounts.items() if not a.closed)
+            raise SlotError(f"{ledger.path}: no open plan of job {job!r}. Open: {known or 'none'}.")
+
+    ledger.order([("close", {"job": job})], check)
+    return ledger.epsilon_allocated
+
+
+def state_distinct(ledger: Ledger, other: str, by: str) -> None:
+    """Keep an administrator's statement that units which look alike are different people.
+
+    It is what a claim of this ledger and of another one then rest on; see `UnitIndex.accept`.
+
+    Args:
+        other: the dataset id of the other ledger.
+        by: the name of who states it.
+
+    Raises:
+        LedgerError: no name, or no other data set.
+
+    Privacy:
+        A person's word, public from then on. That somebody found it necessary says that some
+        records looked alike; which ones, or how many, is not in it.
+    """
+
+    def check(history: History) -> None:
+        if other == history.terms.dataset_id or not (other.strip() and by.strip()):
+            raise LedgerError(
+                f"{ledger.path}: expected the data set of another ledger and the name of who states"
+                f" that its people are others, got {shown(other)} and {shown(by)}."
+            )
+
+    ledger.order([("distinct", {"other": other.strip(), "by": by.strip()})], check)
+
+
+def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
+    """Raise the declared size, lower δ, or both, for a population that grew.
+
+    The budget stays. From then on the claim is (ε, δ) with the smaller δ for all that the
+    ledger ever paid, so what was taken has to be within the budget at that δ; the server
+    divides by the larger size in later jobs.
+
+    Raises:
+        LedgerError: the size is smaller or δ larger than before, δ is not below 1 / size, or
+            what was taken so far is more than the budget at that δ. Nothing was written.
+
+    Formal guarantees:
+        ========  ====================================================================
+        rule      why the claim holds at the smaller δ
+        ========  ====================================================================
+        plan      nothing was taken yet, or it is refused
+        envelope  all its slots are within the budget at that δ, or it is refused
+        rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
+        sum       Σδ of everything is within that δ, and stays so
+        ========  ====================================================================
+
+        For plans that are chosen by what was released, that holds if the population's growth,
+        and with it this call, is not.
+    """
+    row = {"declared_size": declared_size, "delta": delta}
+    ledger.order([("grown", row)], lambda history: history.check_grown(declared_size, delta))
+
+
+def recover(path: Path, witness: Path) -> Ledger:
+    """Open an older copy that was restored, and count as spent whatever it can't know of.
+
+    Every open plan is spent in full and takes no further slot, and so is what the witness
+    saw taken since the newest row that both have. If the copy went its own way after that
+    row, a plan that was open then may have been used up twice, and is counted twice.
+
+    Whoever can write to the witness's disk could write one that saw nothing taken. So every
+    line of it has to be sealed with the key that lies in the ledger's folder.
+
+    Raises:
+        LedgerError: the witness is of another ledger, has seen nothing newer, or has lines that
+            nobody with the ledger's key wrote.
+    """
+    held = Witness.read(witness)
+    held.hold()  # or the newest ledger may go on while this reads
+    with closing(held), closed_on_error(Ledger(Chain.open(path))) as ledger:
+        seen, rows = Witness.read(witness, seal_key(path, new=False)), ledger.rows()
+        common = [s for s, row in zip(seen.seen, rows, strict=False) if s.hash == row.hash]
+        if seen.dataset_id != ledger.terms.dataset_id or not common:
+            raise LedgerError(
+                f"{witness}: is of population {seen.dataset_id}, {path} of"
+                f" {ledger.terms.dataset_id}. Nothing was changed."
+            )
+        if seen.sealed < len(seen.seen):
+            raise LedgerError(
+                f"{witness}: line {seen.sealed + 2} is not sealed with the key that lies beside"
+                f" {path}, so nobody vouches for what it says was taken. Nothing was changed."
+                " Put back the witness that the ledger left, and witness.key from the newest"
+                " backup of the ledger's folder. If there are none, this ledger has to rest."
+            )
+        if any(len(s.used) != len(ledger.history.limit) for s in seen.seen):
+            raise LedgerError(
+                f"{witness}: is not of the rule {ledger.terms.rule.name!r}, or is damaged."
+                " Nothing was changed."
+            )
+        newest, fork = seen.seen[-1], common[-1]
+        if newest == fork:
+            raise LedgerError(f"{path}: is as new as {witness}. There is nothing to recover.")
+        if newest.head not in ledger.history.lost:  # else only the witness was not told
+            _restore(ledger, seen.seen, fork, forked=fork.rows < len(rows))
+        ledger.start_witness(witness)
+    return ledger
+
+
+def _restore(ledger: Ledger, seen: Sequence[Sighting], fork: Sighting, *, forked: bool) -> None:
+    """Write what was taken between a row that both copies have and the newest that was seen.
+
+    What this accountant makes of the plans at the fork may differ from what the witness was
+    told then; the dearer reading counts.
+    """
+    newest, snapshot, lost = seen[-1], ledger.history.snapshot(fork.rows), []
+    for index, after in enumerate(newest.used):
+        before = min(fork.used[index], snapshot.used[index])
+        again = max(fork.open[index], snapshot.open[index]) if forked else 0.0
+        exact = Fraction(after) - Fraction(before) + Fraction(again)
+        lost.append(rounded_up(max(exact, Fraction(0))))
+    if not all(map(math.isfinite, lost)):
+        raise LedgerError(f"{ledger.path}: the witness states more than any rule has.")
+    rows: list[tuple[str, dict[str, Any]]] = []
+    if (newest.declared_size, newest.delta) != snapshot[3:]:
+        grown = {"declared_size": newest.declared_size, "delta": newest.delta}
+        rows.append(("grown", grown))  # what the lost copy promised is promised still
+    heads = [sighting.hash for sighting in seen[fork.rows :]]
+    rows.append(("restored", {"rows": newest.rows, "heads": heads, "lost": lost}))
+    ledger.order(rows, lambda history: None)
+
+
+def witness_anew(path: Path, witness: Path, seen: Sequence[Head] = ()) -> Ledger:
+    """Open a ledger whose witness is lost, and start another.
+
+    For a file that was never restored from a backup: the old witness alone knew what a newer
+    copy had taken, and so nobody could count it. The old one must not be used again, as it
+    has not seen what follows.
+
+    Args:
+        seen: heads of this ledger that are known outside: of a report, or of a server.
+
+    Raises:
+        LedgerError: there is such a file, it can't be written, or the ledger has no witness.
+        LedgerCorruptError: one of `seen` is not in this ledger: it is an older copy.
+    """
+    if witness.exists():
+        raise LedgerError(
+            f"{witness}: is there. If it is the witness of {path}, it is not lost; nothing was"
+            " changed."
+        )
+    with closed_on_error(Ledger(Chain.open(path))) as ledger:
+        if not ledger.terms.witnessed:
+            raise LedgerError(f"{path}: was made without a witness. Leave it out.")
+        for head in seen:
+            ledger.check_witness(head)
+        ledger.start_witness(witness)
+    return ledger
