@@ -279,7 +279,7 @@ def witness(data: bytes, folder: Path) -> None:
     path.write_bytes(old)
     with suppress(FedprivError), administration.recover(path, seen):
         refuses(False, "recovered what nobody sealed")
-    for content, opened, told in ((new, Ledger.open, data), (old, Ledger.recover, sealed)):
+    for content, opened, told in ((new, Ledger.open, data), (old, administration.recover, sealed)):
         path.write_bytes(content)
         seen.write_bytes(told)
         try:
