@@ -49,10 +49,10 @@ from rich.console import Console
 from fedpriv.config.load import load_job
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.forecasting.likeness import setting_of
 from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial
+from fedpriv_forecasting.likeness import setting_of
 
 FORMAT = 1
 SETTINGS = (  # that the table says, for a forecast knows what a federation has other than these

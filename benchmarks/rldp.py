@@ -52,8 +52,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.auditing.canaries import canaries
-from fedpriv.auditing.exposure import exposure, jaccard
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion, encode_text
 from fedpriv.models.vector import Vector
@@ -61,6 +59,8 @@ from fedpriv.personal.generation import completions
 from fedpriv.plain_training.scores import area_under_curve, losses_of
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv_audit.canaries import canaries
+from fedpriv_audit.exposure import exposure, jaccard
 from fedpriv_comparison.comparison import Comparison, Row, compare
 from fedpriv_comparison.estimate import seconds_of_a_run
 from fedpriv_comparison.figures import Figures, figures

@@ -7,7 +7,6 @@ from fedpriv.config.load import load_job as load_job
 from fedpriv.data.federation import write_federation as write_federation
 from fedpriv.dossier.from_python import verify as verify
 from fedpriv.errors import FedprivError as FedprivError
-from fedpriv.forecasting.of_file import forecast as forecast
 from fedpriv.loop.arguments import PrivateConfig as PrivateConfig
 from fedpriv.loop.step import PrivateStep as PrivateStep
 from fedpriv.loop.trainer import PrivateTrainer as PrivateTrainer
@@ -15,6 +14,7 @@ from fedpriv.privacy.accounting.from_python import plan as plan
 from fedpriv.privacy.ledger.ledger import Ledger as Ledger
 from fedpriv_audit.from_python import audit as audit
 from fedpriv_comparison.from_python import compare as compare
+from fedpriv_forecasting.of_file import forecast as forecast
 from fedpriv_simulation.from_python import simulate as simulate
 
 __version__: str

@@ -17,7 +17,6 @@ from fedpriv import __version__
 from fedpriv.command_line import run
 from fedpriv.commands.doctor import doctor
 from fedpriv.commands.dossier import export, verify
-from fedpriv.commands.forecast import forecast
 from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.commands.plan import plan
 from fedpriv.commands.roster import app as roster_app
@@ -35,7 +34,6 @@ app = typer.Typer(
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(roster_app, name="roster")
 app.command()(plan)
-app.command()(forecast)
 app.command()(doctor)
 app.command()(adapter)
 app.command()(generate)

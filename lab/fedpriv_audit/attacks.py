@@ -7,10 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.auditing import exposure, membership
-from fedpriv.auditing.canaries import Canary
-from fedpriv.auditing.membership import Coins, Scores
-from fedpriv.auditing.one_run import OneRun, audit
 from fedpriv.auditing.result import Measure, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion
@@ -18,6 +14,10 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
 from fedpriv.plain_training.scores import losses_of
 from fedpriv.private_training.worker import Worker
+from fedpriv_audit import exposure, membership
+from fedpriv_audit.canaries import Canary
+from fedpriv_audit.membership import Coins, Scores
+from fedpriv_audit.one_run import OneRun, audit
 from fedpriv_audit.training import TIMES, Trained
 from fedpriv_audit.units import AuditedUnit, canary_row, examples_of
 

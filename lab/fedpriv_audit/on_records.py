@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.auditing import membership
 from fedpriv.auditing.result import Part, Refused, World, WorldName
 from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
@@ -25,6 +24,7 @@ from fedpriv.files import private_folder
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.report.rundir import read_run
+from fedpriv_audit import membership
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
 from fedpriv_audit.pipeline import CONFIDENCE, Tell
 from fedpriv_audit.training import (

@@ -19,8 +19,8 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldName
-from fedpriv.auditing.two_worlds import Scores, epsilon_lower
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
+from fedpriv_audit.two_worlds import Scores, epsilon_lower
 
 CANARY, UNITS = "fever of unknown origin", 24
 CONFIDENCE = 0.95

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from fedpriv.auditing.canaries import random_texts
-from fedpriv.auditing.one_run import Coins, audit
 from fedpriv.auditing.result import TITLES, WORLDS, Measure, Part, World, WorldName
+from fedpriv_audit.canaries import random_texts
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, Values, made_up_site
+from fedpriv_audit.one_run import Coins, audit
 from fedpriv_audit.pipeline import CONFIDENCE, Tell
 
 WORDS = 4  # of a canary

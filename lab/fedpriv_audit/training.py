@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.auditing.canaries import Canary, canaries
-from fedpriv.auditing.membership import Coins
 from fedpriv.auditing.result import WorldName
 from fedpriv.config.job import JobConfig, SiteSection
 from fedpriv.config.tracking import TrackingSection
@@ -19,6 +17,8 @@ from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv_audit.canaries import Canary, canaries
+from fedpriv_audit.membership import Coins
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
 from fedpriv_server.run_directory import RunDirectory

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.auditing.canaries import Canary
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.read import UNIT
+from fedpriv_audit.canaries import Canary
 from fedpriv_simulation.own_records import read_site, spec_of
 
 Row = dict[str, Any]  # column → value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fedpriv.errors import FedprivError
-from fedpriv.forecasting.of_file import forecast
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.figures import Figures
 from fedpriv_comparison.going_on import FIFTH, PERSONAL
 from fedpriv_comparison.variants import PUBLIC
+from fedpriv_forecasting.of_file import forecast
 
 WAY_OF = {"": "federated", PERSONAL: "federated+personal", FIFTH: "federated+fifth"}
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpriv.auditing.exposure import by_chance, expected_by_chance, exposure, jaccard
+from fedpriv_audit.exposure import by_chance, expected_by_chance, exposure, jaccard
 
 
 def test_exposure_of_a_secret() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.auditing import membership
 from fedpriv.plain_training.scores import area_under_curve
+from fedpriv_audit import membership
 
 
 def made_up(models: int, records: int, gain: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

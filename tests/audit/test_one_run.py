@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.auditing.one_run import audit, epsilon_lower, p_value
+from fedpriv_audit.one_run import audit, epsilon_lower, p_value
 
 # Canaries, guesses, right ones, δ: the bound with an error of 5%.
 PUBLISHED = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from fedpriv.auditing.two_worlds import clopper_pearson, epsilon_lower
+from fedpriv_audit.two_worlds import clopper_pearson, epsilon_lower
 
 DELTA = 0.01
 

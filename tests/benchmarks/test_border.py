@@ -28,8 +28,8 @@ from rich.console import Console
 from fedpriv.config.load import load_job
 from fedpriv.data.held_out import VALIDATION, is_apart
 from fedpriv.errors import ConfigError, DataError, RunError
-from fedpriv.forecasting.table import read_table
 from fedpriv_comparison.runner import Runner
+from fedpriv_forecasting.table import read_table
 
 Make = Callable[..., Any]
 SMALL = Size(rounds=1, held_out=24, most=8, everyone=10)

@@ -18,8 +18,6 @@ from fedpriv.config.load import load_job
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.forecasting.advice import PAYS_NOT, Outlook
-from fedpriv.forecasting.curve import Interval
 from fedpriv.personal.together import together
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import make_worker
@@ -36,6 +34,8 @@ from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, run
 from fedpriv_comparison.variants import parse_variants
+from fedpriv_forecasting.advice import PAYS_NOT, Outlook
+from fedpriv_forecasting.curve import Interval
 
 Make = Callable[..., Any]
 PERSONAL = "[personal]\nvalidation = 0.25\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"

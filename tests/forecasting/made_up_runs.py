@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.forecasting.table import ALONE, WAYS, Point, Table
+from fedpriv_forecasting.table import ALONE, WAYS, Point, Table
 
 GRID = ((4, 16), (4, 64), (4, 256), (16, 16), (16, 64), (16, 256), (64, 16), (64, 64), (64, 256))
 NOISES = (1.0, 2.0, 4.0)  # noise multipliers of a group's runs

@@ -15,7 +15,7 @@ from made_up_runs import plain, read, runs, table
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.advice import (
+from fedpriv_forecasting.advice import (
     BEATS_TWO,
     ONE_ALONE,
     PAYS_NOT,
@@ -26,9 +26,9 @@ from fedpriv.forecasting.advice import (
     forecast,
     verdict,
 )
-from fedpriv.forecasting.curve import Interval
-from fedpriv.forecasting.federation import federation_of
-from fedpriv.forecasting.table import TWO_ALONE, WAYS, Table
+from fedpriv_forecasting.curve import Interval
+from fedpriv_forecasting.federation import federation_of
+from fedpriv_forecasting.table import TWO_ALONE, WAYS, Table
 
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:

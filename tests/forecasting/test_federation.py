@@ -14,8 +14,8 @@ from made_up_runs import point
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.federation import Federation, changes, federation_of
-from fedpriv.forecasting.table import Point
+from fedpriv_forecasting.federation import Federation, changes, federation_of
+from fedpriv_forecasting.table import Point
 
 SIZES = st.lists(st.integers(10, 10_000), min_size=2, max_size=20)
 EPSILONS = st.sampled_from([1.0, 2.0, 4.0, 8.0])  # each costs a calibration

@@ -12,9 +12,9 @@ from made_up_runs import runs, table, write
 
 from fedpriv.config.load import EMBEDDED
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting import table as module
-from fedpriv.forecasting.of_file import forecast
-from fedpriv.forecasting.table import SHIPPED, read_table
+from fedpriv_forecasting import table as module
+from fedpriv_forecasting.of_file import forecast
+from fedpriv_forecasting.table import SHIPPED, read_table
 
 MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
 

@@ -7,9 +7,9 @@ from pathlib import PurePath
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.curve import measured_range
-from fedpriv.forecasting.federation import Federation
-from fedpriv.forecasting.table import Kind, Point, Table
+from fedpriv_forecasting.curve import measured_range
+from fedpriv_forecasting.federation import Federation
+from fedpriv_forecasting.table import Kind, Point, Table
 
 FAR = 2.0  # a setting that is other than measured by more than this factor
 UNEVEN = 4.0  # the largest site over the smallest; those that were measured are all equal

@@ -14,10 +14,10 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedpriv.config.job import JobConfig
-    from fedpriv.forecasting.advice import Forecast
-    from fedpriv.forecasting.curve import Interval
-    from fedpriv.forecasting.federation import Federation
-    from fedpriv.forecasting.nearest import Near
+    from fedpriv_forecasting.advice import Forecast
+    from fedpriv_forecasting.curve import Interval
+    from fedpriv_forecasting.federation import Federation
+    from fedpriv_forecasting.nearest import Near
 
 ALL_SITES = 4  # of more, the smallest, the median and the largest are shown
 
@@ -55,7 +55,7 @@ def forecast(
 
     Reads the file and a table of measured runs, and no record.
     """
-    from fedpriv.forecasting.of_file import read_and_forecast
+    from fedpriv_forecasting.of_file import read_and_forecast
 
     job, federation, found = read_and_forecast(
         file, overrides or (), sizes=sizes or (), table=table, kind=kind
@@ -144,7 +144,7 @@ def _sentences(job: JobConfig, found: Forecast) -> Iterator[str]:
 
 
 def _first(found: Forecast) -> str:
-    from fedpriv.forecasting.advice import UNKNOWN
+    from fedpriv_forecasting.advice import UNKNOWN
 
     best = next(one for one in found.ways if one.way == found.best)
     if best.verdict is None:
@@ -181,7 +181,7 @@ def _sites(found: Forecast) -> Iterator[str]:
         said = site.verdict or ": ".join(["no verdict", *(["; ".join(own)] if own else [])])
         yield f"{site.name:{names}}  {site.size:>6} units  {_interval(site.gain)}  {said}"
     if len(shown) < len(ordered):
-        from fedpriv.forecasting.advice import by_verdict
+        from fedpriv_forecasting.advice import by_verdict
 
         counted = ", ".join(
             f"{count} {verdict or 'no verdict'}"

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from fedpriv.auditing.two_worlds import clopper_pearson
+from fedpriv_audit.two_worlds import clopper_pearson
 
 Scores = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.forecasting.curve import Runs, Terms, fit_curve
+from fedpriv_forecasting.curve import Runs, Terms, fit_curve
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.errors import naming
-from fedpriv.forecasting.advice import Forecast
-from fedpriv.forecasting.advice import forecast as expected
-from fedpriv.forecasting.federation import Federation, federation_of
-from fedpriv.forecasting.table import SHIPPED, read_table
+from fedpriv_forecasting.advice import Forecast
+from fedpriv_forecasting.advice import forecast as expected
+from fedpriv_forecasting.federation import Federation, federation_of
+from fedpriv_forecasting.table import SHIPPED, read_table
 
 
 @checked

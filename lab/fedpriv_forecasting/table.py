@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedpriv.config.load import config_error
 from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError
-from fedpriv.forecasting.noise import noise_to_signal
-from fedpriv.forecasting.setting import Setting
 from fedpriv.privacy.accounting.shares import shares_of
+from fedpriv_forecasting.noise import noise_to_signal
+from fedpriv_forecasting.setting import Setting
 
-SHIPPED = Path(__file__).parent.parent / "assets" / "border.json"
+SHIPPED = Path(__file__).parent / "border.json"
 ALONE = "alone"  # LoRA on a site's own records, without noise
 TWO_ALONE = "alone+alone"  # the mean of two such models
 WAYS = {  # what a site can do with a federation's adapter
@@ -86,7 +86,7 @@ class Point(Entry):
 
     @property
     def noise(self) -> float:
-        """Noise to signal of the whole run, as in `fedpriv.forecasting.noise`."""
+        """Noise to signal of the whole run, as in `fedpriv_forecasting.noise`."""
         shares = 1
         if self.trust == "secure-sum":
             shares = shares_of(self.sites, self.max_colluding or 0)

@@ -12,7 +12,7 @@ class Setting:
 
     Attributes:
         records: of a site; of sites that differ, their geometric mean.
-        noise: to signal, of the federation, as in `fedpriv.forecasting.noise`.
+        noise: to signal, of the federation, as in `fedpriv_forecasting.noise`.
     """
 
     sites: int

@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from fedpriv.forecasting.setting import Setting
-from fedpriv.forecasting.table import ALONE, Point
+from fedpriv_forecasting.setting import Setting
+from fedpriv_forecasting.table import ALONE, Point
 
 LEVEL = 0.95  # of each end of an interval of 90%
 LEAST_FREEDOM = 2  # groups more than coefficients

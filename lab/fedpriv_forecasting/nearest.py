@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedpriv.forecasting.federation import Federation
-from fedpriv.forecasting.table import ALONE, TWO_ALONE, Point
+from fedpriv_forecasting.federation import Federation
+from fedpriv_forecasting.table import ALONE, TWO_ALONE, Point
 
 
 @dataclass(frozen=True)
