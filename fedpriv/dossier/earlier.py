@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -10,14 +10,14 @@ from pathlib import Path
 from fedpriv.dossier.facts import Contents
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.said import DIGITS, LEAST, SECOND, check_signed
-from fedpriv.errors import ForkedError, shown
+from fedpriv.errors import ForkedError, SignerError, shown
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
 from fedpriv.privacy.ledger.ledger import read_history
 from fedpriv.report.budget import BudgetReport
 
 
 def check_continues(
-    now: Contents, before: Contents, path: Path, earlier: Path
+    now: Contents, before: Contents, path: Path, earlier: Path, given: Collection[str]
 ) -> Iterator[Finding]:
     """Compare the heads of ledgers that are in both dossiers.
 
@@ -26,8 +26,10 @@ def check_continues(
 
     Args:
         path, earlier: of the two, for messages.
+        given: names of sites whose key the reader knows from themselves.
 
     Raises:
+        SignerError: another key than before signed for a ledger, and the reader knows neither.
         ForkedError: a ledger does not continue what the earlier dossier shows of it.
         AlteredError: a report in the earlier one was changed after it was signed.
     """
@@ -46,12 +48,22 @@ def check_continues(
         common += 1
         older = before.reports[known]
         check_signed(older, earlier)
+        if name not in given and _key_of(report) != _key_of(older):
+            raise SignerError(
+                f"{path}: the report of site {name!r} is signed by key {_key_of(report)}, and in"
+                f" {earlier} that of the same ledger by {_key_of(older)}. Ask the site itself which"
+                f" key is its own, and give it: --site {name}=KEY."
+            )
         yield _Two(
             *(name, path, earlier, report, older),
             *(now.rows.get(name), before.rows.get(known)),
         ).compared()
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")
+
+
+def _key_of(report: BudgetReport) -> str | None:
+    return None if report.signature is None else report.signature.public_key
 
 
 @dataclass(frozen=True)

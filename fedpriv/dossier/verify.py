@@ -109,8 +109,9 @@ def verify_package(package: Package, path: Path, given: Given) -> Iterator[Findi
     yield from check_adapter(contents.facts, path, given.adapter)
     if given.earlier is not None:
         before = read(given.earlier, package.signer)
+        known = [name for name in contents.reports if _key_of(name, given) is not None]
         yield from check_continues(
-            contents, contents_of(before.files, given.earlier), path, given.earlier
+            contents, contents_of(before.files, given.earlier), path, given.earlier, known
         )
     yield from _words(contents)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from made_runs import (
     COORDINATOR,
     SITE_KEYS,
@@ -92,6 +93,19 @@ def test_rows_that_an_earlier_dossier_shows_beyond_its_report_count(tmp_path: Pa
     without_rows(other)
     other.export()
     assert any("that the ledger continues" in t for t in texts(other, "open", earlier=made.out))
+
+
+def test_another_key_than_before_is_a_strangers(tmp_path: Path) -> None:
+    """The rows are public: whoever has them could write what follows, and sign it."""
+    made = make_run(tmp_path / "first", rule=SumRule(1e-6))
+    made.export()
+    later, stranger = next_job(made, tmp_path / "later", "job-two"), Ed25519PrivateKey.generate()
+    later.sign("north", stranger)
+    later.export()
+    with pytest.raises(SignerError, match=r"same ledger by .* give it: --site north=KEY"):
+        later.verify(earlier=made.out)
+    theirs = {"north": stranger.public_key().public_bytes_raw().hex()}
+    assert any("continues row" in text for text in texts(later, earlier=made.out, sites=theirs))
 
 
 def test_an_earlier_dossier_is_itself_checked(tmp_path: Path) -> None:

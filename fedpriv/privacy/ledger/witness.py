@@ -5,8 +5,9 @@ later: the server's last one, the site's last report, or a witness, a file on an
 which the ledger adds a line for every row before anything is released. A witness that is stale
 or lies can make a site stop. `administration.recover` alone believes what it says was taken, and
 only of lines that are sealed: with HMAC-SHA256, under a key that lies in the ledger's folder and
-that the witness's disk never sees. If ledger and witness are restored together, nobody can tell: an
-assumption of the claim.
+that the witness's disk never sees. Each seal is over the one before, and the first over a number of
+this file alone, so lines of two files of one ledger can't be mixed. If ledger and witness are
+restored together, nobody can tell: an assumption of the claim.
 """
 
 from __future__ import annotations
@@ -89,13 +90,12 @@ class Witness:
         sealed: how many lines, from the first on, were written by who has the key.
     """
 
-    def __init__(
-        self, path: Path, dataset_id: str, seen: Sequence[Sighting], size: int, key: bytes
-    ) -> None:
-        self.path, self.dataset_id, self.seen = path.resolve(), dataset_id, list(seen)
-        self.sealed = len(self.seen)
-        self._size = size  # bytes of whole lines
-        self._key = key
+    def __init__(self, path: Path, dataset_id: str, start: str, key: bytes) -> None:
+        self.path, self.dataset_id, self._key = path.resolve(), dataset_id, key
+        self.seen: list[Sighting] = []
+        self.sealed = 0
+        self._seal = start  # of the last line
+        self._last, self._size = b"", 0  # the last line, and the bytes of all whole lines
         self._file = -1
 
     def hold(self) -> None:
@@ -133,14 +133,16 @@ class Witness:
         Raises:
             LedgerError: it can't be written.
         """
-        path = path.resolve()
-        made = cls(path, dataset_id, seen, 0, key)
-        content = (json.dumps({"witness of": dataset_id}) + "\n").encode() + made._lines(seen)
-        made._size = len(content)
+        start = secrets.token_hex(KEY_BYTES)
+        made = cls(path, dataset_id, start, key)
+        first = json.dumps({"witness of": dataset_id, "start": start}) + "\n"
+        lines = made._lines(seen)
         try:
-            write_atomic(path, content)
+            write_atomic(made.path, first.encode() + b"".join(line for line, _ in lines))
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _unwritable(made.path, error) from None
+        made._size = len(first)
+        made._take(seen, lines)
         return made
 
     @classmethod
@@ -154,22 +156,24 @@ class Witness:
             LedgerError: no such file, or no witness.
         """
         try:
-            content = path.read_bytes()
-            first, *lines = content.decode().split("\n")[:-1]
-            dataset_id = json.loads(first)["witness of"]
-            if type(dataset_id) is not str:
+            first, *lines = path.read_bytes().split(b"\n")[:-1]
+            named = json.loads(first)
+            dataset_id, start = named["witness of"], named.get("start", "")
+            if type(dataset_id) is not str or type(start) is not str:
                 raise ValueError("population")
             seen = [_sighting(line) for line in lines]
             if [s.rows for s in seen] != list(range(1, len(seen) + 1)) or not seen:
                 raise ValueError("rows")
         except OSError as error:
             raise LedgerError(f"{path}: can't be read as a witness ({error.strerror}).") from None
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise LedgerError(f"{path}: is not the witness of a ledger, or is damaged.") from None
-        found = cls(path, dataset_id, seen, content.rfind(b"\n") + 1, key)
-        written = content.decode().split("\n")[1:]
-        sealed = (found._line(one) == line for one, line in zip(seen, written, strict=False))
-        found.sealed = next((at for at, holds in enumerate(sealed) if not holds), len(seen))
+        found = cls(path, dataset_id, start, key)
+        made = found._lines(seen)
+        found._take(seen, made)
+        written = (line + b"\n" == one for line, (one, _) in zip(lines, made, strict=True))
+        found.sealed = next((at for at, holds in enumerate(written) if not holds), len(seen))
+        found._size = sum(len(line) + 1 for line in (first, *lines))
         return found
 
     def add(self, seen: Iterable[Sighting]) -> None:
@@ -180,13 +184,13 @@ class Witness:
                 is to be released.
         """
         fresh = list(seen)
-        content = self._lines(fresh)
+        lines = self._lines(fresh)
+        content = b"".join(line for line, _ in lines)
         begun = False
         try:
-            last = self._lines(self.seen[-1:])
-            rest = os.pread(self._file, 2**16, self._size - len(last))
+            rest = os.pread(self._file, 2**16, self._size - len(self._last))
             same = os.path.samestat(os.fstat(self._file), self.path.stat())
-            if not same or not rest.startswith(last) or b"\n" in rest[len(last) :]:
+            if not same or not rest.startswith(self._last) or b"\n" in rest[len(self._last) :]:
                 raise LedgerError(
                     f"{self.path}: is not the witness that this ledger left. Nothing is released"
                     " until the right one is there."
@@ -201,21 +205,28 @@ class Witness:
                 if begun:
                     os.ftruncate(self._file, self._size)
             raise _unwritable(self.path, error) from None
-        self._size += len(content)
-        self.seen += fresh
+        self._take(fresh, lines)
+
+    def _take(self, seen: Sequence[Sighting], lines: Sequence[tuple[bytes, str]]) -> None:
+        """Remember lines that are in the file."""
+        self.seen += seen
         self.sealed = len(self.seen)
+        self._size += sum(len(line) for line, _ in lines)
+        if lines:
+            self._last, self._seal = lines[-1]
 
-    def _lines(self, seen: Iterable[Sighting]) -> bytes:
-        return "".join(f"{self._line(sighting)}\n" for sighting in seen).encode()
+    def _lines(self, seen: Iterable[Sighting]) -> list[tuple[bytes, str]]:
+        """Return the lines that go after the last one, each with its seal."""
+        made, before = [], self._seal
+        for sighting in seen:
+            fields = asdict(sighting)
+            content = canonical_json([self.dataset_id, before, fields])
+            before = hmac.new(self._key, content, hashlib.sha256).hexdigest()
+            made.append((f"{json.dumps({**fields, 'seal': before})}\n".encode(), before))
+        return made
 
-    def _line(self, sighting: Sighting) -> str:
-        fields = asdict(sighting)
-        content = canonical_json([self.dataset_id, fields])
-        seal = hmac.new(self._key, content, hashlib.sha256).hexdigest()
-        return json.dumps({**fields, "seal": seal})
 
-
-def _sighting(line: str) -> Sighting:
+def _sighting(line: bytes) -> Sighting:
     fields = json.loads(line)
     used, open_ = (tuple(map(_amount, fields[key])) for key in ("used", "open"))
     if len(used) != len(open_):

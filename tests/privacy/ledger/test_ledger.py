@@ -1183,6 +1183,21 @@ def test_a_witness_that_nobody_sealed_recovers_nothing(path: Path, tmp_path: Pat
         assert ledger.epsilon_allocated > 0
 
 
+def test_lines_of_two_witnesses_of_a_ledger_are_not_mixed(path: Path, tmp_path: Path) -> None:
+    """Each of them was sealed with the key: those of a lost copy, and those of what followed."""
+    witness = tmp_path / "witness.json"
+    set_back(path, witness)
+    older, lost = path.read_bytes(), witness.read_text().splitlines()
+    administration.recover(path, witness).close()
+    begun = witness.read_text().splitlines()
+    path.write_bytes(older)
+    for mixed in ([*begun, *lost[len(begun) :]], [begun[0], *lost[1:]], [*begun[:2], *lost[2:]]):
+        witness.write_text("".join(f"{line}\n" for line in mixed))
+        with pytest.raises(LedgerError, match="is not sealed"):
+            administration.recover(path, witness)
+    assert path.read_bytes() == older
+
+
 def test_without_its_key_a_witness_recovers_nothing(path: Path, tmp_path: Path) -> None:
     witness, key = tmp_path / "witness.json", tmp_path / "witness.key"
     set_back(path, witness)
