@@ -33,7 +33,7 @@ from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey, is_signed
-from fedpriv.privacy.usual import RuleName
+from fedpriv.privacy.usual import AnyRule
 from fedpriv.secret import load_or_create_secret
 from fedpriv.section import Section
 
@@ -127,7 +127,7 @@ class BudgetReport(Section):
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
     delta: float = Field(gt=0, lt=1)
     declared_size: int = Field(ge=1, description="in units; typed, never derived")
-    rule: RuleName = "plan"
+    rule: AnyRule = "plan"
     accountant: str = Field(min_length=1)
     timing: str = TIMING
     numerics: str = NUMERICS

@@ -14,6 +14,7 @@ from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.methods.pe_sgd.span import Span
 from fedpriv.report.budget import read, verify
 from fedpriv.synthetic.records import SyntheticSet
+from fedpriv_comparison.controls import controls_known
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 
 Make = Callable[..., Any]
@@ -201,6 +202,7 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
         ),
     ],
 )
+@controls_known()
 def test_settings_that_can_not_work_are_named(
     federation: Make, tmp_path: Path, overrides: tuple[str, ...], words: str, given: str
 ) -> None:
