@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 from forked_commands import command
+from typer.testing import CliRunner
 from waiting import held_fedpriv, wait_until
 
+from fedpriv.cli import app
 from fedpriv.config.load import load_job
+from fedpriv.privacy.accounting import planning
 
 Make = Callable[..., Any]
 BIN = Path(sys.executable).parent
@@ -269,6 +272,32 @@ def test_plan_prints_json() -> None:
     checked = fedpriv("plan", *PLAN, "--noise-multiplier", sigma, "--json")
     assert json.loads(checked.stdout)["epsilon"] == figures["epsilon"]
     assert json.loads(checked.stdout)["within_target"] is True
+
+
+PLANNED = ("plan", "--epsilon", "4", "--sample-rate", "0.1", "--steps", "30", "--check")
+
+
+def test_plan_is_checked_by_another_accountant() -> None:
+    done = fedpriv(*PLANNED)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"prv-accountant 0\.2\.\d: 3\.9\d+ to 4\.0\d+, about 3\.9\d+\n", done.stdout)
+    found = json.loads(fedpriv(*PLANNED, "--json").stdout)["second"]
+    assert found["lower"] < found["estimate"] < found["upper"] and found["agrees"]
+    raises = ("plan", "--sample-rate", "0.2", "--steps", "1000", "--noise-multiplier", "0.5")
+    done = fedpriv(*raises, "--check")
+    assert done.returncode == 0 and "prv-accountant can't compute this one" in done.stdout
+    assert "problem" in json.loads(fedpriv(*raises, "--check", "--json").stdout)["second"]
+    assert json.loads(fedpriv(*raises, "--json").stdout)["second"] is None
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_plan_that_another_accountant_contradicts_exits_with_one(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = planning.epsilon_upper
+    monkeypatch.setattr(planning, "epsilon_upper", lambda *given: factor * real(*given))
+    result = CliRunner().invoke(app, list(PLANNED))
+    assert (result.exit_code, "which ours is not" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("columns", ["80", "12"])

@@ -45,13 +45,10 @@ def init(
         int, typer.Option(help="Of a unit in a step.", min=1)
     ] = usual.MAX_RECORDS_PER_UNIT,
     rule: Annotated[
-        usual.RuleName,
-        typer.Option(help="How plans add up; fixed for life. See docs/privacy.md."),
+        str,
+        typer.Option(help="How plans add up, fixed for life: rdp, plan or sum (docs/privacy.md)."),
     ] = "rdp",
     order: Annotated[int | None, typer.Option(help="rdp: α of the filter.")] = None,
-    slots: Annotated[int | None, typer.Option(help="envelope: steps in all.")] = None,
-    sample_rate: Annotated[float | None, typer.Option(help="envelope: the highest.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="envelope: the least.")] = None,
     plans: Annotated[int | None, typer.Option(help="sum: plans that share δ.", min=1)] = None,
     simulated: Annotated[
         bool, typer.Option("--simulated", help="For fedpriv simulate, never for the network.")
@@ -62,13 +59,7 @@ def init(
     from fedpriv.privacy.ledger.ledger import Ledger, Terms
     from fedpriv.privacy.ledger.terms import new_dataset_id
 
-    options = {
-        "order": order,
-        "slots": slots,
-        "sample_rate": sample_rate,
-        "noise_multiplier": noise_multiplier,
-        "plans": plans,
-    }
+    options = {"order": order, "plans": plans}
     given = {key: value for key, value in options.items() if value is not None}
     terms = Terms(
         dataset_id=new_dataset_id(),

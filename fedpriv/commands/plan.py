@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedpriv.errors import ConfigError
+from fedpriv.errors import AccountingError, ConfigError
 
 if TYPE_CHECKING:
     from fedpriv.privacy.accounting.planning import Planned
@@ -77,6 +77,13 @@ def plan(
         int | None,
         typer.Option(help="adaptive: α of the ledger's filter.", show_default="the best one"),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Ask prv-accountant, too; exits with 1 where ε is not within its bounds.",
+        ),
+    ] = False,
     records: Annotated[
         list[int] | None,
         typer.Option(help="Records of one person; may be repeated.", show_default="2, 3, 5"),
@@ -120,11 +127,26 @@ def plan(
     figures["alone"] = None if sites is None else _alone(planned, sites, max_colluding)
     figures["adaptive"] = _finite(asdict(filtered(planned, order))) if adaptive else None
     figures["looks"] = None if costs is None else asdict(costs)
+    figures["second"] = _second(planned) if check else None
     figures["defaults"] = [asdict(row) for row in rows_for(figures["epsilon"])]
     if as_json:
         print(json.dumps(figures, indent=2, allow_nan=False))
     else:
         show(figures, Console(highlight=False))
+    if check and figures["second"].get("agrees") is False:
+        raise typer.Exit(1)
+
+
+def _second(planned: Planned) -> dict[str, Any]:
+    """What another accountant says of the same steps, or why it says nothing."""
+    from fedpriv.privacy.accounting.opinion import name, opinion
+
+    try:
+        found = opinion((planned.event,), planned.delta)
+    except AccountingError as error:
+        return {"accountant": name(), "problem": str(error)}
+    agrees = found.holds(planned.epsilon)
+    return {"accountant": name(), **found._asdict(), "agrees": agrees}
 
 
 def _check_sum(sites: int | None, max_colluding: int | None, looks: int | None) -> None:
@@ -185,6 +207,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
         notes = ", ".join((["solved"] if solved else []) + _notes(key, figures))
         line = f"{name:16}  {_value(key, figures):9}  {notes}".rstrip()
         console.print(line, style="bold" if solved else None)
+        if key == "epsilon" and figures["second"] is not None:
+            console.print(_opinion(figures["second"]), soft_wrap=True)
     if figures["adaptive"] is not None:
         console.print("\nAs an adaptive plan, with a filter", style="bold")
         for line in _filter(figures["adaptive"], figures):
@@ -203,6 +227,14 @@ def _value(key: str, figures: dict[str, Any]) -> str:
     if key == "epsilon":
         return _upper(figures[key])
     return str(figures[key]) if key == "steps" else f"{figures[key]:.6g}"
+
+
+def _opinion(second: dict[str, Any]) -> str:
+    if "problem" in second:
+        return f"{'':16}  {second['problem']}"
+    bounds = f"{second['lower']:.4g} to {second['upper']:.4g}, about {second['estimate']:.4g}"
+    but = "" if second["agrees"] else "  [bold red]which ours is not[/]"
+    return f"{'':16}  {second['accountant']}: {bounds}{but}"
 
 
 def _notes(key: str, figures: dict[str, Any]) -> list[str]:

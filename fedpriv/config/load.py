@@ -19,7 +19,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
 from fedpriv.config.site import SiteFile
 from fedpriv.config.synthetic import GeneratorSection
-from fedpriv.errors import ConfigError
+from fedpriv.errors import ConfigError, naming
 from fedpriv.files import sha256
 from fedpriv.models.config import HUB_NAME
 from fedpriv.section import Section
@@ -98,7 +98,8 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
         apply_override(tree, override)
     _check_values(tree, path)
     try:
-        return kind.model_validate(tree)
+        with naming(path):
+            return kind.model_validate(tree)
     except ValidationError as error:
         raise config_error(error, path, kind) from None
 
@@ -204,8 +205,9 @@ def _value(text: str) -> Any:
 
 
 def config_error(error: ValidationError, path: Path, root: type) -> ConfigError:
-    """The first problem of a pydantic error, as a person would say it."""
-    problem = error.errors(include_url=False)[0]
+    """The first problem of a pydantic error, as a person would say it: a misspelt key, if any."""
+    found = error.errors(include_url=False)
+    problem = min(found, key=lambda one: one["type"] != "extra_forbidden")
     location = [str(part) for part in problem["loc"] if part != "[key]"]
     key = ".".join(location)
     message, value = str(problem["msg"]), problem["input"]

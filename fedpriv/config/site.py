@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -163,15 +163,6 @@ class BudgetSection(Section):
         description="Rule rdp only: the one Rényi order at which costs are added up. Without it,"
         " the order that leaves most.",
     )
-    slots: int | None = Field(
-        None, ge=1, description="Rule envelope only: how many steps there are in all."
-    )
-    sample_rate: float | None = Field(
-        None, gt=0, le=1, description="Rule envelope only: the highest sample rate of a step."
-    )
-    noise_multiplier: float | None = Field(
-        None, gt=0, description="Rule envelope only: the least noise multiplier of a step."
-    )
     plans: int | None = Field(
         None, ge=1, description="Rule sum only: how many plans share δ, each an equal part."
     )
@@ -180,6 +171,20 @@ class BudgetSection(Section):
         description="File on another disk that is told of every row of the ledger, so that an"
         " older copy of the ledger is noticed.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_no_older_rule(cls, given: Any) -> Any:
+        """Raises: ConfigError, before keys that went with that rule are found unknown."""
+        if isinstance(given, dict) and given.get("rule") == "envelope":
+            raise ConfigError(
+                "is a rule of older ledgers, which take no new job",
+                key="budget.rule",
+                value="envelope",
+                fix="Use rdp, plan or sum. To go on with what an older ledger has accepted, leave"
+                " out rule, slots, sample_rate and noise_multiplier.",
+            )
+        return given
 
     def new_rule(self) -> Rule:
         """The rule that a ledger with this budget has.
@@ -371,11 +376,6 @@ class SiteFile(Section):
             raise ValueError(
                 f"budget.epsilon_alone: {alone:g} is less than budget.epsilon,"
                 f" {budget.epsilon:g}; with nobody to trust, nothing costs less"
-            )
-        if budget.rule == "envelope":
-            raise ValueError(
-                "budget.epsilon_alone: the rule 'envelope' fixes one level of noise, which says"
-                " nothing about a share of it; use another rule, or leave it out"
             )
 
 

@@ -41,7 +41,9 @@ def export_run(
         )
     content = pack(files_of(run, ledgers), key)
     package = unpack(content, out)
-    found = list(verify_package(package, out, Given(adapter=run / "adapter", second=None)))
+    found = list(
+        verify_package(package, out, Given(adapter=run / "adapter", second=None, third=None))
+    )
     write_atomic(out, content)
     write_atomic(page, package.files[PAGE])
     return found

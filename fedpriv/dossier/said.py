@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.dossier.facts import Facts, Participant
 from fedpriv.dossier.findings import Finding, holds, left_open
-from fedpriv.dossier.sums import Figure, Term
+from fedpriv.dossier.sums import Figure, Renyi, Term
 from fedpriv.errors import AccountingError, AlteredError, LedgerCorruptError, UnderstatedError
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.opinion import Opinion
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.figures import upper
 
 DIGITS = 1e-6  # share of a figure by which the same events may differ from machine to machine
+Ask = Callable[[tuple[Event, ...], float], Opinion]  # of events at a δ
 SECOND, LEAST = 0.01, 1e-3  # what one upper bound may be above another: a share, or this much
+
+
+@dataclass(frozen=True)
+class Others:
+    """Accountants that other people wrote; None where one is not asked.
+
+    Attributes:
+        second: prv-accountant, which decides nothing.
+        third: an upper bound of a term, such as by dp-accounting.
+    """
+
+    second: Ask | None
+    third: Callable[[Term], float] | None
 
 
 @dataclass(frozen=True)
@@ -81,17 +98,17 @@ def check_stated(said: Said, name: str, least: float, why: str, slack: float = D
         )
 
 
-def asked_twice(
-    said: Said, figures: list[Figure], second: Callable[[Term], float] | None
-) -> Iterator[Finding]:
-    """The same figures by another accountant."""
-    if second is None:
+def asked_again(said: Said, figures: list[Figure], others: Others) -> Iterator[Finding]:
+    """The same figures by other accountants."""
+    if others.second is not None:
+        yield from _second_opinion(said, figures, others.second)
+    if others.third is None:
         yield left_open("dp-accounting was not asked", said.name)
         return
     shown = []
     for figure in figures:
         try:
-            value = figure.value(second)
+            value = figure.value(others.third)
         except AccountingError as error:
             yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
             continue
@@ -100,6 +117,35 @@ def asked_twice(
             shown.append(f"{figure.name.removeprefix('epsilon_').replace('_', ' ')} {value:.4g}")
     if shown:
         yield holds(f"dp-accounting agrees: {', '.join(shown)}", said.name)
+
+
+def _second_opinion(said: Said, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
+    """What prv-accountant says; it is no reason to refuse anything."""
+    shown, unasked, agrees = [], dict[str, list[str]](), True
+    for figure in figures:
+        name = figure.name.removeprefix("epsilon_").replace("_", " ")
+        try:
+            parts = [_asked(term, ask) for term in figure.terms]
+        except AccountingError as error:
+            unasked.setdefault(str(error), []).append(name)
+            continue
+        if parts:
+            sums = (max(figure.stated, math.fsum(part)) for part in zip(*parts, strict=True))
+            found = Opinion(*sums)
+            shown.append(f"{name} {found.estimate:.4g} ({found.lower:.4g} to {found.upper:.4g})")
+            agrees &= found._replace(upper=math.inf).holds(getattr(said.report, figure.name))
+    if shown and agrees:
+        yield holds(f"prv-accountant agrees: {', '.join(shown)}", said.name)
+    elif shown:
+        yield left_open(f"why prv-accountant comes to more: {', '.join(shown)}", said.name)
+    for why, names in unasked.items():
+        yield left_open(f"{', '.join(names)} by prv-accountant: {why}", said.name)
+
+
+def _asked(term: Term, ask: Ask) -> Opinion:
+    if isinstance(term, Renyi):
+        raise AccountingError("It knows nothing of a Rényi filter.")
+    return ask(term.events, term.delta)
 
 
 def figures_in_words(report: BudgetReport) -> str:

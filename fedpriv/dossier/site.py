@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import Said, check_signed
-from fedpriv.dossier.sums import Term
+from fedpriv.dossier.said import Others, Said, check_signed
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
 from fedpriv.report.budget import BudgetReport
 
 
-def check_site(said: Said, second: Callable[[Term], float] | None) -> Iterator[Finding]:
+def check_site(said: Said, others: Others) -> Iterator[Finding]:
     """Check what a site says; stops at the first thing that is not so.
 
     Args:
-        second: another accountant; None where there is none.
+        others: accountants that are asked, too.
 
     Raises:
         AlteredError: the report was changed after the site signed it.
@@ -29,9 +28,9 @@ def check_site(said: Said, second: Callable[[Term], float] | None) -> Iterator[F
     """
     yield from _check_signature(said)
     if said.rows is None:
-        yield from check_without_rows(said, second)
+        yield from check_without_rows(said, others)
     else:
-        yield from check_with_rows(said, said.rows, second)
+        yield from check_with_rows(said, said.rows, others)
     yield word(
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"
         f" it answered in {said.site.rounds} rounds and no more: the coordinator says so",

@@ -20,10 +20,10 @@ from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
-from fedpriv.dossier.said import Said
-from fedpriv.dossier.second import second_accountant
+from fedpriv.dossier.said import Ask, Others, Said
 from fedpriv.dossier.site import check_site
 from fedpriv.dossier.sums import Term
+from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import (
     AlteredError,
     ConfigError,
@@ -33,6 +33,7 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.pki.points import check_given
+from fedpriv.privacy.accounting.opinion import opinion
 from fedpriv.report import received
 from fedpriv.report.figures import small, upper
 from fedpriv.secure_sum.roster import Roster
@@ -49,7 +50,8 @@ class Given:
         roster: that names the keys of those who are not in `sites`; in a secure sum, the job's.
         adapter: folder of the adapter that the dossier is said to be about.
         earlier: another dossier by the same key, of which ledgers go on in this one.
-        second: another accountant; by default dp-accounting, where it is installed.
+        second: prv-accountant, or None to save its time.
+        third: another accountant; by default dp-accounting, where it is installed.
     """
 
     signer: str | None = None
@@ -57,7 +59,8 @@ class Given:
     roster: Roster | None = None
     adapter: Path | None = None
     earlier: Path | None = None
-    second: Callable[[Term], float] | None = field(default_factory=second_accountant)
+    second: Ask | None = opinion
+    third: Callable[[Term], float] | None = field(default_factory=third_accountant)
 
     def __post_init__(self) -> None:
         """Raises: ConfigError, when a key is none that anybody can hold."""
@@ -204,10 +207,10 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
             value=name,
             fix=f"There are reports of {', '.join(contents.reports) or 'nobody'}.",
         )
-    if given.second is None:
+    if given.third is None:
         yield left_open(
             "that dp-accounting comes to the same: it is not installed (the extra `verify`), so the"
-            " second check was not made"
+            " third check was not made"
         )
     for site in facts.sites:
         report = contents.reports.get(site.name)
@@ -226,7 +229,8 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 " used in two copies, and neither knows what the other one paid."
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
-        yield from check_site(Said(path, facts, site, report, rows, key), given.second)
+        others = Others(given.second, given.third)
+        yield from check_site(Said(path, facts, site, report, rows, key), others)
 
 
 def _key_of(site: str, given: Given) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.said import (
     DIGITS,
+    Others,
     Said,
-    asked_twice,
+    asked_again,
     check_answered,
     check_stated,
     figures_in_words,
 )
 from fedpriv.dossier.sentences import check_sentences
-from fedpriv.dossier.sums import Term, epsilon_of, figures_of
+from fedpriv.dossier.sums import epsilon_of, figures_of
 from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
 from fedpriv.privacy.ledger.history import History
@@ -28,9 +29,7 @@ _TERMS = (
 )
 
 
-def check_with_rows(
-    said: Said, rows: list[Row], second: Callable[[Term], float] | None
-) -> Iterator[Finding]:
+def check_with_rows(said: Said, rows: list[Row], others: Others) -> Iterator[Finding]:
     """Compare all that a report states with what the rows of its ledger add up to.
 
     Raises:
@@ -64,7 +63,7 @@ def check_with_rows(
         yield word("what a lost copy of the ledger took: one number, which the site stated", name)
         return
     yield holds("our accountant comes to the same from the events alone", name)
-    yield from asked_twice(said, figures, second)
+    yield from asked_again(said, figures, others)
 
 
 def _history(said: Said, rows: list[Row]) -> History:

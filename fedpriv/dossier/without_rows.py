@@ -6,14 +6,15 @@ jobs of the ledger cost, only the site's word says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.said import (
     DIGITS,
+    Others,
     Said,
-    asked_twice,
+    asked_again,
     check_answered,
     check_stated,
     figures_in_words,
@@ -25,7 +26,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
 
-def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> Iterator[Finding]:
+def check_without_rows(said: Said, others: Others) -> Iterator[Finding]:
     """What a report's own events cost at least, where nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
@@ -36,7 +37,7 @@ def check_without_rows(said: Said, second: Callable[[Term], float] | None) -> It
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
     _check_order(said)
     yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
-    yield from asked_twice(said, figures, second)
+    yield from asked_again(said, figures, others)
     yield word(
         "that these are all events of its ledger, and that the ledger committed to this proposal:"
         " its rows are not in the dossier. The site can send them (fedpriv ledger export)",

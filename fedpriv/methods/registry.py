@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fedpriv.private_training.method import Method
 
 GROUP, SERVER_HALVES = "fedpriv.methods", "fedpriv.server_halves"  # of entry points
+CONTROLS = "pe-sgd-gradient", "pe-sgd-products", "pe-sgd-residual"  # of `fedpriv compare`
+# Methods that this process alone knows: what makes the half at a site, and that at the server.
+BESIDE: dict[str, tuple[Callable[[], Method], Callable[[ServerContext], ServerMethod]]] = {}
 
 
 @cache
@@ -24,16 +27,15 @@ def find_method(name: str) -> Method:
     Raises:
         ConfigError: no such method is installed.
     """
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in found:
-        raise ConfigError(
-            "no such method is installed",
-            key="job.method",
-            value=name,
-            fix=f"Choose one of: {', '.join(sorted(found))}.",
-        )
-    method: Method = found[name].load()()
-    return method
+    if name in BESIDE:
+        return BESIDE[name][0]()
+    for point in entry_points(group=GROUP, name=name):
+        method: Method = point.load()()
+        return method
+    control = "is a control, which fedpriv compare alone runs"
+    problem = control if name in CONTROLS else "no such method is installed"
+    fix = f"Choose one of: {', '.join(method_names())}."
+    raise ConfigError(problem, key="job.method", value=name, fix=fix)
 
 
 @cache
@@ -43,17 +45,15 @@ def find_server_half(name: str) -> Callable[[ServerContext], ServerMethod]:
     Raises:
         ConfigError: none is installed.
     """
+    if name in BESIDE:
+        return BESIDE[name][1]
     for point in entry_points(group=SERVER_HALVES, name=name):
         half: Callable[[ServerContext], ServerMethod] = point.load()
         return half
-    raise ConfigError(
-        "has no half for a server",
-        key="job.method",
-        value=name,
-        fix=f"Its package needs an entry point of the group {SERVER_HALVES!r}.",
-    )
+    fix = f"Its package needs an entry point of the group {SERVER_HALVES!r}."
+    raise ConfigError("has no half for a server", key="job.method", value=name, fix=fix)
 
 
 def method_names() -> list[str]:
-    """What is installed, in order."""
-    return sorted(point.name for point in entry_points(group=GROUP))
+    """What this process knows, in order."""
+    return sorted([*BESIDE, *(point.name for point in entry_points(group=GROUP))])

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-RuleName = Literal["plan", "envelope", "rdp", "sum"]
+RuleName = Literal["plan", "rdp", "sum"]
+AnyRule = Literal["plan", "envelope", "rdp", "sum"]  # of older ledgers, too
 Numerics = Literal["default", "strict"]
 # What is taken where nothing is said.
 DELTA = 1e-5

@@ -25,7 +25,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json
 from fedpriv.names import Name
 from fedpriv.pki.points import VerifyingKey
-from fedpriv.privacy.usual import RuleName
+from fedpriv.privacy.usual import AnyRule
 from fedpriv.section import Section
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class BudgetReport(Section):
     relation: Literal["add-or-remove-one-unit"] = "add-or-remove-one-unit"
     delta: float = Field(gt=0, lt=1)
     declared_size: int = Field(ge=1, description="in units; typed, never derived")
-    rule: RuleName = "plan"
+    rule: AnyRule = "plan"
     accountant: str = Field(min_length=1)
     timing: str = TIMING
     numerics: str = NUMERICS

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger.rules import RULES
-from fedpriv.privacy.usual import RuleName
+from fedpriv.privacy.usual import AnyRule
 from fedpriv.report.budget import (
     NUMERICS,
     STRICT_NUMERICS,
@@ -73,7 +73,7 @@ class Basis:
         at_ticks: replies leave at public ticks, of all that the claim is about.
     """
 
-    rule: RuleName
+    rule: AnyRule
     adaptive: bool
     strict: bool
     max_colluding: int | None

@@ -20,6 +20,7 @@ from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
 from fedpriv_comparison.at_home import check_records
+from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.estimate import estimate
 from fedpriv_comparison.figures import Figures, figures
 from fedpriv_comparison.runner import Runner, open_folder
@@ -42,6 +43,7 @@ class Compared:
     report: Path
 
 
+@controls_known()
 def carry_out(
     file: Path | None,
     methods: str,

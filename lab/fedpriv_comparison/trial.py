@@ -26,6 +26,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
+from fedpriv_comparison.controls import bring_controls
 from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
@@ -295,7 +296,9 @@ def _scored(config: JobConfig) -> list[str]:
 def _simulated(
     config: JobConfig, seed: int, folder: Path, pool: WorkerPool
 ) -> tuple[Result, Vector]:
-    outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
+    outcome = simulate(
+        config, folder, source=folder, insecure_seed=seed, pool=pool, begin=bring_controls
+    )
     for row in outcome.rounds:
         for site in config.sites:
             status = row["sites"].get(site.name, {}).get("status", "did not answer")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from client_setting import TERMS, Setting, request
+from earlier_rules import envelopes_are_made
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,11 +361,23 @@ def test_an_offer_without_adaptive_noise_has_no_order(setting: Setting) -> None:
     site.close()
 
 
-def test_an_envelope_takes_no_adaptive_job_and_one_of_fixed_noise(setting: Setting) -> None:
-    site = setting.site(ruled(EnvelopeRule(0.5, 2.0, 4)), min_noise=2.0)
-    with pytest.raises(BudgetError, match="envelope"):
-        site.consider(setting.change(groups=grouped(adaptive=True)))
-    site.consider(setting.change(groups=grouped()))
+def test_an_older_envelope_goes_on_with_its_job_and_takes_no_other_one(setting: Setting) -> None:
+    real = {"simulated": False}  # so that the file's rule is compared with the ledger's
+    ledger, fixed = setting.folder / "ledger.db", setting.change(groups=grouped())
+    with envelopes_are_made():
+        Ledger.create(ledger, ruled(EnvelopeRule(0.5, 2.0, 4), **real)).close()
+        site = setting.site(ruled(PlanRule(), **real), ledger=ledger, min_noise=2.0)
+        with pytest.raises(BudgetError, match="envelope"):
+            site.consider(setting.change(groups=grouped(adaptive=True)))
+        site.consider(fixed)
+        site.step(request(decision=decision()), setting.vector)
+        site.close()
+    site = setting.site(ruled(RdpRule(8), **real), ledger=ledger, min_noise=2.0)
+    site.consider(fixed)
+    site.step(request(1, decision=decision()), setting.vector)
+    assert site.ledger.slots("job-1") == [(0, True), (1, True)]
+    with pytest.raises(BudgetError, match="takes no new plan"):
+        site.consider(setting.change(job_id="job-2"))
     site.close()
 
 

@@ -17,6 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.registry import CONTROLS
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
@@ -25,6 +26,7 @@ from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
 from fedpriv_client import app
 from fedpriv_client.envelope import unpack
 from fedpriv_client.site import Site
+from fedpriv_comparison.controls import controls_known
 from fedpriv_strategies.messages import TRAIN, as_arrays, as_text
 
 FIRST = SyntheticSet({"text": text} for text in ("fever and chills", "no pain", "a cough"))
@@ -221,7 +223,8 @@ def test_local_steps_that_leave_the_span_are_refused(
     site.close()
 
 
-@pytest.mark.parametrize("method", ["pe-sgd-products", "pe-sgd-gradient", "pe-sgd-residual"])
+@pytest.mark.parametrize("method", CONTROLS)
+@controls_known()
 def test_local_steps_by_what_is_projected_at_the_server_are_refused(
     setting: Setting, method: str
 ) -> None:
@@ -229,6 +232,15 @@ def test_local_steps_by_what_is_projected_at_the_server_are_refused(
     local = LocalSteps(count=2, optimizer=OptimizerSection(name="sgd"), denoise=DenoiseSection())
     with pytest.raises(ProtocolError, match="has one step a round"):
         site.consider(proposal(setting, method=method, local=local))
+    assert site.ledger.head.rows == 1
+    site.close()
+
+
+@pytest.mark.parametrize("method", CONTROLS)
+def test_a_control_is_refused_whatever_the_sites_file_allows(setting: Setting, method: str) -> None:
+    site = setting.site(methods=(method,))
+    with pytest.raises(ConfigError, match="a control, which fedpriv compare alone runs"):
+        site.consider(proposal(setting, method=method))
     assert site.ledger.head.rows == 1
     site.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,15 @@ from pe_sgd_checks import (
     units,
 )
 
+from fedpriv.config.load import load_job
 from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.data.encode import Example
+from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.server import PeSgdServer
 from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.proposal import propose
+from fedpriv.methods.registry import CONTROLS, find_method, find_server_half, method_names
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
@@ -34,12 +39,16 @@ from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Proposal
 from fedpriv.synthetic.evolution import Evolution
+from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.controls.gradient import Gradient, GradientServer
 from fedpriv_comparison.controls.products import Products, ProductsServer
 from fedpriv_comparison.controls.residual import Residual, ResidualServer
+from fedpriv_comparison.from_python import compare
+from fedpriv_simulation.simulate import simulate
 
 Make = Callable[..., Any]
 ZEROS = "sha256:" + "0" * 64
+SET = '[synthetic]\nsize = 6\ngenerator = { kind = "model" }\n'
 
 
 class Set(Evolution):
@@ -182,3 +191,48 @@ def test_each_part_of_a_gradient_has_its_share_of_the_bound(
         assert change.norm() <= clip
         assert float(change[:N].norm()) == pytest.approx(clip * (1 - share) ** 0.5, rel=1e-4)
         assert float(change[N:].norm()) == pytest.approx(clip * share**0.5, rel=1e-4)
+
+
+def test_the_controls_are_known_for_the_time_of_a_comparison() -> None:
+    assert not {*CONTROLS} & {*method_names()}
+    with controls_known():
+        assert {*CONTROLS} <= {*method_names()}
+        assert all(find_method(name).needs_set and find_server_half(name) for name in CONTROLS)
+    for name in CONTROLS:
+        with pytest.raises(ConfigError, match=r"compare alone runs.*one of: dp-lora, pe-sgd"):
+            find_method(name)
+        with pytest.raises(ConfigError, match="no half"):
+            find_server_half(name)
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_federation_that_names_a_control_is_refused(
+    federation: Make, tmp_path: Path, name: str
+) -> None:
+    file = federation(extra=SET)
+    config = load_job(file, [f"job.method={name}"])
+    with pytest.raises(ConfigError, match=r"job\.method: is a control, which fedpriv compare"):
+        simulate(config, tmp_path / "run", source=file)
+    with pytest.raises(ConfigError, match=r"job\.method: is a control"):  # as by fedpriv-server
+        propose(config, job_id="j", base=ZEROS, vector=ZEROS)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "parallel"),
+    [
+        ("inline", 1),
+        pytest.param("inline", 2, marks=pytest.mark.slow),
+        pytest.param("ray", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_comparison_runs_its_controls(
+    federation: Make, tmp_path: Path, engine: str, parallel: int
+) -> None:
+    file = federation(rounds=1, extra=SET)
+    names = CONTROLS if (engine, parallel) != ("inline", 1) else CONTROLS[2:]
+    given = {"seeds": 1, "out": tmp_path / "out", "parallel": parallel, "quiet": True}
+    found = compare(file, names, [f"job.engine={engine}"], **given)
+    losses = {row["name"]: row["scores"]["eval_loss"]["mean"] for row in found.rows}
+    assert len(set(losses.values())) == len(losses) == len(names)
+    assert not {*CONTROLS} & {*method_names()}

@@ -147,6 +147,23 @@ def test_a_value_is_shown() -> None:
     assert "(got -3)" in str(error_of("privacy.epsilon=-3"))
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "fix"),
+    [
+        ("[job]\nroundz = 3", "job.roundz", "Did you mean 'rounds'?"),
+        ("[job]\nrounds = 0\n[evaluation]\ndat = 'x'", "evaluation.dat", "Did you mean 'data'?"),
+        ("[jobs]\nrounds = 3", "jobs", "Did you mean 'job'?"),
+    ],
+)
+def test_a_misspelt_key_is_named_before_what_is_missing(
+    tmp_path: Path, line: str, key: str, fix: str
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(line)
+    error = error_of(file=file)
+    assert (error.key, error.problem, error.fix) == (key, "unknown key", fix)
+
+
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from earlier_rules import envelopes_are_made
 from made_runs import (
     COORDINATOR,
     SITE_KEYS,
@@ -130,6 +131,7 @@ LASTING: dict[str, Rule] = {
 }
 
 
+@envelopes_are_made()
 def before_it_was_lost(folder: Path, rule: Rule, slots: int = 6) -> tuple[Made, Path]:
     """A run whose ledger has a witness, and the ledger as it was before the run, elsewhere."""
     made = Made(folder / "first", proposal(), names=("north",), rounds=slots)
@@ -148,6 +150,7 @@ def before_it_was_lost(folder: Path, rule: Rule, slots: int = 6) -> tuple[Made, 
     return made, older
 
 
+@envelopes_are_made()
 def after_it_was_lost(folder: Path, older: Path) -> Made:
     """A run of another job with a copy that was recovered from the witness."""
     later = Made(folder / "later", proposal(job_id="job-later"), names=("north",))
@@ -232,6 +235,7 @@ def test_a_plan_that_was_closed_before_it_was_lost_is_no_fork(tmp_path: Path, ru
         after_it_was_lost(tmp_path, older).verify(earlier=made.out)
 
 
+@envelopes_are_made()
 def test_a_plan_that_the_copy_closed_pays_no_longer_for_what_was_lost(tmp_path: Path) -> None:
     """Both copies had it open. What the lost one reserved of it, closing the other gives back."""
     made = make_run(tmp_path / "first", rule=LASTING["envelope"], names=("north",), slots=0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from earlier_rules import envelopes_are_made
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.dossier.second import second_accountant
 from fedpriv.dossier.sums import Numerical, Renyi, epsilon_of, figures_of
+from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import AccountingError, BudgetError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.ledger.history import History
@@ -31,6 +32,7 @@ plans = st.lists(
 )
 
 
+@envelopes_are_made()
 def history_of(rule: Rule, made: list[tuple[str, int, int, bool]]) -> History:
     """What rows would lead to in which these plans were accepted, as far as they are."""
     alone = None if isinstance(rule, EnvelopeRule) else 100.0
@@ -89,21 +91,21 @@ def test_the_terms_of_a_figure_come_to_what_the_ledger_says(
     ],
 )
 def test_the_other_accountant_says_nearly_the_same(delta: float, events: list[Event]) -> None:
-    second = second_accountant()
-    assert second is not None
+    third = third_accountant()
+    assert third is not None
     term = Numerical(delta, tuple(events))
-    assert second(term) == pytest.approx(epsilon_of(term), rel=3e-3)
+    assert third(term) == pytest.approx(epsilon_of(term), rel=3e-3)
     less = [replace(event, noise_multiplier=0.9 * event.noise_multiplier) for event in events]
-    assert second(Numerical(delta, tuple(less))) > 1.02 * epsilon_of(term)
+    assert third(Numerical(delta, tuple(less))) > 1.02 * epsilon_of(term)
 
 
 @pytest.mark.parametrize("order", [2, 8, 64])
 def test_the_other_accountant_adds_up_at_the_order_that_was_fixed(order: int) -> None:
-    second = second_accountant()
-    assert second is not None
+    third = third_accountant()
+    assert third is not None
     debits = ((order, Event(0.2, 2.0, 30)), (order + 3, Event(0.1, 2.0, 5)))
     term = Renyi(1e-5, order, debits)
-    assert second(term) == pytest.approx(epsilon_of(term), rel=1e-9)
+    assert third(term) == pytest.approx(epsilon_of(term), rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -115,25 +117,25 @@ def test_the_other_accountant_adds_up_at_the_order_that_was_fixed(order: int) ->
     ],
 )
 def test_what_a_grid_has_no_room_for_is_not_asked(events: tuple[Event, ...]) -> None:
-    second = second_accountant()
-    assert second is not None
+    third = third_accountant()
+    assert third is not None
     with pytest.raises(AccountingError, match="too many points"):
-        second(Numerical(1e-5, events))
+        third(Numerical(1e-5, events))
 
 
 def test_where_its_grids_leave_out_more_than_delta_the_other_accountant_says_nothing() -> None:
-    second = second_accountant()
-    assert second is not None
+    third = third_accountant()
+    assert third is not None
     with pytest.raises(AccountingError, match="leave out more than δ"):
-        second(Numerical(1e-18, (Event(0.1, 2.0, 6),)))
+        third(Numerical(1e-18, (Event(0.1, 2.0, 6),)))
 
 
 def test_an_epsilon_of_nought_is_asked_too() -> None:
-    second = second_accountant()
-    assert second is not None
+    third = third_accountant()
+    assert third is not None
     term = Numerical(1e-5, (Event(1e-8, 1.0, 10),))
     assert epsilon_of(term) == 0
-    assert second(term) < 1e-3
+    assert third(term) < 1e-3
 
 
 def test_without_steps_there_is_nothing_to_compute() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from earlier_rules import envelopes_are_made
 from made_runs import (
     ADAPTIVE,
     COORDINATOR,
@@ -37,8 +39,8 @@ from fedpriv.auditing.result import Audit, Part, World
 from fedpriv.dossier.collect import files_of
 from fedpriv.dossier.facts import ANSWERS, FACTS, PAGE, ledger_file, report_file
 from fedpriv.dossier.package import pack, read
-from fedpriv.dossier.second import second_accountant
 from fedpriv.dossier.sums import Term, epsilon_of
+from fedpriv.dossier.third import third_accountant
 from fedpriv.dossier.verify import own_page
 from fedpriv.errors import (
     AccountingError,
@@ -53,6 +55,8 @@ from fedpriv.errors import (
     UnderstatedError,
 )
 from fedpriv.files import canonical_json, sha256
+from fedpriv.privacy.accounting.accountant import Event
+from fedpriv.privacy.accounting.opinion import Opinion, opinion
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
@@ -71,15 +75,44 @@ def repack(made: Made, *, without: str = "", **changed: bytes) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@envelopes_are_made()
 def test_under_every_rule_it_holds_by_both_accountants(tmp_path: Path, rule: Rule) -> None:
     made = make_run(tmp_path, rule=rule, slots=4)
     made.export()
-    second = second_accountant()
-    assert second is not None  # it is among what the tests need
-    found = texts(made, second=second)
+    third = third_accountant()
+    assert third is not None  # it is among what the tests need
+    found = texts(made, third=third)
     assert any(f"by the rule '{rule.name}'" in text for text in found)
     assert sum(text.startswith("dp-accounting agrees: spent") for text in found) == 2
     assert sum(text.startswith("our accountant comes to the same") for text in found) == 2
+
+
+def test_the_second_opinion_stands_beside_it_and_refuses_nothing(tmp_path: Path) -> None:
+    made = make_run(tmp_path)
+    made.export()
+    form = r"prv-accountant agrees: spent \S+ \(\S+ to \S+\), allocated \S+ \(\S+ to \S+\), comm"
+    assert sum(re.match(form, text) is not None for text in texts(made, second=opinion)) == 2
+
+    def more(events: tuple[Event, ...], delta: float) -> Opinion:
+        return Opinion(*(1.05 * bound for bound in opinion(events, delta)))
+
+    left = texts(made, "open", second=more)
+    assert sum(text.startswith("why prv-accountant comes to more: spent") for text in left) == 2
+
+    def unable(events: tuple[Event, ...], delta: float) -> Opinion:
+        raise AccountingError("It raises.")
+
+    left = texts(made, "open", second=unable)
+    assert left.count("spent, allocated, committed by prv-accountant: It raises.") == 2
+
+
+def test_the_second_opinion_is_asked_of_no_filter(tmp_path: Path) -> None:
+    made = make_run(tmp_path, rule=RdpRule(8), slots=4)
+    made.export()
+    found = texts(made, second=opinion)
+    assert sum(text.startswith("prv-accountant agrees: spent") for text in found) == 2
+    left = texts(made, "open", second=opinion)
+    assert sum(text.startswith("allocated, committed by prv-accountant: It") for text in left) == 2
 
 
 @pytest.mark.parametrize("rule", [PlanRule(), RdpRule(8, 4), SumRule(1e-6)], ids=lambda r: r.name)
@@ -87,7 +120,7 @@ def test_both_claims_of_a_secure_sum_hold(tmp_path: Path, rule: Rule) -> None:
     names = ("north", "south", "east")
     made = make_run(tmp_path, rule=rule, asked=proposal(shared=SHARED), slots=4, names=names)
     made.export()
-    found = texts(made, second=second_accountant())
+    found = texts(made, third=third_accountant())
     assert sum("alone, spent" in text for text in found) == 3
     assert sum("alone committed" in text for text in found) == 3
     claims = json.loads(read(made.out).files[ANSWERS])["claims"]
@@ -100,12 +133,12 @@ def test_both_claims_of_a_secure_sum_hold(tmp_path: Path, rule: Rule) -> None:
 def test_a_filter_of_an_adaptive_plan_holds(tmp_path: Path, rule: Rule) -> None:
     made = make_run(tmp_path, rule=rule, asked=proposal(groups=ADAPTIVE), order=8, slots=5)
     made.export()
-    found = texts(made, second=second_accountant())
+    found = texts(made, third=third_accountant())
     assert sum("by a Rényi filter at one order" in text for text in found) == 2
     assert sum(text.startswith("dp-accounting agrees") for text in found) == 2
     without_rows(made)
     made.export()
-    made.verify(second=second_accountant())
+    made.verify(third=third_accountant())
 
 
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "report-alone"])
@@ -146,14 +179,14 @@ def test_what_our_accountant_would_miss_the_other_one_catches(tmp_path: Path) ->
         return 1.05 * epsilon_of(term)
 
     with pytest.raises(UnderstatedError, match="dp-accounting comes to"):
-        made.verify(second=stricter)
+        made.verify(third=stricter)
 
     def unable(term: Term) -> float:
         raise AccountingError("There is no room.")
 
-    left = texts(made, "open", second=unable)
+    left = texts(made, "open", third=unable)
     assert sum("was not asked of epsilon_committed: There is no room" in text for text in left) == 2
-    assert texts(made, "open", second=None)[0].startswith("that dp-accounting comes to the same")
+    assert texts(made, "open", third=None)[0].startswith("that dp-accounting comes to the same")
 
 
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "report-alone"])

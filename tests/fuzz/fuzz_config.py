@@ -112,12 +112,10 @@ size = 250
 columns = {{ text = "note", label = "outcome" }}
 labels = ["no", "yes"]
 [budget]
-rule = "envelope"
+rule = "sum"
 epsilon = 10.0
 per_job = 4.0
-slots = 10
-sample_rate = 0.1
-noise_multiplier = 2.0
+plans = 10
 witness = "../usb/witness.json"
 [allow]
 model_digest = "{HASH}"
@@ -127,7 +125,7 @@ targets = ["q_proj"]
 PLAIN = b"".join(
     line + b"\n"
     for line in SITE.splitlines()
-    if not line.startswith((b"rule", b"slots", b"sample_rate", b"noise_mult", b"labels", b"health"))
+    if not line.startswith((b"rule", b"plans", b"labels", b"health"))
 ).replace(b', label = "outcome"', b"")
 
 
@@ -185,5 +183,5 @@ TARGETS = (
         },
         text_bytes,
     ),
-    Target("site", site, lambda: {"envelope": SITE, "plain": PLAIN}, toml_bytes),
+    Target("site", site, lambda: {"sum": SITE, "plain": PLAIN}, toml_bytes),
 )

@@ -15,6 +15,7 @@ from fedpriv.methods.pe_sgd.span import Span
 from fedpriv.report.budget import read
 from fedpriv.report.received import verify
 from fedpriv.synthetic.records import SyntheticSet
+from fedpriv_comparison.controls import controls_known
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
 
 Make = Callable[..., Any]
@@ -202,6 +203,7 @@ def test_it_evolves_and_a_killed_run_goes_on_where_it_was(federation: Make, tmp_
         ),
     ],
 )
+@controls_known()
 def test_settings_that_can_not_work_are_named(
     federation: Make, tmp_path: Path, overrides: tuple[str, ...], words: str, given: str
 ) -> None:

@@ -84,7 +84,7 @@ def grow(ledger: Ledger, declared_size: int, delta: float) -> None:
         rule      why the claim holds at the smaller δ
         ========  ====================================================================
         plan      nothing was taken yet, or it is refused
-        envelope  all its slots are within the budget at that δ, or it is refused
+        envelope  it is refused
         rdp       the Rényi ε of everything is within the capacity at that δ, and stays so
         sum       Σδ of everything is within that δ, and stays so
         ========  ====================================================================

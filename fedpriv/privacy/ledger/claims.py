@@ -86,8 +86,7 @@ class Claim:
         if isinstance(rule, EnvelopeRule):
             raise BudgetError(
                 f"Job {plan.job!r} is adaptive, with noise and rates chosen slot by slot, and under"
-                " the rule 'envelope' a ledger holds plans of fixed noise only. Propose it without"
-                " a filter, or use a ledger of the rule 'rdp'."
+                " the rule 'envelope' a ledger holds plans of fixed noise only."
             )
         if isinstance(rule, RdpRule) and not (
             plan.order == rule.order or (self.alone and plan.order > rule.order)

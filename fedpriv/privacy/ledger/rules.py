@@ -16,6 +16,7 @@ rule         currency                claim                           closing giv
 An *adaptive* plan (`Plan.order`) is a filter of its own. The rules `plan` and `sum` take what its
 whole budget costs at its order; `rdp` takes the budget itself, of a plan with its own order; an
 `envelope` holds none, as its claim rests on events that it dominates. See `Claim.check_order`.
+Ledgers of the rule `envelope` are older ones: they are read, and what they accepted is spent.
 
 A closed plan of which no slot was reserved gives all back under every rule: it released
 nothing. Whatever else stopping a job saves may depend on what it released, and only an
@@ -81,6 +82,7 @@ class EnvelopeRule:
 
     An event of a lower rate or more noise is dominated, so the composition of the envelope
     bounds whatever fills it, chosen in whatever way (Zhu, Dong and Wang 2022, Theorem 10).
+    No ledger is made with it any more, and none takes another plan.
     """
 
     sample_rate: float
@@ -102,26 +104,14 @@ class EnvelopeRule:
     def limit(self, budget: float, delta: float) -> Amounts:
         return (float(self.slots),)
 
-    def check_budget(self, budget: float, delta: float) -> None:
-        """Raises: LedgerError, when the envelope is more than the budget."""
-        epsilon = self._epsilon(self.slots, delta)
-        if epsilon > budget:
-            raise LedgerError(
-                f"An envelope of {self.slots} slots at rate {self.sample_rate:g} and noise"
-                f" {self.noise_multiplier:g} costs ε = {epsilon:.4g} at δ = {delta:g}, more than"
-                f" the budget {budget:g}. Use fewer slots or more noise."
-            )
-
     def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
         return (float(steps),)
 
     def check(self, plan: Plan, budget: float, delta: float) -> None:
-        if plan.sample_rate > self.sample_rate or plan.noise_multiplier < self.noise_multiplier:
-            raise BudgetError(
-                f"A rate of {plan.sample_rate:g} with noise {plan.noise_multiplier:g} is outside"
-                f" the envelope: a rate of at most {self.sample_rate:g} with noise of at least"
-                f" {self.noise_multiplier:g}."
-            )
+        raise BudgetError(
+            "This ledger is an older one of the rule 'envelope', which takes no new plan. What it"
+            " accepted can still be spent."
+        )
 
     def allocated(self, used: Amounts, delta: float) -> float:
         return self._epsilon(math.ceil(used[0]), delta)
@@ -266,7 +256,6 @@ RULES: dict[str, type[Rule]] = {
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "plan": (),
-    "envelope": ("noise_multiplier", "sample_rate", "slots"),
     "rdp": ("order",),
     "sum": ("plans",),
 }
@@ -287,9 +276,14 @@ def new_rule(
             ``rdp``, of which the best is taken.
 
     Raises:
-        ConfigError: its key is the option that is missing, or belongs to another rule.
+        ConfigError: its key is the option that is missing, or belongs to another rule; or no
+            ledger is made with that rule.
         LedgerError: a value that makes no rule.
     """
+    if name not in OPTIONS:
+        older = ", but of older ones, which take no new plan" if name in RULES else ""
+        fix = f"Use one of {', '.join(OPTIONS)}."
+        raise ConfigError(f"is no rule of a new ledger{older}", key="rule", value=name, fix=fix)
     for key in given.keys() - set(OPTIONS[name]):
         raise ConfigError(
             f"does not belong to the rule {name!r}", key=key, value=given[key], fix="Leave it out."
@@ -298,8 +292,6 @@ def new_rule(
         if key not in given and key != "order":
             raise ConfigError(f"is needed by the rule {name!r}", key=key, fix="State it.")
     match name:
-        case "envelope":
-            return EnvelopeRule(given["sample_rate"], given["noise_multiplier"], given["slots"])
         case "rdp":
             order = given["order"] if given else RdpRule.best(budget, delta).order
             second = None if budget_alone is None else RdpRule.best(budget_alone, delta).order

@@ -74,7 +74,10 @@ class Terms:
         for claim in self.claims:
             claim.rule.limit(claim.budget, self.delta)
         if new and isinstance(self.rule, EnvelopeRule):
-            self.rule.check_budget(self.budget, self.delta)
+            raise LedgerError(
+                "No ledger of the rule 'envelope' is made any more, and none of them grows. Use"
+                " 'rdp', 'plan' or 'sum'."
+            )
 
     def _check_alone(self, budget: float) -> None:
         """Raises: LedgerError, when there is no second claim with that budget."""
@@ -85,11 +88,7 @@ class Terms:
                 f" {self.budget:g}: with nobody to trust, nothing costs less."
             )
         if isinstance(self.rule, EnvelopeRule):
-            raise LedgerError(
-                "Expected no budget_alone under the rule 'envelope': it fixes one level of noise"
-                " for every slot, which says nothing about a site's share of it. Leave it out, or"
-                " use another rule."
-            )
+            raise LedgerError("Expected no budget_alone under the rule 'envelope'.")
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -4,15 +4,17 @@
     pe-sgd-gradient   noise on the whole gradient, which is projected after the release
     pe-sgd-residual   noise on the part in the span and on the rest of the gradient, both released
 
-They are methods of another package than the library's, found as any third party's would be.
+No machine has them installed: `fedpriv compare` brings them to its own processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.errors import ConfigError, ProtocolError
+from fedpriv.methods import registry
 from fedpriv.methods.pe_sgd import PeSgdMethod
 
 if TYPE_CHECKING:
@@ -79,3 +81,26 @@ class NoiseOnTheResidual(_Control):
         from fedpriv_comparison.controls.residual import Residual
 
         return Residual(self.checked(proposal), records)
+
+
+def bring_controls() -> None:
+    """Make the controls known in this process."""
+    from fedpriv_comparison.controls.gradient import GradientServer
+    from fedpriv_comparison.controls.products import ProductsServer
+    from fedpriv_comparison.controls.residual import ResidualServer
+
+    registry.BESIDE["pe-sgd-gradient"] = NoiseOnTheGradient, GradientServer
+    registry.BESIDE["pe-sgd-products"] = NoiseOnTheProducts, ProductsServer
+    registry.BESIDE["pe-sgd-residual"] = NoiseOnTheResidual, ResidualServer
+
+
+@contextmanager
+def controls_known() -> Iterator[None]:
+    """Make the controls known in this process, for the time of a block or of a function."""
+    bring_controls()
+    try:
+        yield
+    finally:
+        registry.BESIDE.clear()
+        registry.find_method.cache_clear()
+        registry.find_server_half.cache_clear()

@@ -16,6 +16,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
+from earlier_rules import envelopes_are_made
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -323,9 +324,10 @@ def test_a_plan_that_costs_more_than_the_budget_as_a_filter_is_refused(tmp_path:
             assert opened.head.rows == 1
 
 
+@envelopes_are_made()
 def test_an_envelope_holds_none(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "l.db", terms(EnvelopeRule(0.1, 1.5, 20))) as opened:
-        with pytest.raises(BudgetError, match=r"'envelope'.*without a filter"):
+        with pytest.raises(BudgetError, match=r"'envelope'.*of fixed noise only"):
             opened.commit(PLAN)
         opened.commit(FIXED)
 

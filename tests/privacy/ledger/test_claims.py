@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from earlier_rules import envelopes_are_made
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import rdp
 from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger import administration, chain
+from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
@@ -92,9 +94,11 @@ def test_a_second_budget_is_a_number_and_at_least_the_first(alone: Any) -> None:
 
 def test_an_envelope_knows_nothing_of_shares(tmp_path: Path) -> None:
     rule = EnvelopeRule(0.1, 1.5, 40)
-    with pytest.raises(LedgerError, match="under the rule 'envelope'"):
-        terms(rule)
+    found = terms(PlanRule()).as_row()
+    with pytest.raises(ValueError, match="under the rule 'envelope'"):
+        History("terms", {**found, "rule": asdict(rule)})
     with (
+        envelopes_are_made(),
         Ledger.create(tmp_path / "l.db", terms(rule, alone=None)) as opened,
         pytest.raises(BudgetError, match="no budget for what that costs"),
     ):

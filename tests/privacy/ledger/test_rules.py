@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import shutil
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,17 +13,25 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpriv.errors import BudgetError, LedgerError, SlotError
+from fedpriv.errors import BudgetError, ConfigError, LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
 from fedpriv.privacy.ledger import administration
-from fedpriv.privacy.ledger.ledger import Ledger, Plan, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Plan, Terms
+from fedpriv.privacy.ledger.rules import (
+    EnvelopeRule,
+    PlanRule,
+    RdpRule,
+    Rule,
+    SumRule,
+    new_rule,
+)
+from fedpriv.report.ledger_export import export_ledger, verify_ledger
 
 DELTA, BUDGET = 1e-5, 4.0
 PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8, "sha256:" + "c" * 64)
 DIGEST = "sha256:" + "a" * 64
-RULES = [PlanRule(), EnvelopeRule(0.1, 1.5, 40), RdpRule.best(BUDGET, DELTA), SumRule(DELTA / 4)]
+RULES = [PlanRule(), RdpRule.best(BUDGET, DELTA), SumRule(DELTA / 4)]
 
 
 def terms(rule: Rule, budget: float = BUDGET) -> Terms:
@@ -47,30 +57,53 @@ def test_plan_claims_its_plan_and_gives_nothing_back(tmp_path: Path) -> None:
             opened.commit(replace(PLAN, job="job-2"))
 
 
-def test_an_envelope_claims_all_its_slots_from_the_start(tmp_path: Path) -> None:
-    with ledger(tmp_path, EnvelopeRule(0.1, 1.5, 20)) as opened:
-        claim = epsilon_upper([Event(0.1, 1.5, 20)], DELTA)
-        assert opened.epsilon_committed == claim
-        opened.commit(PLAN)
-        opened.commit(replace(PLAN, job="job-2", sample_rate=0.02, noise_multiplier=3.0))
-        assert opened.epsilon_allocated == epsilon_upper([Event(0.1, 1.5, 16)], DELTA)
-        with pytest.raises(BudgetError, match="more than what is left"):
-            opened.commit(replace(PLAN, job="job-3", steps=5))
-        opened.reserve("job-1", 0, DIGEST)
-        administration.close_job(opened, "job-1")  # seven slots are free again
-        opened.commit(replace(PLAN, job="job-3", steps=11))
-        with pytest.raises(BudgetError, match="more than what is left"):
-            opened.commit(replace(PLAN, job="job-4", steps=1))
-        assert opened.epsilon_committed == opened.epsilon_allocated == claim
+EARLIER = Path(__file__).parent / "earlier"  # of a ledger that an earlier version made
 
 
-@pytest.mark.parametrize("change", [{"sample_rate": 0.11}, {"noise_multiplier": 1.49}])
-def test_an_envelope_takes_dominated_events_only(tmp_path: Path, change: dict[str, float]) -> None:
-    with (
-        ledger(tmp_path, EnvelopeRule(0.1, 1.5, 20)) as opened,
-        pytest.raises(BudgetError, match="outside the envelope"),
-    ):
-        opened.commit(replace(PLAN, **change))
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    return Path(shutil.copy(EARLIER / "envelope.db", tmp_path))
+
+
+def test_an_older_ledger_of_an_envelope_is_read_and_verified(older: Path) -> None:
+    figures, head, _ = verify_ledger(EARLIER / "envelope.json")
+    with Ledger.open(older, reading=True) as opened:
+        assert (opened.figures(), opened.head) == (figures, head)
+        assert export_ledger(opened) == json.loads((EARLIER / "envelope.json").read_text())
+    assert verify_ledger(older)[:2] == (figures, head)
+    rule = EnvelopeRule(0.1, 1.5, 40)
+    assert figures["rule"] == asdict(rule) and figures["means"]["epsilon_committed"]
+    assert figures["epsilon_committed"] == epsilon_upper([Event(0.1, 1.5, 40)], DELTA)
+    assert figures["epsilon_allocated"] == epsilon_upper([Event(0.1, 1.5, 4 + 12)], DELTA)
+
+
+def test_an_older_envelope_takes_no_new_plan_and_pays_for_what_it_accepted(older: Path) -> None:
+    with Ledger.open(older) as opened:
+        accepted, rows = opened.plan("second"), opened.head.rows
+        assert accepted is not None
+        for asked in (opened.check, opened.commit, lambda plan: opened.ask(plan, range(1), DIGEST)):
+            with pytest.raises(BudgetError, match="'envelope', which takes no new plan"):
+                asked(PLAN)
+        with pytest.raises(LedgerError, match="none of them grows"):
+            administration.grow(opened, 300, DELTA)
+        assert opened.head.rows == rows
+        before = opened.epsilon_allocated
+        assert opened.commit(accepted) == before  # the same plan again is no new one
+        asked = opened.ask(accepted, range(4, 5), DIGEST)
+        assert isinstance(asked, OpenSlots)
+        opened.release(asked.pay()[0], b"reply")
+        assert opened.epsilon_allocated == before
+        administration.close_job(opened, "second")
+        assert opened.epsilon_allocated == epsilon_upper([Event(0.1, 1.5, 4 + 5)], DELTA)
+    Ledger.open(older).close()
+
+
+def test_no_ledger_of_an_envelope_is_made(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="'envelope' is made any more"):
+        ledger(tmp_path, EnvelopeRule(0.1, 1.5, 20))
+    stated = {"sample_rate": 0.1, "noise_multiplier": 1.5, "slots": 20}
+    with pytest.raises(ConfigError, match=r"rule: .*older ones.*'envelope'.*Use one of plan, rdp"):
+        new_rule("envelope", stated, BUDGET, DELTA)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -233,7 +266,6 @@ def test_no_history_gets_past_the_claim(
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: terms(EnvelopeRule(0.5, 0.5, 1000)), "more than the budget"),
         (lambda: EnvelopeRule(0.5, 1.0, 0), "slots=0"),
         (lambda: EnvelopeRule(0.5, 0.0, 5), "noise_multiplier=0.0"),
         (lambda: RdpRule(1), "order=1"),

@@ -1,4 +1,4 @@
-"""The second accountant: dp-accounting, of other authors, where it is installed.
+"""The third accountant: dp-accounting, of other authors, where it is installed.
 
 It is no part of fedpriv, and fedpriv's own figures never rest on it: it is asked whether a figure
 that somebody states can be true.
@@ -21,7 +21,7 @@ _MOST, _CELLS = 1e5, 2e6  # an ε, and points of a grid, beyond which the librar
 _TINY = 1e-300  # a δ at which no ε is 0, so that a divergence can be read from it
 
 
-def second_accountant() -> Callable[[Term], float] | None:
+def third_accountant() -> Callable[[Term], float] | None:
     """ε of a term by dp-accounting, an upper bound; None where it is not installed.
 
     It raises an AccountingError of a term that its grids have no room for.
