@@ -17,8 +17,9 @@ from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.site import SiteData, SiteFile
+from fedpriv.config.sites import SiteSection
 from fedpriv.defaults import TABLE
 
 ROOT = Path(__file__).parents[1]

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from fedpriv.config.run import JobSection
+from fedpriv.config.sites import Sites
+from fedpriv.privacy.config import PrivacySection
+
 
 def usual_max_colluding(sites: int) -> int:
     """How many sites may collude where nobody says: one of up to four, of more a minority."""
     return 1 if sites <= 4 else (sites - 1) // 2
+
+
+def check_trust(
+    privacy: PrivacySection, job: JobSection, sites: Sites, *, denoise: str, looks: bool
+) -> None:
+    """Check that a secure sum has sites to add up, and nothing beside it that a share can't give.
+
+    Args:
+        denoise, looks: as of `check_shared_noise`.
+
+    Raises:
+        ValueError: names the key, and says why.
+    """
+    if privacy.trust == "secure-sum":
+        roster, network = privacy.roster is not None, job.engine == "network"
+        check_sum(len(sites), privacy.max_colluding, network=network, roster=roster)
+        check_shared_noise(sync=job.sync, denoise=denoise, wire=job.wire, looks=looks)
+        return
+    for key, absent in (("max_colluding", None), ("spare_slots", 0), ("roster", None)):
+        if getattr(privacy, key) != absent:
+            raise ValueError(f"privacy.{key}: belongs to trust = 'secure-sum'; leave it out")
+    for index, site in enumerate(sites):
+        if site.epsilon_alone is not None:
+            raise ValueError(
+                f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
+                " is the same as epsilon"
+            )
 
 
 def check_sum(count: int, max_colluding: int | None, *, network: bool, roster: bool) -> None:

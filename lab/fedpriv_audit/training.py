@@ -12,7 +12,8 @@ import numpy as np
 from fedpriv.auditing.canaries import Canary, canaries
 from fedpriv.auditing.membership import Coins
 from fedpriv.auditing.result import WorldName
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector

@@ -12,8 +12,9 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import OWN_KINDS, OwnKind
+from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate

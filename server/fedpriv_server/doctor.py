@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
+from fedpriv.config.server import ServerSection
 from fedpriv.data.held_out import read_own
 from fedpriv.data.population import tally_records
 from fedpriv.data.spec import DataSpec

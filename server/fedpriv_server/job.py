@@ -16,6 +16,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpriv.base_model import EMBEDDED
+from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
@@ -25,7 +26,6 @@ from fedpriv.methods.proposal import method_settings, propose
 from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
-from fedpriv.names import seconds
 from fedpriv.plain_training.adapter import write_facts
 from fedpriv.plain_training.scores import Scores
 from fedpriv.plain_training.warm_start import warm_start

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.job import JobConfig
+from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.keys import PublicKey
 from fedpriv.pki.request import read_request

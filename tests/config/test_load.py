@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedpriv.base_model import EMBEDDED as STORED
+from fedpriv.config.duration import seconds
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
-from fedpriv.names import seconds
 
 SAC = "controller.name=sac"
 
