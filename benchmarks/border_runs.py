@@ -15,11 +15,12 @@ from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
 
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.going_on import WEIGHT as FIFTH
@@ -130,7 +131,7 @@ def measured(entry: Entry, out: Path) -> dict[str, Any]:
     private = results["federated"]
     assert private is not None
     config = trials["federated"].config
-    with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
+    with WorkerPool(1).borrow(recipe_of(config)) as worker:
         found = {
             **_terms(entry, private.noise_multiplier, config.privacy),
             "trained": worker.vector.size,

@@ -22,8 +22,9 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
 from fedpriv.files import private_folder
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv.report.rundir import read_run
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
 from fedpriv_audit.pipeline import CONFIDENCE, Tell
@@ -163,7 +164,7 @@ class RecordsAudit:
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """All that is wanted of the models of one world."""
         config, worlds = self._config, self._worlds
-        with self._pool.borrow(ModelRecipe.of(config)) as worker:
+        with self._pool.borrow(recipe_of(config)) as worker:
             attacker = Attacker(worker, config, units)
             if "membership" in worlds:
                 fallen, delta = attacker.fallen(trained.values), config.privacy.delta

@@ -19,12 +19,13 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON
 from fedpriv.private_training.pool import load_model, with_gradients
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate
 from fedpriv_server.provision_options import server_names
@@ -205,7 +206,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     """How many parameters are trained, 0 if the model can't be, and what was found."""
-    recipe = ModelRecipe.of(config)
+    recipe = recipe_of(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []
 

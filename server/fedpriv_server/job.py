@@ -22,7 +22,7 @@ from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods.proposal import method_settings, propose
+from fedpriv.methods.proposal import method_settings, propose, recipe_of
 from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
@@ -32,7 +32,6 @@ from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Centres
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.public_update.post_processing import denoise_of
@@ -94,7 +93,7 @@ class Job:
         roster: Roster | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
-        self.recipe = ModelRecipe.of(config)
+        self.recipe = recipe_of(config)
         method_settings(config)  # refuses what the method has no use for
         method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:

@@ -12,12 +12,13 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, device_of
+from fedpriv.private_training.worker import device_of
 from fedpriv.synthetic.chat import chat
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set
@@ -53,7 +54,7 @@ def evolution_of(
         DataError, ConfigError: the records to begin with can't be read, or are too few.
         RoundError: the generator made too little.
     """
-    settings, recipe = config.synthetic, ModelRecipe.of(config)
+    settings, recipe = config.synthetic, recipe_of(config)
     if settings is None:
         return None
 
@@ -89,7 +90,7 @@ def generator_of(
     if not settings:
         return None
     fields, longest = tuple(config.data.columns), config.model.max_length
-    compute = ModelRecipe.of(config).compute
+    compute = recipe_of(config).compute
     if "messages" in fields:
         raise ConfigError(
             "makes no conversations",

@@ -9,34 +9,20 @@ They are methods of another package than the library's, found as any third party
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedpriv.errors import ConfigError, ProtocolError
-from fedpriv.methods.pe_sgd import PeSgdMethod
+from fedpriv.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
     from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
 
 
 class _Control:
-    """What the three have in common: settings as of PE-SGD, and no local steps."""
+    """What the three have in common: a set as of PE-SGD, and no local steps."""
 
     needs_set = True
-
-    def settings(self, config: JobConfig) -> Mapping[str, Any]:
-        """As of PE-SGD."""
-        if config.job.sync > 1:
-            raise ConfigError(
-                "is 1 for a method whose releases are projected at the server",
-                key="job.sync",
-                value=config.job.sync,
-                fix="Use pe-sgd, or one step a round.",
-            )
-        return PeSgdMethod().settings(config)
 
     def checked(self, proposal: Proposal) -> ProjectionSection:
         """What a proposal says of the set.
