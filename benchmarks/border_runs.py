@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -163,9 +162,8 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
     """On each scored site's own held-out records; of what every site has, also on everyone's."""
     config = entry.trials["federated"].config
-    with tempfile.TemporaryDirectory() as folder:
-        parts = evaluation_records(config, worker.base.tokenizer, Path(folder))
-        everyone = [example for part in parts for example in part]
+    parts = evaluation_records(config, worker.base.tokenizer)
+    everyone = [example for part in parts for example in part]
     own: dict[str, list[float]] = {}
     of_all: dict[str, float] = {}
     sites = own_examples(config, worker)

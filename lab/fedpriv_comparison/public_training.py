@@ -134,10 +134,7 @@ def _evolution(config: JobConfig, optimizer: VectorOptimizer, pool: WorkerPool) 
     with pool.borrow(recipe_of(config)) as worker:
         tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as cache:
-        folder = Path(cache)
-        return evolution_of(
-            config, tokenizer, pool, lambda: optimizer.vector, cache_dir=folder, answers=folder
-        )
+        return evolution_of(config, tokenizer, pool, lambda: optimizer.vector, Path(cache))
 
 
 def raw_sum(
@@ -180,5 +177,4 @@ def load(
             populations[site.name] = encode_population(
                 own.training, spec, tokenizer, TokenFile(cache), rows=own.rows
             )
-        reported, tuning = evaluation_records(config, tokenizer, cache)
-    return populations, reported, tuning
+    return populations, *evaluation_records(config, tokenizer)

@@ -7,7 +7,6 @@ import json
 import logging
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -259,8 +258,7 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     settings = config.personal.beginning(kind)
     home, everyone, made, said = {}, [], {}, {}
     with pool.borrow(recipe_of(config)) as worker:
-        with tempfile.TemporaryDirectory() as cache:
-            reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
+        reported, tuning = evaluation_records(config, worker.base.tokenizer)
         for name, site in own_examples(config, worker).items():
             model, said[name] = go_on(
                 trial.way, worker, values, site.training, settings, trial.seed, alone.get(name)

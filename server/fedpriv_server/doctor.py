@@ -157,7 +157,7 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
 
 def _roster(config: JobConfig) -> str:
     """Raises ConfigError for one that can't be read, or that is of other sites."""
-    roster, most = roster_of(config), config.max_colluding
+    roster, most = roster_of(config.privacy.roster, config.sites), config.max_colluding
     assert roster is not None
     return (
         f"{len(roster)} sites, of which at most {most} may work with the server; each site's file"
@@ -221,8 +221,7 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
         return f"{worker.vector.size:,} trained; each record's gradient is its own"
 
     def records() -> str:
-        with tempfile.TemporaryDirectory() as cache:
-            reported, tuning = evaluation_records(config, loaded[0][0].tokenizer, Path(cache))
+        reported, tuning = evaluation_records(config, loaded[0][0].tokenizer)
         apart = f", {len(tuning)} to choose settings by" if tuning else ""
         return f"{len(reported)} records{apart}"
 

@@ -132,7 +132,7 @@ def _run(
         run,
         pool,
         site_of=lambda node: door.broker.names.get(node),
-        roster=roster_of(config),
+        roster=roster_of(config.privacy.roster, config.sites),
     )
     look_seldom()
     assembly = Assembly(config, grid, door, status, job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -37,8 +38,7 @@ def evolution_of(
     tokenizer: PreTrainedTokenizerBase,
     pool: WorkerPool,
     vector: Callable[[], Privatised[Vector]],
-    cache_dir: Path,
-    answers: Path,
+    folder: Path,
     kept: Privatised[Sequence[Record]] | None = None,
 ) -> Evolution | None:
     """The set before the first round, and who changes it; None where the job has no set.
@@ -46,8 +46,7 @@ def evolution_of(
     Args:
         pool: lends the model that is trained.
         vector: its values now.
-        cache_dir: of public records.
-        answers: folder where what a service answered is kept.
+        folder: has what a service answered, and a cache while public records are read.
         kept: what the set is by now; None at the beginning.
 
     Raises:
@@ -64,11 +63,12 @@ def evolution_of(
             worker.vector.write(vector().value)
             yield worker.model, worker.base.tokenizer
 
-    generator = generator_of(config, trained, answers)
+    generator = generator_of(config, trained, folder / "answers")
     if kept is not None:
         first = post_process(SyntheticSet, kept)
     else:
-        given = synthetic_records(config, cache_dir)
+        with tempfile.TemporaryDirectory(dir=folder, prefix="cache-") as cache:
+            given = synthetic_records(config, Path(cache))
         first = public(first_set(settings, given, generator, config.job.seed))
     spec = evaluation_spec(config)
     return Evolution(settings, first, spec, tokenizer, generator, config.job.seed)
