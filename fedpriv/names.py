@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -27,6 +27,8 @@ Address = Annotated[
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Wire = Literal["float32", "bf16", "int8"]
+OwnKind = Literal["personal", "alone"]  # of model: what a site trains for itself
+OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 Share = Annotated[float, Field(gt=0, lt=1)]
 METRICS = (
     "The port at which this machine, and no other, is told public figures of the process in the"

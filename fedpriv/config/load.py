@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.config.sources import SQLITE, OmopSection
 from fedpriv.errors import ConfigError
 from fedpriv.files import sha256
@@ -50,7 +50,7 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
     return with_defaults(job, path)
 
 
-def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
+def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """The settings of a site's own file, with its paths made absolute.
 
     Args:
@@ -59,7 +59,7 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
     Raises:
         ConfigError: names the file, the key, the value and what to do.
     """
-    file = _load(SiteFile, path, overrides)
+    file = _load(OwnSiteFile, path, overrides)
     data, allow = file.data, file.allow
     return file.model_copy(
         update={

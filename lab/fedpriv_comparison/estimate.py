@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.personal import MANY, OwnKind
+from fedpriv.config.personal import MANY
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.proposal import recipe_of
+from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import make_worker
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.public_training import load, untrained

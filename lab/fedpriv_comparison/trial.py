@@ -18,11 +18,11 @@ import numpy as np
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN, settings_of
-from fedpriv.config.personal import OwnKind
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
 from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.personal import OWN_KINDS, OwnKind
 from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
 from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
+from fedpriv.names import OWN_KINDS, OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter

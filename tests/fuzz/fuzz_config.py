@@ -11,7 +11,7 @@ from fuzz_target import Target, refuses
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, allowed_model, digest, load_job, load_site
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.methods.proposal import propose
 from fedpriv.protocol import Proposal
 from fedpriv_client.settings import site_settings, terms_of
@@ -160,7 +160,7 @@ def site(data: bytes, folder: Path) -> None:
     allowed_model(path)
     file = load_site(path)
     refuses(
-        SiteFile.model_validate(file.model_dump()) == file, "another file when it is read again"
+        OwnSiteFile.model_validate(file.model_dump()) == file, "another file when it is read again"
     )
     terms_of(file, "0" * 32)
     if file.data.dataset_id is not None:
