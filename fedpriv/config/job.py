@@ -19,7 +19,6 @@ from typing import Any
 
 from pydantic import Field, JsonValue, model_validator
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.evaluation import EvaluationSection
 from fedpriv.config.personal import PersonalSection
 from fedpriv.config.run import (
@@ -31,9 +30,9 @@ from fedpriv.config.run import (
 )
 from fedpriv.config.server import ServerSection
 from fedpriv.config.sites import SiteSection, check_delta, check_described, check_looks, check_names
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.config.trust import check_trust, usual_max_colluding
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.data.config import DataSection
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
@@ -45,6 +44,7 @@ from fedpriv.public_update.config import (
     ServerOptimizerSection,
 )
 from fedpriv.section import Section
+from fedpriv.synthetic.config import SyntheticSection
 
 
 class JobConfig(Section):

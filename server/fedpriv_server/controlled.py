@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.data.encode import Example

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
 from fedpriv.methods.proposal import recipe_of
@@ -21,6 +20,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process, publi
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import device_of
 from fedpriv.synthetic.chat import chat
+from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set
 from fedpriv.synthetic.generator import Generator

@@ -22,7 +22,6 @@ from pe_sgd_checks import (
     units,
 )
 
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.data.encode import Example
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.server import PeSgdServer
@@ -33,6 +32,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Proposal
+from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_comparison.controls.gradient import Gradient, GradientServer
 from fedpriv_comparison.controls.products import Products, ProductsServer
