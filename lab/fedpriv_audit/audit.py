@@ -47,10 +47,25 @@ class AuditSize:
     one_run: OneRunSize = field(default_factory=OneRunSize)
     training: TrainingSize = field(default_factory=TrainingSize)
 
-    def seeded(self, seed: int) -> AuditSize:
-        """The same with another seed of canaries and coins."""
+    def stated(
+        self,
+        seed: int,
+        jobs: int | None = None,
+        canaries: int | None = None,
+        **training: Any,
+    ) -> AuditSize:
+        """The same with another seed of canaries and coins, and what else somebody states.
+
+        Args:
+            jobs: of the pipeline's audit, in each world.
+            canaries: of the one-run audit.
+            training: fields of `TrainingSize`.
+        """
+        given = {key: value for key, value in training.items() if value is not None}
         return AuditSize(
-            self.pipeline, replace(self.one_run, seed=seed), replace(self.training, seed=seed)
+            self.pipeline if jobs is None else PipelineSize.of(jobs),
+            replace(self.one_run, seed=seed, canaries=canaries or self.one_run.canaries),
+            replace(self.training, seed=seed, **given),
         )
 
 

@@ -335,15 +335,16 @@ class Job:
         The embedded base goes beside the adapter, which would send peft to a hub if it named
         "embedded". The set is post-processing of released values, as the adapter is.
         """
-        folder = self.run.path / "adapter"
+        folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
             worker.vector.write(self.update.vector.value)
             settings = worker.model.peft_config["default"]
-            if self.config.model.name == "embedded":
+            if config.model.name == "embedded":
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        write_atomic(folder / "README.md", card(self.config, self.run.info))  # peft's says nothing
+        said = card(config.job, config.model.name, config.privacy, self.run.info)
+        write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)
