@@ -194,20 +194,15 @@ class Proposal(Body):
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
             raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
-        if self.shared is not None:
-            for name, is_in_the_way in (
-                ("local", self.local is not None),
-                ("evaluation", self.evaluation is not None),
-                ("wire", self.wire != "float32"),
-            ):
-                if is_in_the_way:
-                    raise ValueError(f"{name}: is not for a job with a secure sum")
-        if self.groups is not None and self.local is not None:
-            raise ValueError("local: is not for a job with a controller")
-        if self.groups is not None and self.groups.adaptive:
-            for name in ("shared", "evaluation"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name}: is not for a job with adaptive noise")
+        adaptive = self.groups is not None and self.groups.adaptive
+        for part, is_there, others in (
+            ("a secure sum", self.shared is not None, ("local", "evaluation", "wire")),
+            ("a controller", self.groups is not None, ("local",)),
+            ("adaptive noise", adaptive, ("shared", "evaluation")),
+        ):
+            for name in others:
+                if is_there and getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}: is not for a job with {part}")
         return self
 
     @property

@@ -24,8 +24,26 @@ def check_trust(
         ValueError: names the key, and says why.
     """
     if privacy.trust == "secure-sum":
-        roster, network = privacy.roster is not None, job.engine == "network"
-        check_sum(len(sites), privacy.max_colluding, network=network, roster=roster)
+        if len(sites) < 2:
+            raise ValueError(
+                "privacy.trust: 'secure-sum' adds up what several sites send, and there is one"
+                " site; use 'local'"
+            )
+        if privacy.max_colluding is not None and privacy.max_colluding >= len(sites):
+            raise ValueError(
+                f"privacy.max_colluding: {privacy.max_colluding} of {len(sites)} sites leaves"
+                " nobody whom the sum would protect; name fewer"
+            )
+        if job.engine == "network" and privacy.roster is None:
+            raise ValueError(
+                "privacy.roster: is missing; over the network the sites of a secure sum know each"
+                " other by the keys in it"
+            )
+        if job.engine != "network" and privacy.roster is not None:
+            raise ValueError(
+                "privacy.roster: is for engine 'network'; the sites of a simulation get their keys"
+                " from it"
+            )
         check_shared_noise(sync=job.sync, denoise=denoise, wire=job.wire, looks=looks)
         return
     for key, absent in (("max_colluding", None), ("spare_slots", 0), ("roster", None)):
@@ -37,38 +55,6 @@ def check_trust(
                 f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
                 " is the same as epsilon"
             )
-
-
-def check_sum(count: int, max_colluding: int | None, *, network: bool, roster: bool) -> None:
-    """Check who is in a secure sum.
-
-    Args:
-        count: sites of the job.
-        network, roster: whether the job is over the network, and names a roster.
-
-    Raises:
-        ValueError: they make none; names the key, and says why.
-    """
-    if count < 2:
-        raise ValueError(
-            "privacy.trust: 'secure-sum' adds up what several sites send, and there is one site;"
-            " use 'local'"
-        )
-    if max_colluding is not None and max_colluding >= count:
-        raise ValueError(
-            f"privacy.max_colluding: {max_colluding} of {count} sites leaves nobody whom"
-            " the sum would protect; name fewer"
-        )
-    if network and not roster:
-        raise ValueError(
-            "privacy.roster: is missing; over the network the sites of a secure sum know each"
-            " other by the keys in it"
-        )
-    if roster and not network:
-        raise ValueError(
-            "privacy.roster: is for engine 'network'; the sites of a simulation get their keys"
-            " from it"
-        )
 
 
 def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> None:
