@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,11 +14,12 @@ from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
 
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.going_on import WEIGHT as FIFTH
@@ -130,7 +130,7 @@ def measured(entry: Entry, out: Path) -> dict[str, Any]:
     private = results["federated"]
     assert private is not None
     config = trials["federated"].config
-    with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
+    with WorkerPool(1).borrow(recipe_of(config)) as worker:
         found = {
             **_terms(entry, private.noise_multiplier, config.privacy),
             "trained": worker.vector.size,
@@ -162,9 +162,8 @@ def _terms(entry: Entry, noise_multiplier: float | None, privacy: PrivacySection
 def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[str, Any]:
     """On each scored site's own held-out records; of what every site has, also on everyone's."""
     config = entry.trials["federated"].config
-    with tempfile.TemporaryDirectory() as folder:
-        parts = evaluation_records(config, worker.base.tokenizer, Path(folder))
-        everyone = [example for part in parts for example in part]
+    parts = evaluation_records(config, worker.base.tokenizer)
+    everyone = [example for part in parts for example in part]
     own: dict[str, list[float]] = {}
     of_all: dict[str, float] = {}
     sites = own_examples(config, worker)

@@ -24,11 +24,11 @@ from unit_noise import unit_noise
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, load_job
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.pool import make_worker
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.public_update.denoise import Denoiser
 from fedpriv.public_update.post_processing import denoise_of
 from fedpriv.public_update.schedule import learning_rate
@@ -39,7 +39,7 @@ from fedpriv_server.evaluation import evaluate
 
 def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
     """A row for every evaluated round, means over the rounds since the last one."""
-    privacy, worker = config.privacy, make_worker(ModelRecipe.of(config))
+    privacy, worker = config.privacy, make_worker(recipe_of(config))
     populations, reported, _ = load(config, worker)
     noise = calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, config.steps)
     denoise = denoise_of(config.denoise, worker.vector.shapes)

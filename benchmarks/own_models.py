@@ -27,10 +27,11 @@ from torch import Tensor
 
 from fedpriv.config.load import HOSPITALS
 from fedpriv.data.encode import Example
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.going_on import weighed
@@ -105,7 +106,7 @@ def main() -> None:
         folder = arguments.runs or Path(kept)
         federated = trained(first, folder, pool)
         alone, again = (trained(trial.alone, folder, pool) for trial in (first, second))
-    with pool.borrow(ModelRecipe.of(first.config)) as worker:
+    with pool.borrow(recipe_of(first.config)) as worker:
         for index, (name, own) in enumerate(own_examples(first.config, worker).items()):
             rows[name] = of_a_site(worker, own, alone[index], again[index], federated)
             print(name, json.dumps(rows[name]), flush=True)

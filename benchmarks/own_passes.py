@@ -32,13 +32,14 @@ from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts, own_examples
 from fedpriv.personal.training import train_alone
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_simulation.own_records import read_site, spec_of
 
 SCORED = 16  # clinics that benchmarks/clinics.py looks at; none of them is used here
@@ -86,7 +87,7 @@ def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Lo
     """Loss on held-out notes after so many passes, at a rate that falls to nothing."""
     config = load_job()
     found: Losses = {}
-    with WorkerPool(1).borrow(ModelRecipe.of(config)) as worker:
+    with WorkerPool(1).borrow(recipe_of(config)) as worker:
         starts = beginnings(worker, run)
         for name, training, held_out in records(config, worker, clinics):
             for title, rate, count in itertools.product(starts, rates, passes):

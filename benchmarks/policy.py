@@ -29,8 +29,8 @@ from rich.progress import track
 from rich.table import Table
 from safetensors.numpy import save_file
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.interface import Controller, Setting, State
 from fedpriv.controllers.registry import make_controller
 from fedpriv.controllers.sac import policy_of

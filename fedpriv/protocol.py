@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
@@ -44,9 +43,6 @@ from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.section import Section
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.ready import Member
-
-if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
 
 MAX_PROPOSAL = 1 << 17  # bytes of one as canonical JSON; usual ones have 2,000
 MAX_EPSILON = 1e9  # that anybody may state; what is larger can only be a mistake or a lie
@@ -143,7 +139,7 @@ class SharedNoise(Section):
 
 
 class Proposal(Body):
-    """A job as the server proposes it; see `fedpriv.config.job` for the sections.
+    """A job as the server proposes it; see the rooms that its sections configure.
 
     Attributes:
         job_id: unique for this job, the same when it is resumed.
@@ -198,20 +194,15 @@ class Proposal(Body):
             raise ValueError(f"steps: expected rounds of {each}, got {training}")
         if self.evaluation is not None and self.evaluation.looks > self.rounds:
             raise ValueError(f"evaluation.looks: expected at most {self.rounds}, one a round")
-        if self.shared is not None:
-            for name, is_in_the_way in (
-                ("local", self.local is not None),
-                ("evaluation", self.evaluation is not None),
-                ("wire", self.wire != "float32"),
-            ):
-                if is_in_the_way:
-                    raise ValueError(f"{name}: is not for a job with a secure sum")
-        if self.groups is not None and self.local is not None:
-            raise ValueError("local: is not for a job with a controller")
-        if self.groups is not None and self.groups.adaptive:
-            for name in ("shared", "evaluation"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"{name}: is not for a job with adaptive noise")
+        adaptive = self.groups is not None and self.groups.adaptive
+        for part, is_there, others in (
+            ("a secure sum", self.shared is not None, ("local", "evaluation", "wire")),
+            ("a controller", self.groups is not None, ("local",)),
+            ("adaptive noise", adaptive, ("shared", "evaluation")),
+        ):
+            for name in others:
+                if is_there and getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}: is not for a job with {part}")
         return self
 
     @property
@@ -233,49 +224,6 @@ class Proposal(Body):
     def released(self) -> Kind:
         """What a site releases in a round."""
         return "gradient-sum" if self.local is None else "move"
-
-    @classmethod
-    def of(
-        cls,
-        config: JobConfig,
-        *,
-        job_id: str,
-        base: str,
-        vector: str,
-        settings: Mapping[str, Any],
-        public_records: int,
-        shared: SharedNoise | None = None,
-        groups: GroupTerms | None = None,
-    ) -> Self:
-        """What a federation file proposes, for a base and a trainable vector of these digests.
-
-        Args:
-            settings, public_records: of the method.
-            shared: in a job with a secure sum.
-            groups: in a job with a controller.
-        """
-        local, count = None, config.job.sync
-        if count > 1:
-            local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
-        return cls(
-            job_id=job_id,
-            method=config.job.method,
-            steps=config.slots,
-            seed=config.job.seed,
-            fields=tuple(sorted(config.data.columns)),
-            model=config.model,
-            lora=config.lora,
-            privacy=config.privacy.model_copy(update={"roster": None}),  # the coordinator's file
-            base_digest=base,
-            vector_digest=vector,
-            wire=config.job.wire,
-            local=local,
-            settings=dict(settings),
-            public_records=public_records,
-            evaluation=config.evaluation.sites,
-            shared=shared,
-            groups=groups,
-        )
 
     def digest(self) -> str:
         """SHA-256 of everything in it; of a job without what is newer, as it always was."""

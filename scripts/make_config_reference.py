@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from written_page import write_or_check
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.defaults import KEYS, TABLE
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -74,7 +74,7 @@ DURATIONS = ("job.round_timeout", "server.wait")
 def page() -> str:
     """The whole page."""
     federation = FEDERATION.format(table=_table_of_defaults(), by_epsilon=_by_epsilon())
-    parts = [HEAD, federation, *_tables(JobConfig, KEYS), SITE, *_tables(SiteFile, {})]
+    parts = [HEAD, federation, *_tables(JobConfig, KEYS), SITE, *_tables(OwnSiteFile, {})]
     return "\n".join(parts)
 
 

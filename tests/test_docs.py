@@ -17,8 +17,10 @@ from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.config.site import SiteData, SiteFile
+from fedpriv.config.job import JobConfig
+from fedpriv.config.personal import OwnSiteFile
+from fedpriv.config.site import SiteData
+from fedpriv.config.sites import SiteSection
 from fedpriv.defaults import TABLE
 
 ROOT = Path(__file__).parents[1]
@@ -109,7 +111,7 @@ def tables_of(section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
 def test_every_setting_says_in_a_sentence_what_it_means() -> None:
     """And the reference, which is made of them, has each of them."""
     page = (ROOT / "docs/configuration.md").read_text()
-    settings = [*tables_of(JobConfig), *tables_of(SiteFile)]
+    settings = [*tables_of(JobConfig), *tables_of(OwnSiteFile)]
     assert len(settings) > 100
     for name, field in settings:
         assert field.description and field.description.endswith("."), name

@@ -146,7 +146,8 @@ def test_imports_ask_for_nothing(run: Any, imported: str) -> None:
 def test_a_model_and_its_adapter_ask_for_nothing_and_load_no_compiler(run: Any) -> None:
     script = (
         "import sys, torch\n"
-        "from fedpriv.config.job import ComputeSection, LoraSection, ModelSection\n"
+        "from fedpriv.models.config import LoraSection, ModelSection\n"
+        "from fedpriv.private_training.config import ComputeSection\n"
         "from fedpriv.private_training.pool import make_worker\n"
         "from fedpriv.private_training.worker import ModelRecipe\n"
         "from fedpriv.models.base import linear_sizes\n"

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.load import load_job
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.errors import ConfigError, FedprivError, LedgerInUseError
 from fedpriv.gradients.groups import Groups
 from fedpriv.methods.proposal import propose

@@ -17,7 +17,7 @@ from fedpriv.commands.ledger import app as ledger_app
 from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
-    from fedpriv.config.site import SiteFile
+    from fedpriv.config.personal import OwnSiteFile
     from fedpriv_client.control import Orders
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ Adapter = Annotated[
 SITE = Path("site.toml")
 
 
-def _load(config: Path) -> SiteFile:
+def _load(config: Path) -> OwnSiteFile:
     from fedpriv.config.load import load_site
 
     return load_site(config)

@@ -78,12 +78,11 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
-    from fedpriv.config.personal import OWN_KINDS
+    from fedpriv.names import OWN_KINDS
     from fedpriv_client.own import own_cache, work_folder
-    from fedpriv_client.site_settings import own_adapters
 
     state = file.site.state_dir
-    folders = [own_adapters(state, kind) for kind in OWN_KINDS]
+    folders = [state / kind for kind in OWN_KINDS]
     found = [path for folder in folders for path in sorted(folder.glob("[!.]*/fedpriv.json"))]
     findings = []
     if found:

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.config.personal import OwnKind
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
@@ -23,7 +23,6 @@ from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
 from fedpriv_client.own import Federated, federated, opened, shown_held_out
-from fedpriv_client.site_settings import own_adapters
 
 PAGE = "evaluation.html"  # in the site's folder
 KINDS: dict[OwnKind, tuple[str, str]] = {  # how it is made, and what it shows
@@ -38,7 +37,7 @@ STAYS = "Computed from this site's records without privacy: not to leave this ho
 
 
 def own_view(
-    file: SiteFile,
+    file: OwnSiteFile,
     config: Path,
     adapter: Path | None = None,
     *,
@@ -94,7 +93,7 @@ def own_view(
 
 
 def _models(
-    chosen: Federated, worker: Worker, file: SiteFile
+    chosen: Federated, worker: Worker, file: OwnSiteFile
 ) -> tuple[dict[str, Vector], dict[str, str], list[str]]:
     """The values of each model there is, how own ones were trained, and what there is to know."""
     values = {
@@ -104,7 +103,7 @@ def _models(
     trained: dict[str, str] = {}
     notes, missing = [], []
     for kind, (how, worth) in KINDS.items():
-        folder = own_adapters(chosen.settings.state_dir, kind) / chosen.facts.job
+        folder = chosen.settings.state_dir / kind / chosen.facts.job
         if not folder.exists():
             missing.append(f"{how} ({worth})")
             continue
@@ -123,7 +122,7 @@ def _models(
 
 
 def run(
-    file: SiteFile, config: Path, adapter: Path | None, *, limit: int | None, as_json: bool
+    file: OwnSiteFile, config: Path, adapter: Path | None, *, limit: int | None, as_json: bool
 ) -> dict[str, Any]:
     """Evaluate, write the page, and show the table.
 

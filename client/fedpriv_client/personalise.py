@@ -10,17 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedpriv.config.personal import OwnKind, OwnTraining
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile, OwnTraining
 from fedpriv.errors import naming
 from fedpriv.files import finite_json
+from fedpriv.names import OwnKind
 from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
 from fedpriv.personal.records import to_train_on
 from fedpriv.personal.training import Personal, train_alone
 from fedpriv.plain_training.adapter import read_values
 from fedpriv_client.own import federated, opened
-from fedpriv_client.site_settings import own_adapters
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Made:
 
 
 def personalise(
-    file: SiteFile,
+    file: OwnSiteFile,
     config: Path,
     adapter: Path | None = None,
     *,
@@ -95,7 +94,7 @@ def personalise(
         begun(settings)
         made = train_alone(worker, start, records, settings, told=told)
         folder = write_own_adapter(
-            own_adapters(chosen.settings.state_dir, kind),
+            chosen.settings.state_dir / kind,
             worker,
             made.values,
             chosen.facts,
@@ -108,7 +107,7 @@ def personalise(
 
 
 def run(
-    file: SiteFile, config: Path, adapter: Path | None, *, alone: bool, as_json: bool
+    file: OwnSiteFile, config: Path, adapter: Path | None, *, alone: bool, as_json: bool
 ) -> dict[str, Any]:
     """Personalise with progress on the screen: a bar on a terminal, plain lines in a pipe.
 

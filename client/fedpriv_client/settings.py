@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 from fedpriv.config.looks import held_out_units
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site import AllowSection, SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.secure_sum.roster import Roster
 from fedpriv.secure_sum.roster import read as read_roster
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
+
+# Limits that stand in `[allow]` as they are.
+SAME = {field.name for field in fields(Limits)} & {*AllowSection.model_fields} - {"max_basis"}
 
 
 def site_settings(file: SiteFile, config_path: Path) -> SiteSettings:
@@ -43,24 +47,11 @@ def settings_of(file: SiteFile, dataset_id: str) -> SiteSettings:
             per_job_alone=budget.per_job_alone,
             base_digest=allow.model_digest,
             labels=file.data.labels,
-            methods=allow.methods,
-            min_noise=allow.min_noise,
-            min_noise_alone=allow.min_noise_alone,
-            max_rate=allow.max_rate,
-            max_steps=allow.max_steps,
-            max_length=allow.max_length,
-            numerics=allow.numerics,
             ticks=file.site.ticks and file.compute.devices == 1,
-            max_r=allow.max_r,
-            max_trainable=allow.max_trainable,
-            max_synthetic=allow.max_synthetic,
-            max_basis=int(allow.max_basis * 1e9),
-            targets=allow.targets,
-            evaluation=allow.evaluation,
             held_out=held_out_units(file.data.held_out, file.data.size, file.data.held_out_size),
             roster=_roster(file),
-            controller=allow.controller,
-            max_colluding_at_least=allow.max_colluding_at_least,
+            **{key: value for key, value in allow if key in SAME},
+            max_basis=int(allow.max_basis * 1e9),
         ),
         compute=file.compute,
         lasting=True,

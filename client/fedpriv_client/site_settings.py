@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.config.personal import OwnKind
 from fedpriv.config.sources import Source
 from fedpriv.privacy import usual
 from fedpriv.privacy.ledger.terms import Terms
@@ -73,13 +72,11 @@ def cache_folder(state_dir: Path) -> Path:
 
 
 def adapters_folder(state_dir: Path) -> Path:
-    """Where the adapters of finished jobs are, each in a folder of its job's name."""
+    """Where the adapters of finished jobs are, each in a folder of its job's name.
+
+    Those that the site trains for itself are beside it, in a folder of their `OwnKind`.
+    """
     return state_dir / "adapters"
-
-
-def own_adapters(state_dir: Path, kind: OwnKind) -> Path:
-    """Where adapters are that were trained on the site's own records, each in one of its job's."""
-    return state_dir / kind
 
 
 def last_report(settings: SiteSettings, dataset_id: str) -> Path:

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
-from fedpriv.config.site import SiteFile
-from fedpriv.config.synthetic import GeneratorSection
+from fedpriv.config.personal import OwnSiteFile
+from fedpriv.config.sources import SQLITE, OmopSection
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import sha256
 from fedpriv.models.config import HUB_NAME
@@ -45,12 +45,12 @@ def load_job(path: PathName | None = None, overrides: Sequence[str] = ()) -> Job
         ConfigError: names the file, the key, the value and what to do.
     """
     path = EMBEDDED if path is None else Path(path)
-    job = _absolute(_load(JobConfig, path, overrides), path)
+    job = _found(_load(JobConfig, path, overrides), path)
     _check_public(job, path)
     return with_defaults(job, path)
 
 
-def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
+def load_site(path: Path, overrides: Sequence[str] = ()) -> OwnSiteFile:
     """The settings of a site's own file, with its paths made absolute.
 
     Args:
@@ -59,35 +59,12 @@ def load_site(path: Path, overrides: Sequence[str] = ()) -> SiteFile:
     Raises:
         ConfigError: names the file, the key, the value and what to do.
     """
-    file, folder = _load(SiteFile, path, overrides), path.resolve().parent
-    server, witness, secure_sum = file.server, file.budget.witness, file.secure_sum
-    if secure_sum is not None:
-        secure_sum = secure_sum.model_copy(update={"roster": folder / secure_sum.roster})
+    file = _load(OwnSiteFile, path, overrides)
+    data, allow = file.data, file.allow
     return file.model_copy(
         update={
-            "site": file.site.model_copy(update={"state_dir": folder / file.site.state_dir}),
-            "server": server.model_copy(
-                update={
-                    "ca": None if server.ca is None else folder / server.ca,
-                    "key": folder / server.key,
-                    "certificate": folder / server.certificate,
-                    "enrolment": folder / server.enrolment,
-                }
-            ),
-            "data": file.data.model_copy(
-                update={
-                    "path": _source(path, "data.path", file.data.path),
-                    **file.data.beside(folder),
-                    "held_out": _held_out(folder, file.data.held_out),
-                }
-            ),
-            "budget": file.budget.model_copy(
-                update={"witness": None if witness is None else folder / witness}
-            ),
-            "allow": file.allow.model_copy(
-                update={"model": _model(path, "allow.model", file.allow.model)}
-            ),
-            "secure_sum": secure_sum,
+            "data": data.model_copy(update={"path": _source(path, "data.path", data.path)}),
+            "allow": allow.model_copy(update={"model": _model(path, "allow.model", allow.model)}),
         }
     )
 
@@ -99,9 +76,27 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     _check_values(tree, path)
     try:
         with naming(path):
-            return kind.model_validate(tree)
+            found: File = _absolute(kind.model_validate(tree), path.resolve().parent)
     except ValidationError as error:
         raise config_error(error, path, kind) from None
+    return found
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """The same, with every path in it that was relative to a folder made absolute."""
+    match value:
+        case Path():
+            return folder / value
+        case tuple():
+            return tuple(_absolute(item, folder) for item in value)
+        case Section():
+            found = {key: (old, _absolute(old, folder)) for key, old in value}
+            changed = {key: new for key, (old, new) in found.items() if new != old}
+            if isinstance(value, OmopSection) and (file := SQLITE.fullmatch(value.url)):
+                changed["url"] = f"{file[1]}{folder / file[2]}{file[3]}"
+            return value.model_copy(update=changed)
+        case _:
+            return value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -240,68 +235,20 @@ def _known_keys(model: Any, location: Iterable[str]) -> list[str]:
     return list(getattr(model, "model_fields", {}))
 
 
-def _absolute(job: JobConfig, path: Path) -> JobConfig:
-    """Make the file's paths absolute."""
-    folder = path.resolve().parent
+def _found(job: JobConfig, path: Path) -> JobConfig:
+    """The job, with folders and files that are there told from names at a hub."""
     sites = tuple(
-        site.model_copy(
-            update={
-                "data": _source(path, f"sites.{site.name}.data", site.data),
-                **site.beside(folder),
-                "held_out": _held_out(folder, site.held_out),
-                "ledger": None if site.ledger is None else folder / site.ledger,
-                "witness": None if site.witness is None else folder / site.witness,
-            }
-        )
+        site.model_copy(update={"data": _source(path, f"sites.{site.name}.data", site.data)})
         for site in job.sites
     )
-    evaluation = job.evaluation.model_copy(
-        update={
-            key.removeprefix("evaluation."): folder / file
-            for key, file in job.evaluation.files().items()
-        }
-    )
-    made_up, server = job.synthetic, job.server
-    controller = job.controller
-    if controller is not None and controller.data is not None:
-        controller = controller.model_copy(update={"data": folder / controller.data})
-    if controller is not None and controller.sac.policy is not None:
-        sac = controller.sac.model_copy(update={"policy": folder / controller.sac.policy})
-        controller = controller.model_copy(update={"sac": sac})
-    if made_up is not None and made_up.data is not None:
-        made_up = made_up.model_copy(update={"data": folder / made_up.data})
-    if made_up is not None and made_up.generator is not None:
-        made_up = made_up.model_copy(update={"generator": _generator(path, made_up.generator)})
-    if server is not None:
-        server = server.model_copy(update={"pki": folder / server.pki})
-    privacy = job.privacy
-    if privacy.roster is not None:
-        privacy = privacy.model_copy(update={"roster": folder / privacy.roster})
     model = job.model.model_copy(update={"name": _model(path, "model.name", job.model.name)})
-    return job.model_copy(
-        update={
-            "sites": sites,
-            "evaluation": evaluation,
-            "controller": controller,
-            "synthetic": made_up,
-            "model": model,
-            "server": server,
-            "privacy": privacy,
-        }
-    )
-
-
-def _held_out(folder: Path, stated: Path | float | None) -> Path | float | None:
-    return folder / stated if isinstance(stated, Path) else stated
-
-
-def _generator(file: Path, generator: GeneratorSection) -> GeneratorSection:
-    found: dict[str, object] = {}
-    if generator.kind == "local" and generator.model is not None:
-        found["model"] = _model(file, "synthetic.generator.model", generator.model)
-    if generator.answers is not None:
-        found["answers"] = file.resolve().parent / generator.answers
-    return generator.model_copy(update=found)
+    made_up = job.synthetic
+    generator = None if made_up is None else made_up.generator
+    if made_up is not None and generator is not None and generator.kind == "local":
+        name = _model(path, "synthetic.generator.model", str(generator.model))
+        generator = generator.model_copy(update={"model": name})
+        made_up = made_up.model_copy(update={"generator": generator})
+    return job.model_copy(update={"sites": sites, "synthetic": made_up, "model": model})
 
 
 _USED = {

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from fedpriv.config.site import SiteFile
+from fedpriv.names import OwnKind
 from fedpriv.section import Section
 
 Rate = Annotated[float, Field(gt=0, le=1e6)]
-OwnKind = Literal["personal", "alone"]  # what a site trains for itself
-OWN_KINDS: tuple[OwnKind, ...] = get_args(OwnKind)
 MANY = 100  # units: of so many, one part that is left out tells enough
 MOST = 50  # passes
 
@@ -95,3 +95,9 @@ class PersonalSection(Section):
         named = (self.epochs, self.epochs_alone)
         first, second = reversed(named) if kind == "alone" else named
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)
+
+
+class OwnSiteFile(SiteFile):
+    """A whole site file, with what the site does for itself beside serving."""
+
+    personal: PersonalSection = PersonalSection()

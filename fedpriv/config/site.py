@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from fedpriv.config.looks import check_held_out, held_out_units
-from fedpriv.config.personal import PersonalSection
 from fedpriv.config.sources import OtherSources, Source
 from fedpriv.data.config import HELD_OUT, SHAPES, DataSection, HeldOut
 from fedpriv.errors import ConfigError, FedprivError
@@ -294,14 +293,14 @@ class SecureSumSection(Section):
 
 
 class SiteFile(Section):
-    """A whole site file."""
+    """A site file, as far as the process that serves reads it; `OwnSiteFile` is all of it."""
 
     site: Identity
     server: ServerLink
     data: SiteData
     budget: BudgetSection
     allow: AllowSection
-    personal: PersonalSection = PersonalSection()
+    personal: Section = Section()
     compute: ComputeSection = ComputeSection()
     secure_sum: SecureSumSection | None = None
 

@@ -92,16 +92,6 @@ class OmopSection(_Dated):
         found = SQLITE.fullmatch(self.url)
         return None if found is None else Path(found[2])
 
-    def beside(self, folder: Path) -> OmopSection:
-        """The same, with paths that were relative to a folder made absolute."""
-        found, secret = SQLITE.fullmatch(self.url), self.password_file
-        update: dict[str, object] = {}
-        if found is not None:
-            update["url"] = f"{found[1]}{folder / found[2]}{found[3]}"
-        if secret is not None:
-            update["password_file"] = folder / secret
-        return self.model_copy(update=update)
-
 
 class FhirSection(_Dated):
     """DocumentReference resources of FHIR R4, one a line (NDJSON), as a bulk export writes them.
@@ -140,10 +130,6 @@ class FhirSection(_Dated):
     def file(self) -> Path:
         """The file or folder."""
         return self.path
-
-    def beside(self, folder: Path) -> FhirSection:
-        """The same, with its path made absolute."""
-        return self.model_copy(update={"path": folder / self.path})
 
 
 Source = Path | str | OmopSection | FhirSection
@@ -188,13 +174,6 @@ class OtherSources(Section):
                 f"{table}.{named[1]}: the records are in {named[0]}, too; a site has one population"
                 " in one place"
             )
-
-    def beside(self, folder: Path) -> dict[str, OmopSection | FhirSection | None]:
-        """The two tables, with paths that were relative to a folder made absolute."""
-        return {
-            "omop": None if self.omop is None else self.omop.beside(folder),
-            "fhir": None if self.fhir is None else self.fhir.beside(folder),
-        }
 
 
 def where(source: Source) -> Path | str:

@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
+from fedpriv.config.run import JobSection
+from fedpriv.config.sites import Sites
+from fedpriv.privacy.config import PrivacySection
+
 
 def usual_max_colluding(sites: int) -> int:
     """How many sites may collude where nobody says: one of up to four, of more a minority."""
     return 1 if sites <= 4 else (sites - 1) // 2
 
 
-def check_sum(count: int, max_colluding: int | None, *, network: bool, roster: bool) -> None:
-    """Check who is in a secure sum.
+def check_trust(
+    privacy: PrivacySection, job: JobSection, sites: Sites, *, denoise: str, looks: bool
+) -> None:
+    """Check that a secure sum has sites to add up, and nothing beside it that a share can't give.
 
     Args:
-        count: sites of the job.
-        network, roster: whether the job is over the network, and names a roster.
+        denoise, looks: as of `check_shared_noise`.
 
     Raises:
-        ValueError: they make none; names the key, and says why.
+        ValueError: names the key, and says why.
     """
-    if count < 2:
-        raise ValueError(
-            "privacy.trust: 'secure-sum' adds up what several sites send, and there is one site;"
-            " use 'local'"
-        )
-    if max_colluding is not None and max_colluding >= count:
-        raise ValueError(
-            f"privacy.max_colluding: {max_colluding} of {count} sites leaves nobody whom"
-            " the sum would protect; name fewer"
-        )
-    if network and not roster:
-        raise ValueError(
-            "privacy.roster: is missing; over the network the sites of a secure sum know each"
-            " other by the keys in it"
-        )
-    if roster and not network:
-        raise ValueError(
-            "privacy.roster: is for engine 'network'; the sites of a simulation get their keys"
-            " from it"
-        )
+    if privacy.trust == "secure-sum":
+        if len(sites) < 2:
+            raise ValueError(
+                "privacy.trust: 'secure-sum' adds up what several sites send, and there is one"
+                " site; use 'local'"
+            )
+        if privacy.max_colluding is not None and privacy.max_colluding >= len(sites):
+            raise ValueError(
+                f"privacy.max_colluding: {privacy.max_colluding} of {len(sites)} sites leaves"
+                " nobody whom the sum would protect; name fewer"
+            )
+        if job.engine == "network" and privacy.roster is None:
+            raise ValueError(
+                "privacy.roster: is missing; over the network the sites of a secure sum know each"
+                " other by the keys in it"
+            )
+        if job.engine != "network" and privacy.roster is not None:
+            raise ValueError(
+                "privacy.roster: is for engine 'network'; the sites of a simulation get their keys"
+                " from it"
+            )
+        check_shared_noise(sync=job.sync, denoise=denoise, wire=job.wire, looks=looks)
+        return
+    for key, absent in (("max_colluding", None), ("spare_slots", 0), ("roster", None)):
+        if getattr(privacy, key) != absent:
+            raise ValueError(f"privacy.{key}: belongs to trust = 'secure-sum'; leave it out")
+    for index, site in enumerate(sites):
+        if site.epsilon_alone is not None:
+            raise ValueError(
+                f"sites.{index}.epsilon_alone: belongs to trust = 'secure-sum'; with 'local' it"
+                " is the same as epsilon"
+            )
 
 
 def check_shared_noise(*, sync: int, denoise: str, wire: str, looks: bool) -> None:

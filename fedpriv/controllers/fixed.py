@@ -7,7 +7,6 @@ is exactly the job without a controller.
 
 from __future__ import annotations
 
-from fedpriv.config.controller import FixedSection
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
     ControllerBase,
@@ -15,6 +14,7 @@ from fedpriv.controllers.base import (
     least_noise,
     start_clip_norms,
 )
+from fedpriv.controllers.config import FixedSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.errors import ConfigError
 

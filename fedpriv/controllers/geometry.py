@@ -32,9 +32,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpriv.config.controller import GeometrySection
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import ControllerBase, Round, check_state, decision_of
+from fedpriv.controllers.config import GeometrySection
 from fedpriv.controllers.interface import Array, Setting, State
 
 

@@ -16,7 +16,6 @@ Source:
 
 from __future__ import annotations
 
-from fedpriv.config.controller import NormaliseSection
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
     ControllerBase,
@@ -24,6 +23,7 @@ from fedpriv.controllers.base import (
     least_noise,
     start_clip_norms,
 )
+from fedpriv.controllers.config import NormaliseSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.usual import MIN_CLIP
 

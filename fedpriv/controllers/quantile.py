@@ -25,7 +25,6 @@ import math
 
 import numpy as np
 
-from fedpriv.config.controller import QuantileSection
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
     ControllerBase,
@@ -35,6 +34,7 @@ from fedpriv.controllers.base import (
     least_noise,
     start_clip_norms,
 )
+from fedpriv.controllers.config import QuantileSection
 from fedpriv.controllers.interface import Setting, State
 
 SPAN = 1e4

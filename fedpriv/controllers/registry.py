@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpriv.config.controller import ADAPTIVE, ControllerSection
+from fedpriv.controllers.config import ADAPTIVE, ControllerSection
 from fedpriv.controllers.fixed import FixedController
 from fedpriv.controllers.geometry import GeometryController
 from fedpriv.controllers.interface import Controller, Setting

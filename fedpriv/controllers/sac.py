@@ -41,7 +41,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpriv.config.controller import SacSection
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.base import (
     ControllerBase,
@@ -51,6 +50,7 @@ from fedpriv.controllers.base import (
     least_noise,
     start_clip_norms,
 )
+from fedpriv.controllers.config import SacSection
 from fedpriv.controllers.interface import Array, Setting, State
 from fedpriv.controllers.sac_networks import Batch, Learner
 from fedpriv.errors import ConfigError, RunError

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from fedpriv.config.controller import SacSection
+from fedpriv.controllers.config import SacSection
 from fedpriv.controllers.interface import Array, State
 from fedpriv.errors import RunError
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from fedpriv.config.controller import ScheduleSection
 from fedpriv.config.groups import MIN_SHARE, Decision
 from fedpriv.controllers.base import (
     ControllerBase,
@@ -25,6 +24,7 @@ from fedpriv.controllers.base import (
     least_noise,
     start_clip_norms,
 )
+from fedpriv.controllers.config import ScheduleSection
 from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field, field_validator
 
+from fedpriv.config.task import Task
 from fedpriv.names import Share
 from fedpriv.privacy import usual
 from fedpriv.section import Section
@@ -47,3 +48,17 @@ class DataSection(Section):
             known = ", ".join(get_args(FieldName))
             raise ValueError(f"columns: {field!r} is not a field; the fields are {known}")
         return value
+
+    def check_task(self, task: Task) -> None:
+        """Check that the fields are those of a task.
+
+        Raises:
+            ValueError: they aren't; names the key.
+        """
+        allowed = SHAPES[task]
+        if set(self.columns) not in allowed:
+            shapes = " or ".join(" + ".join(sorted(shape)) for shape in allowed)
+            raise ValueError(
+                f"data.columns: task {task!r} needs {shapes},"
+                f" not {' + '.join(sorted(self.columns))}"
+            )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from fedpriv.base_model import is_lost
-from fedpriv.config.personal import OWN_KINDS
 from fedpriv.data.config import DataSection
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.models.config import ModelSection
+from fedpriv.names import OWN_KINDS
 from fedpriv.plain_training.adapter import FACTS, AdapterFacts, read_facts, read_into
 from fedpriv.report import budget
 from fedpriv.report.rundir import Part

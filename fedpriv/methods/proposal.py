@@ -1,4 +1,4 @@
-"""The proposal that a federation file leads to."""
+"""What a federation file leads to: a model, and a proposal to sites."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import find_method
+from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv.protocol import Proposal, SharedNoise
+from fedpriv.private_training.worker import ModelRecipe
+from fedpriv.protocol import LocalSteps, Proposal, SharedNoise
 from fedpriv.secure_sum.roster import Roster
+
+
+def recipe_of(config: JobConfig) -> ModelRecipe:
+    """The model of a job."""
+    return ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
 
 
 def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
@@ -28,7 +34,8 @@ def method_settings(config: JobConfig) -> tuple[Mapping[str, Any], int]:
         fix = f"With method {name!r}, such a set is for a warm_start."
         raise ConfigError("has nothing to do", key="synthetic", fix=fix)
     records = made_up.size if made_up is not None and method.needs_set else 0
-    return method.settings(config), records
+    settings = getattr(find_server_half(name), "settings", None)
+    return {} if settings is None else settings(config), records
 
 
 def propose(
@@ -50,13 +57,25 @@ def propose(
         ConfigError: no such method is installed, or it can't be used with the file's settings.
     """
     settings, public_records = method_settings(config)
-    return Proposal.of(
-        config,
+    local, count = None, config.job.sync
+    if count > 1:
+        local = LocalSteps(count=count, optimizer=config.optimizer, denoise=config.denoise)
+    return Proposal(
         job_id=job_id,
-        base=base,
-        vector=vector,
-        settings=settings,
+        method=config.job.method,
+        steps=config.slots,
+        seed=config.job.seed,
+        fields=tuple(sorted(config.data.columns)),
+        model=config.model,
+        lora=config.lora,
+        privacy=config.privacy.model_copy(update={"roster": None}),  # the coordinator's file
+        base_digest=base,
+        vector_digest=vector,
+        wire=config.job.wire,
+        local=local,
+        settings=dict(settings),
         public_records=public_records,
+        evaluation=config.evaluation.sites,
         shared=None if roster is None else shared_noise(config, roster),
         groups=groups,
     )

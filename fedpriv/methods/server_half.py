@@ -22,6 +22,9 @@ from fedpriv.synthetic.records import SetChange
 class ServerMethod(Protocol):
     """What a method makes of the sites' releases. It sees privatised and public values only.
 
+    A class of one may have a static method `settings`, which returns what sites have to know of a
+    `JobConfig`, as JSON has it, and raises a ConfigError where the method can't be used with it.
+
     Attributes:
         values: how many a release has.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.config.personal import OwnKind
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.plain_training.adapter import AdapterFacts, write_adapter
 from fedpriv.private_training.worker import Worker
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedpriv.config.personal import OwnKind
 from fedpriv.errors import ConfigError, FedprivError, ProtocolError
 from fedpriv.files import replacing_folder, write_atomic
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
-from fedpriv.names import Digest
+from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a private training method is: a half at each site, a half at the server, and its settings.
+"""What a private training method is: a half at each site, and a half at the server.
 
 A method is one folder, such as `fedpriv.methods.dp_lora`, and one entry point of the group
 ``fedpriv.methods`` that names its `Method`; `fedpriv.methods.registry` finds it. Any package may
@@ -7,9 +7,9 @@ bring one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Protocol, cast
 
 from fedpriv.config.groups import Decision
 from fedpriv.data.encode import Example
@@ -20,9 +20,6 @@ from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.unit_sum import Unit
 from fedpriv.private_training.worker import Worker
 from fedpriv.protocol import Proposal
-
-if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
 
 # One an example; None for a record without a token to predict.
 Records = tuple[Example | None, ...]
@@ -108,14 +105,6 @@ class Method(Protocol):
     @property
     def needs_set(self) -> bool:
         """Whether sites need the records of the job's synthetic set."""
-        ...
-
-    def settings(self, config: JobConfig) -> Mapping[str, Any]:
-        """What a site has to know of a job's settings, as JSON has it.
-
-        Raises:
-            ConfigError: the method can't be used with these settings.
-        """
         ...
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -27,9 +27,6 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.vector import TrainableVector
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.record_loss import record_losses
-
-if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
 
 log = logging.getLogger(__name__)
 # Sizes of batches by the most records, the padded length, and the threads.
@@ -52,11 +49,6 @@ class ModelRecipe:
     def __post_init__(self) -> None:
         if self.compute.dtype == "auto":
             object.__setattr__(self, "compute", computed_in(self.compute, "float32"))
-
-    @classmethod
-    def of(cls, config: JobConfig) -> ModelRecipe:
-        """The model of a federation file."""
-        return cls(config.model, config.lora, config.job.seed, config.compute)
 
 
 def computed_in(compute: ComputeSection, dtype: str) -> ComputeSection:

@@ -31,11 +31,11 @@ class Control:
     """Stands between the sites' releases and the server's half of a method.
 
     Args:
-        terms: of the groups, as proposed.
         clip_norm: C of the job's plans.
         judge: the loss of a model with these values on public records, if the job has any.
 
     Attributes:
+        terms: of the groups, as they are proposed to sites.
         extra: how many values a release has besides those of the method.
 
     Privacy:
@@ -52,7 +52,7 @@ class Control:
         rounds: int,
         judge: Judge | None = None,
     ) -> None:
-        self._controller, self._groups, self._terms = controller, groups, terms
+        self._controller, self._groups, self.terms = controller, groups, terms
         self._clip_norm, self._rounds, self._judge = clip_norm, rounds, judge
         self.extra = terms.extra
         self._used = 0.0
@@ -64,7 +64,7 @@ class Control:
 
     def scaling(self, decision: Decision) -> GroupScaling:
         """How a decision scales what sites add up."""
-        return GroupScaling(self._groups, self._terms, decision, self._clip_norm)
+        return GroupScaling(self._groups, self.terms, decision, self._clip_norm)
 
     def gradient(self, number: int, mean: Aggregate, before: Privatised[Vector]) -> Aggregate:
         """A mean of releases, scaled back to what a method releases.

@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 
-from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError, RoundError, RunError
 from fedpriv.files import canonical_json, write_json
 from fedpriv.proxy import through, transport_to
+from fedpriv.synthetic.config import GeneratorSection
 
 AT_ONCE = 8
 ATTEMPTS = 5

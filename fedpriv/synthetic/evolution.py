@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, require_privatised
+from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.generator import Generator, new_records
 from fedpriv.synthetic.records import Record, SetChange, SyntheticSet
 from fedpriv.synthetic.selection import Selection, select

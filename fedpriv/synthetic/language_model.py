@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data.batch import collate
 from fedpriv.data.encode import Example
 from fedpriv.errors import RoundError
+from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.records import Record
 
 BATCH, GREEDY_BATCH = 64, 16  # texts at once

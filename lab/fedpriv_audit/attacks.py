@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpriv.auditing.result import Measure, World, WorldName
-from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion
+from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
 from fedpriv.plain_training.scores import losses_of
@@ -31,13 +31,14 @@ class Attacker:
 
     Args:
         worker: holds the model of the job.
+        spec: how records become examples.
         units: whose membership is in question.
     """
 
-    def __init__(self, worker: Worker, config: JobConfig, units: Sequence[AuditedUnit]) -> None:
-        self._worker, self._config = worker, config
+    def __init__(self, worker: Worker, spec: DataSpec, units: Sequence[AuditedUnit]) -> None:
+        self._worker, self._spec = worker, spec
         tokenizer = worker.base.tokenizer
-        found = [examples_of(config, unit.rows, tokenizer) for unit in units]
+        found = [examples_of(spec, unit.rows, tokenizer) for unit in units]
         self._examples = [example for examples in found for example in examples]
         owner = [place for place, examples in enumerate(found) for _ in examples]
         self._owner = np.array(owner, dtype=int)
@@ -57,13 +58,13 @@ class Attacker:
 
     def secrets(self, values: Vector, canaries: Sequence[Canary]) -> list[tuple[int, float, float]]:
         """Of each canary: how often it was inserted, its exposure, and its likeness (Jaccard)."""
-        config, tokenizer = self._config, self._worker.base.tokenizer
+        spec, tokenizer = self._spec, self._worker.base.tokenizer
         texts = [
-            canary_row(config, canary.prompt, secret)
+            canary_row(spec, canary.prompt, secret)
             for canary in canaries
             for secret in (canary.secret, *canary.others)
         ]
-        examples = [example for row in texts for example in examples_of(config, [row], tokenizer)]
+        examples = [example for row in texts for example in examples_of(spec, [row], tokenizer)]
         before = losses_of(self._worker, examples, self._worker.initial)
         falls = (before - losses_of(self._worker, examples, values)).numpy()
         told = self._told(values, canaries)
@@ -76,7 +77,7 @@ class Attacker:
 
     def _told(self, values: Vector, canaries: Sequence[Canary]) -> list[str]:
         """What the model goes on with after each canary's prompt."""
-        length = min(64, self._config.model.max_length)
+        length = min(64, self._spec.max_length)
         prompts = [
             example
             for canary in canaries

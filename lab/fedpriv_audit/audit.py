@@ -22,8 +22,8 @@ from fedpriv.auditing.result import Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError, RunError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
@@ -47,10 +47,25 @@ class AuditSize:
     one_run: OneRunSize = field(default_factory=OneRunSize)
     training: TrainingSize = field(default_factory=TrainingSize)
 
-    def seeded(self, seed: int) -> AuditSize:
-        """The same with another seed of canaries and coins."""
+    def stated(
+        self,
+        seed: int,
+        jobs: int | None = None,
+        canaries: int | None = None,
+        **training: Any,
+    ) -> AuditSize:
+        """The same with another seed of canaries and coins, and what else somebody states.
+
+        Args:
+            jobs: of the pipeline's audit, in each world.
+            canaries: of the one-run audit.
+            training: fields of `TrainingSize`.
+        """
+        given = {key: value for key, value in training.items() if value is not None}
         return AuditSize(
-            self.pipeline, replace(self.one_run, seed=seed), replace(self.training, seed=seed)
+            self.pipeline if jobs is None else PipelineSize.of(jobs),
+            replace(self.one_run, seed=seed, canaries=canaries or self.one_run.canaries),
+            replace(self.training, seed=seed, **given),
         )
 
 
@@ -142,7 +157,7 @@ class Auditor:
                         found.append(audit_one_run(server, folder, size.one_run, self._tell))
             records = RecordsAudit(self._config, subject.run, size.training, self._pool, self._tell)
             found += records.parts(parts, self._folder)
-            with self._pool.borrow(ModelRecipe.of(self._config)) as worker:
+            with self._pool.borrow(recipe_of(self._config)) as worker:
                 base = worker.base.digest
         finally:
             self._pool.close()

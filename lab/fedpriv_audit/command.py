@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedpriv.auditing.result import FILE
+from fedpriv.auditing.result import FILE, Audit
 from fedpriv.auditing.words import conclusion
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import ConfigError
@@ -69,22 +69,11 @@ def audit(
         )
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_audit import audit as running
-        from fedpriv_audit import present
         from fedpriv_audit.carry_out import carry_out
-        from fedpriv_audit.pipeline import PipelineSize
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     wanted = running.check_parts(parts)
-    size = (running.QUICK if quick else running.AuditSize()).seeded(seed)
-    training = replace(
-        size.training,
-        records=records or size.training.records,
-        models=models or size.training.models,
-        rounds=rounds or size.training.rounds,
-    )
-    size = running.AuditSize(
-        size.pipeline if jobs is None else PipelineSize.of(jobs),
-        replace(size.one_run, canaries=canaries or size.one_run.canaries),
-        training,
+    size = (running.QUICK if quick else running.AuditSize()).stated(
+        seed, jobs, canaries, records=records, models=models, rounds=rounds
     )
     subject = (
         running.Subject(load_job(file or HOSPITALS, set_ or []))
@@ -106,14 +95,20 @@ def audit(
     if as_json:
         print(found.model_dump_json(indent=2))
     else:
-        if found.not_private:
-            console.print("[bold red]NOT PRIVATE[/] (twins with less noise on public records)")
-        for part in found.parts:
-            console.print(present.table(part))
-        for refused in found.refused:
-            say(f"not run  {refused.what}: {refused.why}")
-        for site, epsilon in found.charged.items():
-            say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")
+        _show(found, console, say)
         say(f"{conclusion(found)}\n{folder / FILE}")
     if not (found.holds and found.sound):
         raise typer.Exit(1)
+
+
+def _show(found: Audit, console: Console, say: Callable[[str], None]) -> None:
+    from fedpriv_audit import present
+
+    if found.not_private:
+        console.print("[bold red]NOT PRIVATE[/] (twins with less noise on public records)")
+    for part in found.parts:
+        console.print(present.table(part))
+    for refused in found.refused:
+        say(f"not run  {refused.what}: {refused.why}")
+    for site, epsilon in found.charged.items():
+        say(f"charged  {site}: its ledger has spent ε = {epsilon:.3g}")

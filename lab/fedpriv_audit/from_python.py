@@ -80,7 +80,7 @@ def audit(
         subject,
         Path(out if run is None else run),
         wanted,
-        (QUICK if quick else AuditSize()).seeded(seed),
+        (QUICK if quick else AuditSize()).stated(seed),
         source=file or HOSPITALS,
         command=f"fedpriv.audit({said}, parts={list(wanted)}, quick={quick}, seed={seed})",
         tell=lambda text: None,

@@ -21,8 +21,9 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
 from fedpriv.files import private_folder
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv.report.rundir import read_run
 from fedpriv_audit import membership
 from fedpriv_audit.attacks import Attacker, exposure_world, membership_world, run_world
@@ -36,6 +37,7 @@ from fedpriv_audit.training import (
 )
 from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.own_records import spec_of
 
 RUN = "audit-run"  # the folder of the one run on private records
 AWAY = "The records are at the sites, and no file of them is named."
@@ -88,7 +90,7 @@ class RecordsAudit:
         if not self._worlds:
             return []
         clock = time.monotonic()
-        units = read_units(self._config)
+        units = read_units(self._config.sites, spec_of(self._config))
         if self._config.job.data_is_public:
             claim, count = self._on_public(units), min(len(units), self._size.records)
         else:
@@ -105,7 +107,7 @@ class RecordsAudit:
             why = AWAY
         elif name == "membership" and not config.job.data_is_public:
             why = NOT_PUBLIC
-        elif name == "exposure" and not can_hold_canaries(config):
+        elif name == "exposure" and not can_hold_canaries(spec_of(config)):
             why = NO_TEXT
         if why is not None:
             self.refused.append(Refused(what=name, why=why))
@@ -163,8 +165,8 @@ class RecordsAudit:
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """All that is wanted of the models of one world."""
         config, worlds = self._config, self._worlds
-        with self._pool.borrow(ModelRecipe.of(config)) as worker:
-            attacker = Attacker(worker, config, units)
+        with self._pool.borrow(recipe_of(config)) as worker:
+            attacker = Attacker(worker, spec_of(config), units)
             if "membership" in worlds:
                 fallen, delta = attacker.fallen(trained.values), config.privacy.delta
                 found = membership_world(name, trained, fallen, delta, CONFIDENCE)
@@ -185,7 +187,7 @@ class RecordsAudit:
     ) -> World:
         """Its adapter: units that it was trained on against the records it was evaluated on."""
         others = self._evaluated_on()
-        attacker = Attacker(worker, self._config, [*units, *others])
+        attacker = Attacker(worker, spec_of(self._config), [*units, *others])
         fallen = attacker.fallen([*references.values, trained_values(run)])
         strangers = np.zeros((len(references.values), len(others)), dtype=bool)
         members = np.arange(len(units) + len(others)) < len(units)

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.auditing.result import WorldName
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import RunError
 from fedpriv.models.vector import Vector
@@ -22,6 +23,7 @@ from fedpriv_audit.membership import Coins
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.own_records import spec_of
 from fedpriv_simulation.simulate import Outcome, simulate
 
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted
@@ -196,7 +198,7 @@ def trained_values(run: RunDirectory) -> Vector:
 
 
 def _canaries(config: JobConfig, size: TrainingSize, seed: str) -> list[Canary]:
-    return canaries(size.candidates, TIMES, seed) if can_hold_canaries(config) else []
+    return canaries(size.candidates, TIMES, seed) if can_hold_canaries(spec_of(config)) else []
 
 
 def _by_site(
@@ -207,7 +209,8 @@ def _by_site(
     for unit in members:
         found[unit.site] += unit.rows
     names = list(found)
-    inserted = [row for canary in secrets for row in canary_rows(config, canary)]
+    spec = spec_of(config)
+    inserted = [row for canary in secrets for row in canary_rows(spec, canary)]
     for place, row in enumerate(inserted):
         found[names[place % len(names)]].append(row)
     return found
@@ -215,7 +218,7 @@ def _by_site(
 
 def _half_sizes(config: JobConfig, units: list[AuditedUnit]) -> dict[str, int]:
     """What each site declares, as sites do: not counted from the half that a coin made."""
-    canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(config) else 0
+    canaries = -(-sum(TIMES) // len(config.sites)) if can_hold_canaries(spec_of(config)) else 0
     return {
         site.name: max(SMALLEST, sum(unit.site == site.name for unit in units) // 2 + canaries)
         for site in config.sites

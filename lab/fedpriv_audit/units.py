@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import Sites
 from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.read import UNIT
+from fedpriv.data.spec import DataSpec
 from fedpriv_audit.canaries import Canary
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_simulation.own_records import read_site
 
 Row = dict[str, Any]  # column → value
 TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # of which a canary can be made
@@ -28,8 +29,8 @@ class AuditedUnit:
     rows: tuple[Row, ...]
 
 
-def read_units(config: JobConfig) -> list[AuditedUnit]:
-    """All units of all sites that train.
+def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
+    """All units of sites that train, prepared in this way.
 
     Raises:
         DataError: see `read_site`.
@@ -38,13 +39,13 @@ def read_units(config: JobConfig) -> list[AuditedUnit]:
         Private as the records are; a site's records are in clear text in a temporary folder while
         they are read.
     """
-    spec, found = spec_of(config), []
-    for site in config.sites:
+    found = []
+    for site in sites:
         with tempfile.TemporaryDirectory() as cache:
             units: dict[str, list[Row]] = {}
             for number, record in enumerate(read_site(site, spec, Path(cache)).training):
-                row = {column: record[field] for field, column in _columns(config).items()}
-                key = str(number) if config.privacy.unit == "record" else str(record[UNIT])
+                row = {column: record[field] for field, column in _columns(spec).items()}
+                key = str(number) if spec.unit == "record" else str(record[UNIT])
                 units.setdefault(key, []).append(row)
         found += [AuditedUnit(site.name, tuple(rows)) for rows in units.values()]
     return found
@@ -63,21 +64,21 @@ def write_site(path: Path, rows: Iterable[Row]) -> None:
         stream.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def can_hold_canaries(config: JobConfig) -> bool:
+def can_hold_canaries(spec: DataSpec) -> bool:
     """Whether the records are texts that a model learns to go on with."""
-    return set(config.data.columns) in TEXTS
+    return set(spec.columns) in TEXTS
 
 
-def canary_rows(config: JobConfig, canary: Canary) -> list[Row]:
+def canary_rows(spec: DataSpec, canary: Canary) -> list[Row]:
     """A canary as often as it is inserted; each time a unit of its own."""
-    row = canary_row(config, canary.prompt, canary.secret)
-    if config.privacy.unit == "record":
+    row = canary_row(spec, canary.prompt, canary.secret)
+    if spec.unit == "record":
         return [row] * canary.times
     number = canary.prompt.split()[-2]
-    return [{**row, config.privacy.unit: f"canary-{number}-{i}"} for i in range(canary.times)]
+    return [{**row, spec.unit: f"canary-{number}-{i}"} for i in range(canary.times)]
 
 
-def canary_row(config: JobConfig, prompt: str, secret: str) -> Row:
+def canary_row(spec: DataSpec, prompt: str, secret: str) -> Row:
     """A prompt and what comes after it, as the federation's records are."""
     fields: Mapping[str, Any] = {
         "text": f"{prompt} {secret}.",
@@ -88,21 +89,21 @@ def canary_row(config: JobConfig, prompt: str, secret: str) -> Row:
             {"role": "assistant", "content": f"{secret}."},
         ],
     }
-    return {column: fields[field] for field, column in config.data.columns.items()}
+    return {column: fields[field] for field, column in spec.columns.items()}
 
 
-def examples_of(config: JobConfig, rows: Iterable[Row], tokenizer: Any) -> list[Example]:
+def examples_of(spec: DataSpec, rows: Iterable[Row], tokenizer: Any) -> list[Example]:
     """What a model is trained on of these rows of one unit; maybe nothing."""
-    spec, found = spec_of(config), list[Example]()
+    found = list[Example]()
     for number, row in enumerate(rows, 1):
-        record = {field: row[column] for field, column in config.data.columns.items()}
+        record = {field: row[column] for field, column in spec.columns.items()}
         found += encode_record(record, spec, tokenizer, row=number, source="records")
     return found[: spec.max_records_per_unit]
 
 
-def _columns(config: JobConfig) -> dict[str, str]:
+def _columns(spec: DataSpec) -> dict[str, str]:
     """Field → column of what is written, the unit's id among them."""
-    columns: dict[str, str] = dict(config.data.columns)
-    if config.privacy.unit != "record":
-        columns[UNIT] = config.privacy.unit
+    columns: dict[str, str] = dict(spec.columns)
+    if spec.unit != "record":
+        columns[UNIT] = spec.unit
     return columns

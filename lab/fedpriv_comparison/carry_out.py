@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
@@ -117,7 +117,7 @@ def _check_records(asked: running.Comparison, folder: Path) -> None:
     variant = asked.variants[0]
     config, pool = asked.config(variant, variant.grid[0], 1), WorkerPool(1)
     try:
-        with pool.borrow(ModelRecipe.of(config)) as worker:
+        with pool.borrow(recipe_of(config)) as worker:
             check_records(config, worker)
     finally:
         pool.close()

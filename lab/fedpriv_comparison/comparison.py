@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.config.tracking import TrackingSection
 from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
 from fedpriv.names import MAX_SEED
+from fedpriv.synthetic.config import SyntheticSection
 from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.inputs import Inputs
 from fedpriv_comparison.runner import Runner

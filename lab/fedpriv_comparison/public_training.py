@@ -17,6 +17,7 @@ from fedpriv.data.population import Population, encode_population
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.public_records import mean_gradient
 from fedpriv.plain_training.warm_start import warm_start
@@ -25,7 +26,7 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process, publi
 from fedpriv.privacy.mechanism.sampling import poisson_sample
 from fedpriv.privacy.usual import MAX_CLIP
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv.public_update.schedule import learning_rate
 from fedpriv.synthetic.evolution import Evolution
@@ -58,14 +59,14 @@ def train(
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
-    with pool.borrow(ModelRecipe.of(config)) as worker:
+    with pool.borrow(recipe_of(config)) as worker:
         populations, reported, tuning = load(config, worker)
         optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         hardest = hardest_of(worker, reported, config.evaluation.hardest, untrained(worker))
     rows: list[dict[str, Any]] = []
 
     def look(number: int) -> None:
-        with pool.borrow(ModelRecipe.of(config)) as worker:
+        with pool.borrow(recipe_of(config)) as worker:
             found = scores(worker, optimizer.vector, reported, tuning, hardest)
             rows.append({"round": number, **found})
 
@@ -80,7 +81,7 @@ def train(
     if method != "warm-start":
         look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
-        with pool.borrow(ModelRecipe.of(config)) as worker:
+        with pool.borrow(recipe_of(config)) as worker:
             optimizer.start_at(warm_start(worker, evolution, optimizer.vector))
     if method == "warm-start":
         look(0)
@@ -106,7 +107,7 @@ def _of_the_records(
     bound = config.privacy.clip_norm if method == "lora-clipped" else MAX_CLIP
 
     def slope(number: int) -> Privatised[Vector]:
-        with pool.borrow(ModelRecipe.of(config)) as worker:
+        with pool.borrow(recipe_of(config)) as worker:
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
                 source = InsecureRandomness(seed, name, number - 1)
@@ -124,19 +125,16 @@ def _of_the_set(
     number: int,
 ) -> Privatised[Vector]:
     """The mean gradient of the synthetic set as it is before the first round."""
-    with pool.borrow(ModelRecipe.of(config)) as worker:
+    with pool.borrow(recipe_of(config)) as worker:
         return post_process(partial(mean_gradient, worker, evolution.examples), optimizer.vector)
 
 
 def _evolution(config: JobConfig, optimizer: VectorOptimizer, pool: WorkerPool) -> Evolution | None:
     """The synthetic set of a job, where it has one."""
-    with pool.borrow(ModelRecipe.of(config)) as worker:
+    with pool.borrow(recipe_of(config)) as worker:
         tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as cache:
-        folder = Path(cache)
-        return evolution_of(
-            config, tokenizer, pool, lambda: optimizer.vector, cache_dir=folder, answers=folder
-        )
+        return evolution_of(config, tokenizer, pool, lambda: optimizer.vector, Path(cache))
 
 
 def raw_sum(
@@ -179,5 +177,4 @@ def load(
             populations[site.name] = encode_population(
                 own.training, spec, tokenizer, TokenFile(cache), rows=own.rows
             )
-        reported, tuning = evaluation_records(config, tokenizer, cache)
-    return populations, reported, tuning
+    return populations, *evaluation_records(config, tokenizer)

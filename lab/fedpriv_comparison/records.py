@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import config_error
+from fedpriv.config.sites import SiteSection
 from fedpriv.data.read import UNIT
 from fedpriv_simulation.own_records import read_site, spec_of
 

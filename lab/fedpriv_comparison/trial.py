@@ -7,7 +7,6 @@ import json
 import logging
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,12 +18,12 @@ import numpy as np
 from fedpriv import __version__
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN, settings_of
-from fedpriv.config.personal import OwnKind
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_comparison.at_home import Home, home_scores, own_examples
 from fedpriv_comparison.controls import bring_controls
 from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on
@@ -190,7 +189,7 @@ def values_path(trial: Trial, folder: Path) -> Path:
 
 
 def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
-    config, recipe = trial.config, ModelRecipe.of(trial.config)
+    config, recipe = trial.config, recipe_of(trial.config)
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
         # Before hours of training: what is wrong with records fails at once.
@@ -259,9 +258,8 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     kind: OwnKind = "alone" if trial.way == FIFTH or trial == trial.alone else "personal"
     settings = config.personal.beginning(kind)
     home, everyone, made, said = {}, [], {}, {}
-    with pool.borrow(ModelRecipe.of(config)) as worker:
-        with tempfile.TemporaryDirectory() as cache:
-            reported, tuning = evaluation_records(config, worker.base.tokenizer, Path(cache))
+    with pool.borrow(recipe_of(config)) as worker:
+        reported, tuning = evaluation_records(config, worker.base.tokenizer)
         for name, site in own_examples(config, worker).items():
             model, said[name] = go_on(
                 trial.way, worker, values, site.training, settings, trial.seed, alone.get(name)
@@ -339,7 +337,7 @@ def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
     Raises:
         RunError: units were left out, or steps released noise alone.
     """
-    with pool.borrow(ModelRecipe.of(config)) as worker:
+    with pool.borrow(recipe_of(config)) as worker:
         failures = dict(worker.failures)
         worker.failures.clear()
     if failures:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
+    from fedpriv.models.config import ModelSection
     from fedpriv_forecasting.advice import Forecast
     from fedpriv_forecasting.curve import Interval
     from fedpriv_forecasting.federation import Federation
@@ -63,17 +63,19 @@ def forecast(
     if as_json:
         print(json.dumps(asdict(found), indent=2, allow_nan=False))
     else:
-        show(job, federation, found, Console(highlight=False))
+        show(job.model, job.lora.r, federation, found, Console(highlight=False))
 
 
-def show(job: JobConfig, federation: Federation, found: Forecast, console: Console) -> None:
+def show(
+    model: ModelSection, rank: int, federation: Federation, found: Forecast, console: Console
+) -> None:
     """The facts, what is expected, of whom, and what would change it."""
-    for name, value in _facts(job, federation, found):
+    for name, value in _facts(model, rank, federation, found):
         console.print(f"{name:16}  {value}", soft_wrap=True, markup=False)
     if found.ways:
         console.print("\nExpected gain of a typical site", style="bold")
         console.print(_ways(found))
-    for sentence in _sentences(job, found):
+    for sentence in _sentences(model, found):
         console.print("\n" + sentence, markup=False)
     if found.best is not None:
         console.print(f"\nBy site, {found.best}", style="bold")
@@ -85,7 +87,9 @@ def show(job: JobConfig, federation: Federation, found: Forecast, console: Conso
         console.print("\n" + sentence, markup=False)
 
 
-def _facts(job: JobConfig, federation: Federation, found: Forecast) -> Iterator[tuple[str, str]]:
+def _facts(
+    model: ModelSection, rank: int, federation: Federation, found: Forecast
+) -> Iterator[tuple[str, str]]:
     smallest, largest = min(federation.sizes), max(federation.sizes)
     sizes = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
     yield "sites", f"{federation.sites}, with {sizes} units each to train on"
@@ -96,7 +100,7 @@ def _facts(job: JobConfig, federation: Federation, found: Forecast) -> Iterator[
     if federation.max_colluding is not None:
         trust = f"a secure sum, of which {federation.max_colluding} may collude"
     yield "trust", trust
-    yield "model", f"{job.model.name}, {job.model.task}, LoRA of rank {job.lora.r}"
+    yield "model", f"{model.name}, {model.task}, LoRA of rank {rank}"
     yield "plan", f"{federation.rounds} steps at a sample rate of {federation.sample_rate:g}"
     least, most = found.noise_multipliers
     sigma = f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
@@ -120,14 +124,14 @@ def _ways(found: Forecast) -> Table:
     return table
 
 
-def _sentences(job: JobConfig, found: Forecast) -> Iterator[str]:
+def _sentences(model: ModelSection, found: Forecast) -> Iterator[str]:
     if found.best is None:
         yield (
             "This begins at public records (synthetic.warm_start), of which too few federations"
             " were measured for a forecast."
         )
     else:
-        unit = "token" if job.model.task == "causal-lm" else "record"
+        unit = "token" if model.task == "causal-lm" else "record"
         yield (
             f"Gain is how much lower the loss on own patients is, in nats per {unit}. In brackets,"
             " where the mean over the sites of such a federation is in 90% of cases, with records"

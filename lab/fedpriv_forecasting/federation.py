@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import held_out_units
+from fedpriv.config.sites import SiteSection
 from fedpriv.config.trust import usual_max_colluding
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.calibration import calibrate_noise

@@ -54,7 +54,8 @@ class ClusterHosts:
         self._lock = threading.Lock()  # of what follows
         self._sizes = [section.size or 0 for section in sites.config.sites]
         self._turns = [1 for _ in self._sizes]
-        self._places = places(sites.config, cluster.nodes)
+        compute, model = sites.config.compute, sites.config.model.name
+        self._places = places(compute, model, len(self._sizes), cluster.nodes)
         self._left = list(range(len(self._places)))
         self._of = shared_out(self._sizes, len(self._places))
         here = cluster.pinned(cluster.here)

@@ -76,7 +76,7 @@ def simulate(
     config = first_run.load(file, overrides, full=full)
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out with the directory of the run")
-    out = out or new_run(config)
+    out = out or new_run(config.job.name)
     console = Console(stderr=as_json)
     source = file or EMBEDDED
     if file is None and (lacking := scarcity(first_run.MEMORY)) is not None:
@@ -202,7 +202,7 @@ def _run(
     """Run with a progress bar, or with a plain line a round where nobody watches."""
     logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
     try:
-        with watching(config, _opening(config, out, insecure_seed), console) as progress:
+        with watching(config.job.rounds, _opening(config, out, insecure_seed), console) as progress:
             from fedpriv_simulation import simulate as simulation
 
             return simulation.simulate(

@@ -92,13 +92,13 @@ def simulate(
     if resume and out is None:
         raise RunError("There is no run to go on with: name its folder with out.")
     config, source = _job(job, overrides)
-    folder = new_run(config) if out is None else Path(out)
+    folder = new_run(config.job.name) if out is None else Path(out)
     use_readable_output()
     console = Console()
     console.quiet = quiet or not is_watched(console)
     opening = f"{len(config.sites)} sites, {config.job.rounds} rounds; run directory {folder}"
     try:
-        with watching(config, opening, console) as progress:
+        with watching(config.job.rounds, opening, console) as progress:
             found = simulation.simulate(
                 config,
                 folder,

@@ -17,9 +17,9 @@ from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 
-from fedpriv.config.job import JobConfig
 from fedpriv.environment import set_environment
 from fedpriv.errors import ConfigError, PausedError
+from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.app import client_app, refusal
@@ -144,8 +144,8 @@ class Hosts:
         ray = import_ray()
         import torch
 
-        config, threads = sites.config, max(1, torch.get_num_threads() // count)
-        gpus = gpus_of_a_host(config, torch.cuda.device_count(), count)
+        threads = max(1, torch.get_num_threads() // count)
+        gpus = gpus_of_a_host(sites.config.compute, torch.cuda.device_count(), count)
         ray.init(
             address="local",
             num_cpus=count,
@@ -157,12 +157,12 @@ class Hosts:
         self._closing = False
         try:
             kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
-            most = kept_open(proposal, len(config.sites))
+            most = kept_open(proposal, len(sites.config.sites))
             self._hosts = [kind.remote(sites, proposal, threads, most) for _ in range(count)]
         except BaseException:
             ray.shutdown()
             raise
-        self._of = shared_out([section.size or 0 for section in config.sites], count)
+        self._of = shared_out([section.size or 0 for section in sites.config.sites], count)
 
     def __enter__(self) -> Hosts:
         return self
@@ -224,15 +224,15 @@ def shared_out(sizes: list[int], count: int) -> list[int]:
     return of
 
 
-def gpus_of_a_host(config: JobConfig, there: int, count: int) -> float:
+def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
     """The share of a GPU, or the whole GPUs, that a process gets.
 
     Raises:
         ConfigError: there are too few for so many processes.
     """
-    if config.compute.device == "cpu" or not there:
+    if compute.device == "cpu" or not there:
         return 0.0
-    each = config.compute.gpus_per_site
+    each = compute.gpus_per_site
     if each is None:
         each = float(there // count) if there >= count else 1 / math.ceil(count / there)
     if count > hosts_that_fit(there, each):

@@ -12,10 +12,12 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, SiteSection
-from fedpriv.config.personal import OWN_KINDS, OwnKind
+from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.vector import Vector
+from fedpriv.names import OWN_KINDS, OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter
@@ -24,7 +26,7 @@ from fedpriv.personal.records import to_test_on, to_train_on
 from fedpriv.personal.training import Personal, train_alone
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_server.run_directory import private_site_folder
 from fedpriv_simulation.own_records import read_site, spec_of
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
@@ -68,7 +70,7 @@ def own_models(
         is returned is for whoever holds the records of all sites.
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
-    pool, recipe, stopping = WorkerPool(at_once), ModelRecipe.of(config), threading.Event()
+    pool, recipe, stopping = WorkerPool(at_once), recipe_of(config), threading.Event()
     with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
         another = other.initial
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
+from fedpriv.config.sites import SiteSection
 from fedpriv.data.held_out import OwnRecords, read_own
 from fedpriv.data.spec import DataSpec
 

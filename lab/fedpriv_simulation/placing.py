@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
+from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.cluster import Node
 from fedpriv_simulation.hosts import gpus_of_a_host
 from fedpriv_simulation.workers import copies_that_fit, hosts_that_fit
@@ -27,20 +27,24 @@ class Place:
     gpus: float
 
 
-def places(config: JobConfig, nodes: Sequence[Node]) -> list[Place]:
+def places(compute: ComputeSection, model: str, sites: int, nodes: Sequence[Node]) -> list[Place]:
     """As many as `compute.workers` says, or else as there is room for, each on the emptiest node.
 
     A process takes a CPU that Ray may give away. Where any node has a GPU, and the file does not
     say cpu, only nodes that have one get sites.
 
+    Args:
+        model: the base, by name.
+        sites: how many there are.
+
     Raises:
         ConfigError: `compute.workers` are more than there is room for, or there is none.
     """
-    on_gpus = config.compute.device != "cpu" and any(node.gpus for node in nodes)
+    on_gpus = compute.device != "cpu" and any(node.gpus for node in nodes)
     usable = [node for node in nodes if node.gpus or not on_gpus]
-    room = [_room(config, node, on_gpus) for node in usable]
-    stated = config.compute.workers
-    count = min(len(config.sites), sum(room) if stated is None else stated)
+    room = [_room(compute, model, node, on_gpus) for node in usable]
+    stated = compute.workers
+    count = min(sites, sum(room) if stated is None else stated)
     if not 0 < count <= sum(room):
         raise ConfigError(
             f"is more than the {sum(room)} processes that the cluster has CPUs and GPUs for",
@@ -56,21 +60,21 @@ def places(config: JobConfig, nodes: Sequence[Node]) -> list[Place]:
         Place(
             node.id,
             max(1, node.cpus // of_it),
-            gpus_of_a_host(config, node.gpus if on_gpus else 0, of_it),
+            gpus_of_a_host(compute, node.gpus if on_gpus else 0, of_it),
         )
         for node, of_it in zip(usable, taken, strict=True)
         for _ in range(of_it)
     ]
 
 
-def _room(config: JobConfig, node: Node, on_gpus: bool) -> int:
+def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int:
     """Processes that a node may have at most; where their number is stated, GPUs are shared."""
-    if config.compute.workers is None:
-        fitting = copies_that_fit(config)
+    if compute.workers is None:
+        fitting = copies_that_fit(model)
         if on_gpus:
-            fitting = hosts_that_fit(node.gpus, config.compute.gpus_per_site or 1.0)
-    elif on_gpus and config.compute.gpus_per_site is not None:
-        fitting = hosts_that_fit(node.gpus, config.compute.gpus_per_site)
+            fitting = hosts_that_fit(node.gpus, compute.gpus_per_site or 1.0)
+    elif on_gpus and compute.gpus_per_site is not None:
+        fitting = hosts_that_fit(node.gpus, compute.gpus_per_site)
     else:
         fitting = node.cpus
     return min(node.cpus, fitting)

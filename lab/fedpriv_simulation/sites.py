@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, SiteSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import held_out_units
+from fedpriv.config.sites import SiteSection
 from fedpriv.errors import LedgerInUseError
 from fedpriv.methods.proposal import shared_noise
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper

@@ -17,8 +17,8 @@ from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import LedgerInUseError, PausedError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import BODY, Proposal
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
@@ -49,7 +49,7 @@ class Visits:
 
     @cached_property
     def _sites(self) -> Sites:
-        with self._pool.borrow(ModelRecipe.of(self._config)) as worker:
+        with self._pool.borrow(recipe_of(self._config)) as worker:
             trained = worker.base.digest, worker.vector.size
             return Sites(self._config, self._run, self._seed, *trained)
 

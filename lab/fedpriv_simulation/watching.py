@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedpriv.config.job import JobConfig
 from fedpriv.progress import is_watched
 from fedpriv.report.figures import look_line
 
@@ -20,19 +19,20 @@ if TYPE_CHECKING:
     from fedpriv_simulation import simulate as simulation
 
 
-def new_run(config: JobConfig) -> Path:
-    """The run directory of a job for which nobody named one."""
+def new_run(job: str) -> Path:
+    """The run directory of a job of this name, for which nobody named one."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return Path("runs") / f"{config.job.name}-{stamp}"
+    return Path("runs") / f"{job}-{stamp}"
 
 
 @contextmanager
-def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simulation.Progress]:
+def watching(rounds: int, opening: str, console: Console) -> Iterator[simulation.Progress]:
     """Show on a console what a simulation tells of itself, for the time of a `with` block.
 
     A bar on a terminal and in a notebook; elsewhere a plain line for each evaluation.
 
     Args:
+        rounds: of the job.
         opening: what is said at once, before anything is imported or loaded.
     """
     console.print(opening, highlight=False, soft_wrap=True)
@@ -48,7 +48,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
         disable=not is_watched(console),
         transient=True,
     )
-    task = bar.add_task("Loading", total=config.job.rounds, note="")
+    task = bar.add_task("Loading", total=rounds, note="")
     note, done_before, begun = "", 0, time.monotonic()
 
     def say(text: str) -> None:
@@ -69,7 +69,7 @@ def watching(config: JobConfig, opening: str, console: Console) -> Iterator[simu
         if metrics["eval_loss"] is not None:
             note = f"loss {metrics['eval_loss']:.3f}"
             if not is_watched(console):
-                number, of = metrics["round"], config.job.rounds
+                number, of = metrics["round"], rounds
                 each = (time.monotonic() - begun) / max(1, number - done_before)
                 left = f", about {each * (of - number):.0f} s to go" if number < of else ""
                 console.print(f"round {number:4}/{of}  {note}{left}", highlight=False)

@@ -29,12 +29,12 @@ def workers_of(config: JobConfig) -> int:
             return 1
         fitting = hosts_that_fit(torch.cuda.device_count(), config.compute.gpus_per_site or 1.0)
         return max(1, min(len(config.sites), fitting))
-    return min(len(config.sites), torch.get_num_threads(), copies_that_fit(config))
+    return min(len(config.sites), torch.get_num_threads(), copies_that_fit(config.model.name))
 
 
-def copies_that_fit(config: JobConfig) -> int:
-    """Copies of the base model that a machine has memory for; at least one."""
-    parameters = parameters_of(config.model.name)
+def copies_that_fit(model: str) -> int:
+    """Copies of a base model that a machine has memory for; at least one."""
+    parameters = parameters_of(model)
     return 1 if parameters is None else max(1, int(COPIES // (4 * max(1, parameters))))
 
 

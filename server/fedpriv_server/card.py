@@ -6,17 +6,18 @@ import json
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.config.job import JobConfig
+from fedpriv.config.run import JobSection
+from fedpriv.privacy.config import PrivacySection
 
 
-def card(config: JobConfig, info: dict[str, Any]) -> str:
+def card(job: JobSection, model: str, privacy: PrivacySection, info: dict[str, Any]) -> str:
     """Markdown with the header that model hubs read.
 
     Args:
+        model: the base, by name.
         info: of the run: ``job_id``, and ``private``, which is false where noise came from a seed.
     """
-    privacy, name = config.privacy, config.model.name
-    base = [f"base_model: {json.dumps(name)}"] if name != "embedded" else []
+    base = [f"base_model: {json.dumps(model)}"] if model != "embedded" else []
     header = "\n".join(["---", "library_name: peft", *base, "tags: [lora, fedpriv]", "---"])
     if info["private"]:
         claim = (
@@ -27,7 +28,7 @@ def card(config: JobConfig, info: dict[str, Any]) -> str:
     else:
         claim = "**NOT PRIVATE**: samples and noise were drawn from a seed that others may know."
     return (
-        f"{header}\n\n# {config.job.name}\n\n"
-        f"A LoRA adapter of {name}, trained by fedpriv {__version__} in job `{info['job_id']}`:"
-        f" {config.job.rounds} rounds, method {config.job.method}.\n\n{claim}\n"
+        f"{header}\n\n# {job.name}\n\n"
+        f"A LoRA adapter of {model}, trained by fedpriv {__version__} in job `{info['job_id']}`:"
+        f" {job.rounds} rounds, method {job.method}.\n\n{claim}\n"
     )

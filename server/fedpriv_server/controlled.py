@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.job import JobConfig
-from fedpriv.controllers.interface import Controller, Setting
+from fedpriv.controllers.config import ControllerSection
+from fedpriv.controllers.interface import Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
@@ -21,65 +20,47 @@ from fedpriv.private_training.method import has_groups
 from fedpriv.public_update.control import Control
 
 
-@dataclass(frozen=True)
-class PlannedControl:
-    """A controller, and what it may decide about.
+def control_of(
+    config: JobConfig,
+    vector: TrainableVector,
+    records: Sequence[Example],
+    judge: Callable[[Sequence[Example], Privatised[Vector]], float],
+) -> Control | None:
+    """The controller of a job which trains this vector, at its work; None without one.
 
-    Attributes:
-        terms: as they are proposed to sites.
+    Args:
+        records: public ones by whose loss it is rewarded; none for no such reward.
+        judge: the loss of a model on some records.
+
+    Raises:
+        ConfigError: the job's method has no groups, or a setting names none of them.
     """
-
-    controller: Controller
-    groups: Groups
-    terms: GroupTerms
-
-    @classmethod
-    def of(cls, config: JobConfig, vector: TrainableVector) -> PlannedControl | None:
-        """That of a job which trains this vector; None without one.
-
-        Raises:
-            ConfigError: the job's method has no groups, or a setting names none of them.
-        """
-        section = config.controller
-        if section is None:
-            return None
-        if not has_groups(find_method(config.job.method)):
-            raise ConfigError(
-                f"has nothing to decide about: {config.job.method} releases no gradient of layers",
-                key="controller",
-                fix="Leave it out, or use method dp-lora.",
-            )
-        groups = Groups.of(vector.names, vector.shapes, section.groups)
-        controller = make_controller(section, _setting(config, section, groups))
-        terms = GroupTerms(
-            by=section.groups,
-            count=len(groups),
-            together=controller.together,
-            bits=controller.bits,
-            adaptive=section.adaptive,
+    section = config.controller
+    if section is None:
+        return None
+    if not has_groups(find_method(config.job.method)):
+        raise ConfigError(
+            f"has nothing to decide about: {config.job.method} releases no gradient of layers",
+            key="controller",
+            fix="Leave it out, or use method dp-lora.",
         )
-        return cls(controller, groups, terms)
-
-    def control(
-        self,
-        config: JobConfig,
-        records: Sequence[Example],
-        judge: Callable[[Sequence[Example], Privatised[Vector]], float],
-    ) -> Control:
-        """The controller at its work.
-
-        Args:
-            records: public ones by whose loss it is rewarded; none for no such reward.
-            judge: the loss of a model on some records.
-        """
-        return Control(
-            self.controller,
-            self.groups,
-            self.terms,
-            clip_norm=config.privacy.clip_norm,
-            rounds=config.job.rounds,
-            judge=(lambda vector: judge(records, vector)) if records else None,
-        )
+    groups = Groups.of(vector.names, vector.shapes, section.groups)
+    controller = make_controller(section, _setting(config, section, groups))
+    terms = GroupTerms(
+        by=section.groups,
+        count=len(groups),
+        together=controller.together,
+        bits=controller.bits,
+        adaptive=section.adaptive,
+    )
+    return Control(
+        controller,
+        groups,
+        terms,
+        clip_norm=config.privacy.clip_norm,
+        rounds=config.job.rounds,
+        judge=(lambda vector: judge(records, vector)) if records else None,
+    )
 
 
 def _setting(config: JobConfig, section: ControllerSection, groups: Groups) -> Setting:

@@ -10,20 +10,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
+from fedpriv.config.server import ServerSection
 from fedpriv.data.held_out import read_own
 from fedpriv.data.population import tally_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
 from fedpriv.pki.certificates import SOON
 from fedpriv.private_training.pool import load_model, with_gradients
-from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv.private_training.worker import Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate
 from fedpriv_server.provision_options import server_names
@@ -155,7 +157,7 @@ def _sites(config: JobConfig, server: ServerSection) -> str:
 
 def _roster(config: JobConfig) -> str:
     """Raises ConfigError for one that can't be read, or that is of other sites."""
-    roster, most = roster_of(config), config.max_colluding
+    roster, most = roster_of(config.privacy.roster, config.sites), config.max_colluding
     assert roster is not None
     return (
         f"{len(roster)} sites, of which at most {most} may work with the server; each site's file"
@@ -204,7 +206,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     """How many parameters are trained, 0 if the model can't be, and what was found."""
-    recipe = ModelRecipe.of(config)
+    recipe = recipe_of(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []
 
@@ -219,8 +221,7 @@ def _model(config: JobConfig) -> tuple[int, list[Finding]]:
         return f"{worker.vector.size:,} trained; each record's gradient is its own"
 
     def records() -> str:
-        with tempfile.TemporaryDirectory() as cache:
-            reported, tuning = evaluation_records(config, loaded[0][0].tokenizer, Path(cache))
+        reported, tuning = evaluation_records(config, loaded[0][0].tokenizer)
         apart = f", {len(tuning)} to choose settings by" if tuning else ""
         return f"{len(reported)} records{apart}"
 

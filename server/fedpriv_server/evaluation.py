@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,24 +22,20 @@ if TYPE_CHECKING:
 
 
 def evaluation_records(
-    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
+    config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path | None = None
 ) -> tuple[list[Example], list[Example]]:
     """The examples to report on, and those to choose settings by: of another file, or a share.
+
+    Args:
+        folder: has a cache while they are read; by default it is where temporary files are.
 
     Raises:
         DataError: as `load_examples`.
     """
-    wanted, spec = config.evaluation, evaluation_spec(config)
+    wanted = config.evaluation
+    share = wanted.tuning_share
     parts = [
-        load_examples(
-            path,
-            spec,
-            tokenizer,
-            cache_dir=cache_dir,
-            key=key,
-            limit=wanted.limit,
-            tuning_share=wanted.tuning_share,
-        )
+        _examples(config, path, key, wanted.limit, tokenizer, folder, share)
         for key, path in wanted.files().items()
     ]
     reported, apart = parts[0]
@@ -46,7 +43,7 @@ def evaluation_records(
 
 
 def controller_records(
-    config: JobConfig, tokenizer: PreTrainedTokenizerBase, cache_dir: Path
+    config: JobConfig, tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> list[Example]:
     """The examples by whose loss a controller is rewarded; none without any.
 
@@ -56,10 +53,30 @@ def controller_records(
     section = config.controller
     if section is None or section.data is None:
         return []
-    spec, key = evaluation_spec(config), "controller.data"
-    return load_examples(
-        section.data, spec, tokenizer, cache_dir=cache_dir, key=key, limit=section.records
-    )[0]
+    key = "controller.data"
+    return _examples(config, section.data, key, section.records, tokenizer, folder)[0]
+
+
+def _examples(
+    config: JobConfig,
+    path: Path,
+    key: str,
+    limit: int | None,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path | None,
+    share: float = 0.0,
+) -> tuple[list[Example], list[Example]]:
+    spec = evaluation_spec(config)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="cache-") as cache:
+        return load_examples(
+            path,
+            spec,
+            tokenizer,
+            cache_dir=Path(cache),
+            key=key,
+            limit=limit,
+            tuning_share=share,
+        )
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:

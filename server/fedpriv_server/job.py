@@ -4,35 +4,32 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedpriv.base_model import EMBEDDED
+from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods.proposal import method_settings, propose
+from fedpriv.methods.proposal import method_settings, propose, recipe_of
 from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
-from fedpriv.names import seconds
 from fedpriv.plain_training.adapter import write_facts
 from fedpriv.plain_training.scores import Scores
 from fedpriv.plain_training.warm_start import warm_start
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Centres
 from fedpriv.public_update.config import DenoiseSection, ServerOptimizerSection
 from fedpriv.public_update.post_processing import denoise_of
@@ -42,7 +39,7 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.controlled import PlannedControl
+from fedpriv_server.controlled import control_of
 from fedpriv_server.evaluation import (
     controller_records,
     evaluate,
@@ -65,6 +62,16 @@ def _raise(error: RoundError | None) -> None:
     """Ask once: what is missing in one process stays missing."""
     if error is not None:
         raise error
+
+
+def _update_of(
+    config: JobConfig, initial: Privatised[Vector], shapes: Sequence[tuple[int, ...]]
+) -> Update:
+    """What moves at the server: along gradients, or along the moves that sites made of theirs."""
+    mover, denoise = config.optimizer, config.denoise
+    if config.job.sync > 1:  # sites have done both by themselves
+        mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
+    return Update(mover, initial, denoise_of(denoise, shapes))
 
 
 class Job:
@@ -94,12 +101,14 @@ class Job:
         roster: Roster | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
-        self.recipe = ModelRecipe.of(config)
+        self.recipe = recipe_of(config)
         method_settings(config)  # refuses what the method has no use for
         method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:
             initial, shapes = public(worker.initial), worker.vector.shapes
-            planned = PlannedControl.of(config, worker.vector)
+            tokenizer = worker.base.tokenizer
+            rewarded_by = controller_records(config, tokenizer, run.path)
+            self._control = control_of(config, worker.vector, rewarded_by, self._loss)
             self.model_facts = {
                 "name": config.model.name,
                 "task": config.model.task,
@@ -112,54 +121,53 @@ class Job:
                 base=worker.base.digest,
                 vector=worker.vector.digest,
                 roster=roster,
-                groups=None if planned is None else planned.terms,
+                groups=None if self._control is None else self._control.terms,
             )
-            with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
-                tokenizer = worker.base.tokenizer
-                self.examples, self.tuning = evaluation_records(config, tokenizer, Path(cache))
-                rewarded_by = controller_records(config, tokenizer, Path(cache))
+            self.examples, self.tuning = evaluation_records(config, tokenizer, run.path)
         # Refuses a set that is of no use for this model.
         method.at_site(self.proposal).held_bytes(initial.value.size)
-        mover, denoise = config.optimizer, config.denoise
-        if config.job.sync > 1:  # sites have done both by themselves
-            mover, denoise = config.server_optimizer or ServerOptimizerSection(), DenoiseSection()
-        self.update = update = Update(mover, initial, denoise_of(denoise, shapes))
-        self._control = (
-            None if planned is None else planned.control(config, rewarded_by, self._loss)
-        )
-        checkpoint = run.checkpoint()
-        self._done = checkpoint.round if checkpoint else 0
-        self._looks = checkpoint.looks if checkpoint else 0
+        self.update = update = _update_of(config, initial, shapes)
+        kept = run.checkpoint()
+        begun = kept or Checkpoint(run.info["job_id"], 0, update.state(), {})
+        self._done, self._looks = begun.round, begun.looks
         self.rounds = run.rounds(self._done)
-        if checkpoint is not None:
-            update.restore(checkpoint.tensors)
-            if self._control is not None and checkpoint.control is not None:
-                self._control.restore(checkpoint.control)
-        kept = checkpoint.synthetic if checkpoint else None
-        with tempfile.TemporaryDirectory(dir=run.path, prefix="cache-") as cache:
-            self.evolution = evolution = evolution_of(
-                config,
-                tokenizer,
-                pool,
-                lambda: update.vector,
-                cache_dir=Path(cache),
-                answers=run.path / "answers",
-                kept=kept,
-            )
-        if evolution is not None and checkpoint is None:
+        if kept is not None:
+            update.restore(kept.tensors)
+        if self._control is not None and begun.control is not None:
+            self._control.restore(begun.control)
+        self.evolution = evolution = evolution_of(
+            config, tokenizer, pool, lambda: update.vector, run.path, begun.synthetic
+        )
+        if evolution is not None and kept is None:
             self._begin(evolution)
+        self.strategy = self._strategy(roster, site_of, begun.heads)
+        with pool.borrow(self.recipe) as worker:
+            self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
+            if "baseline" in run.info:
+                self.baseline = Scores(**run.info["baseline"])
+            else:
+                self.baseline = Scores(**scores(worker, initial, self.examples, (), self.hardest))
+
+    def _strategy(
+        self,
+        roster: Roster | None,
+        site_of: Callable[[int], str | None] | None,
+        heads: Mapping[str, Head],
+    ) -> Rounds:
+        """Who asks the sites, for the method's half here."""
+        config, update = self.config, self.update
         context = ServerContext(
             proposal=self.proposal,
             trained=update.size,
             parameters=lambda: update.vector,
-            lend=lambda: pool.borrow(self.recipe),
-            public_set=evolution,
+            lend=lambda: self._pool.borrow(self.recipe),
+            public_set=self.evolution,
         )
         rounds: Callable[..., Rounds] = Rounds
         if roster is not None and self.proposal.shared is not None:
-            told = run.sum_file
+            told = self.run.sum_file
             rounds = partial(SecureRounds, roster=roster, state=told.read(), keep=told.write)
-        self.strategy = rounds(
+        return rounds(
             self.proposal,
             update,
             find_server_half(config.job.method)(context),
@@ -167,15 +175,9 @@ class Job:
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),
             site_of=site_of,
-            heads=checkpoint.heads if checkpoint else None,
+            heads=heads,
             control=self._control,
         )
-        with pool.borrow(self.recipe) as worker:
-            self.hardest = hardest_of(worker, self.examples, config.evaluation.hardest, initial)
-            if "baseline" in run.info:
-                self.baseline = Scores(**run.info["baseline"])
-            else:
-                self.baseline = Scores(**scores(worker, initial, self.examples, (), self.hardest))
 
     def _begin(self, evolution: Evolution) -> None:
         """Start warm, and keep that: sites refuse a slot that is asked again with other values."""
@@ -333,15 +335,16 @@ class Job:
         The embedded base goes beside the adapter, which would send peft to a hub if it named
         "embedded". The set is post-processing of released values, as the adapter is.
         """
-        folder = self.run.path / "adapter"
+        folder, config = self.run.path / "adapter", self.config
         with self._pool.borrow(self.recipe) as worker:
             worker.vector.write(self.update.vector.value)
             settings = worker.model.peft_config["default"]
-            if self.config.model.name == "embedded":
+            if config.model.name == "embedded":
                 settings.base_model_name_or_path = "base"
                 shutil.copytree(EMBEDDED, self.run.path / "base", dirs_exist_ok=True)
             worker.model.save_pretrained(folder, save_embedding_layers=False)
-        write_atomic(folder / "README.md", card(self.config, self.run.info))  # peft's says nothing
+        said = card(config.job, config.model.name, config.privacy, self.run.info)
+        write_atomic(folder / "README.md", said)  # peft's says nothing
         write_facts(folder, self.proposal, kind="federated")
         if self.evolution is not None:
             self.run.write_synthetic(self.evolution.records.value)

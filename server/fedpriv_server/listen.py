@@ -16,7 +16,7 @@ from typing import Self
 import uvicorn
 from fastapi import FastAPI
 
-from fedpriv.config.job import ServerSection
+from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.certificates import Description, check_certificate, load_certificate
 from fedpriv.pki.keys import load_key

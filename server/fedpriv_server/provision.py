@@ -98,7 +98,7 @@ def provision(
                 f" {authority.certificate.not_valid_after_utc:%Y-%m-%d}, and all certificates with"
                 " it. Provision into a new folder."
             )
-        check_options(config, options, requests, authority.site_keys)
+        check_options([site.name for site in config.sites], options, requests, authority.site_keys)
         if options.encrypt and not authority.is_encrypted:
             authority.encrypt(passphrase())
             done.append("Put the authority's key under a passphrase.")

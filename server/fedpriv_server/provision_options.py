@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.server import ServerSection
 from fedpriv.errors import ConfigError, EnrolmentError
 from fedpriv.pki.keys import PublicKey
 from fedpriv.pki.request import read_request
@@ -81,14 +81,19 @@ def read_requests(paths: Sequence[Path]) -> dict[str, PublicKey]:
 
 
 def check_options(
-    config: JobConfig, options: ProvisionOptions, requested: Collection[str], site_keys: SiteKeys
+    in_file: Collection[str],
+    options: ProvisionOptions,
+    requested: Collection[str],
+    site_keys: SiteKeys,
 ) -> None:
     """Refuse options that name nobody or contradict each other, before any is carried out.
+
+    Args:
+        in_file: names of the sites of the federation file.
 
     Raises:
         ConfigError: names the option and the value.
     """
-    in_file = {site.name for site in config.sites}
     if SERVER in in_file:
         raise ConfigError(
             "is what --renew calls the server", key="sites.name", value=SERVER, fix="Rename it."

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from fedpriv.config.job import JobConfig
+from pathlib import Path
+
+from fedpriv.config.sites import Sites
 from fedpriv.errors import ConfigError
 from fedpriv.secure_sum.roster import Roster, read
 
 
-def roster_of(config: JobConfig) -> Roster | None:
-    """Of the sites that a secure sum is of: those of the file, and no others.
+def roster_of(path: Path | None, sites: Sites) -> Roster | None:
+    """Of the sites that a secure sum is of: those of the federation file, and no others.
+
+    Args:
+        path: as the file says it; None in a job without such a sum.
 
     Raises:
         ConfigError: the roster can't be read, or names others.
     """
-    path = config.privacy.roster
-    if config.max_colluding is None or path is None:
+    if path is None:
         return None
     roster = read(path)
-    named, listed = {site.name for site in config.sites}, {e.name for e in roster.entries}
+    named, listed = {site.name for site in sites}, {e.name for e in roster.entries}
     if named != listed:
         raise ConfigError(
             f"names other sites than the federation file: {', '.join(sorted(named ^ listed))}",

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.duration import seconds
+from fedpriv.config.job import JobConfig
+from fedpriv.config.server import ServerSection
 from fedpriv.config.site import is_loopback
 from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap
 from fedpriv.metrics import metrics_service
-from fedpriv.names import seconds
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import Status
 from fedpriv.report.figures import last_loss, look_line, worse
@@ -131,7 +132,7 @@ def _run(
         run,
         pool,
         site_of=lambda node: door.broker.names.get(node),
-        roster=roster_of(config),
+        roster=roster_of(config.privacy.roster, config.sites),
     )
     look_seldom()
     assembly = Assembly(config, grid, door, status, job)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
+from fedpriv.methods.proposal import recipe_of
 from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process, public
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.private_training.worker import ModelRecipe, device_of
+from fedpriv.private_training.worker import device_of
 from fedpriv.synthetic.chat import chat
+from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.endpoint import endpoint
 from fedpriv.synthetic.evolution import Evolution, first_set
 from fedpriv.synthetic.generator import Generator
@@ -36,8 +38,7 @@ def evolution_of(
     tokenizer: PreTrainedTokenizerBase,
     pool: WorkerPool,
     vector: Callable[[], Privatised[Vector]],
-    cache_dir: Path,
-    answers: Path,
+    folder: Path,
     kept: Privatised[Sequence[Record]] | None = None,
 ) -> Evolution | None:
     """The set before the first round, and who changes it; None where the job has no set.
@@ -45,15 +46,14 @@ def evolution_of(
     Args:
         pool: lends the model that is trained.
         vector: its values now.
-        cache_dir: of public records.
-        answers: folder where what a service answered is kept.
+        folder: has what a service answered, and a cache while public records are read.
         kept: what the set is by now; None at the beginning.
 
     Raises:
         DataError, ConfigError: the records to begin with can't be read, or are too few.
         RoundError: the generator made too little.
     """
-    settings, recipe = config.synthetic, ModelRecipe.of(config)
+    settings, recipe = config.synthetic, recipe_of(config)
     if settings is None:
         return None
 
@@ -63,11 +63,12 @@ def evolution_of(
             worker.vector.write(vector().value)
             yield worker.model, worker.base.tokenizer
 
-    generator = generator_of(config, trained, answers)
+    generator = generator_of(config, trained, folder / "answers")
     if kept is not None:
         first = post_process(SyntheticSet, kept)
     else:
-        given = synthetic_records(config, cache_dir)
+        with tempfile.TemporaryDirectory(dir=folder, prefix="cache-") as cache:
+            given = synthetic_records(config, Path(cache))
         first = public(first_set(settings, given, generator, config.job.seed))
     spec = evaluation_spec(config)
     return Evolution(settings, first, spec, tokenizer, generator, config.job.seed)
@@ -89,7 +90,7 @@ def generator_of(
     if not settings:
         return None
     fields, longest = tuple(config.data.columns), config.model.max_length
-    compute = ModelRecipe.of(config).compute
+    compute = recipe_of(config).compute
     if "messages" in fields:
         raise ConfigError(
             "makes no conversations",

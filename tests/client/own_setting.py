@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.config.load import load_site
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.files import private_folder
 from fedpriv.models.base import digest_of
 from fedpriv.models.config import LoraSection, ModelSection
@@ -93,7 +93,7 @@ device = "cpu"
         self.fields = tuple(sorted(columns))
 
     @property
-    def file(self) -> SiteFile:
+    def file(self) -> OwnSiteFile:
         return load_site(self.config)
 
     @property

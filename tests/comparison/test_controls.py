@@ -24,7 +24,6 @@ from pe_sgd_checks import (
 )
 
 from fedpriv.config.load import load_job
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
@@ -38,6 +37,7 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Proposal
+from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.controls.gradient import Gradient, GradientServer

@@ -9,7 +9,6 @@ from fedpriv.base_model import EMBEDDED as STORED
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.trust import check_shared_noise
 from fedpriv.errors import ConfigError
-from fedpriv.names import seconds
 
 SAC = "controller.name=sac"
 
@@ -238,17 +237,6 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_the_digest_tells_settings_apart() -> None:
     assert digest(load_job(HOSPITALS)) == digest(load_job(HOSPITALS))
     assert digest(load_job(HOSPITALS)) != digest(load_job(HOSPITALS, ["privacy.epsilon=7.5"]))
-
-
-@pytest.mark.parametrize(("text", "value"), [("30s", 30), ("10m", 600), ("1.5h", 5400)])
-def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["0s", "10", "m", "-3s", "3 m", ""])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="such as 10m"):
-        seconds(text)
 
 
 SECURE = "privacy.trust=secure-sum"

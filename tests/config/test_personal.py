@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from fedpriv.config.personal import MOST, OwnKind, OwnTraining, PersonalSection
+from fedpriv.config.personal import MOST, OwnTraining, PersonalSection
+from fedpriv.names import OwnKind
 
 
 def test_by_default_rate_and_passes_are_chosen_by_the_sites_own_records() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from fuzz_mutate import text_bytes, toml_bytes
 from fuzz_target import Target, refuses
 
+from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, allowed_model, digest, load_job, load_site
-from fedpriv.config.site import SiteFile
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.methods.proposal import propose
-from fedpriv.names import seconds
 from fedpriv.protocol import Proposal
 from fedpriv_client.settings import site_settings, terms_of
 
@@ -158,7 +158,7 @@ def site(data: bytes, folder: Path) -> None:
     allowed_model(path)
     file = load_site(path)
     refuses(
-        SiteFile.model_validate(file.model_dump()) == file, "another file when it is read again"
+        OwnSiteFile.model_validate(file.model_dump()) == file, "another file when it is read again"
     )
     terms_of(file, "0" * 32)
     if file.data.dataset_id is not None:

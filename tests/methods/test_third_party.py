@@ -34,12 +34,6 @@ from fedpriv.public_update.update import Aggregate
 class FirstPart:
     needs_set = False
 
-    def settings(self, config):
-        share = config.method.get("share")
-        if not isinstance(share, float) or not 0 < share < 1:
-            raise ConfigError("expected a share", key="method.share", value=share)
-        return {"share": share}
-
     def at_site(self, proposal, records=()):
         share = proposal.settings.get("share")
         if not isinstance(share, float):
@@ -64,6 +58,13 @@ class Site(DpLora):
 
 
 class Server(DpLoraServer):
+    @staticmethod
+    def settings(config):
+        share = config.method.get("share")
+        if not isinstance(share, float) or not 0 < share < 1:
+            raise ConfigError("expected a share", key="method.share", value=share)
+        return {"share": share}
+
     def __init__(self, context):
         self.trained = context.trained
         self.values = int(context.proposal.settings["share"] * self.trained)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config.controller import ControllerSection
 from fedpriv.config.groups import Decision, GroupTerms
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.interface import Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError

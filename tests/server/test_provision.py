@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import fedpriv.files
-from fedpriv.config.job import JobConfig, ServerSection
+from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
+from fedpriv.config.server import ServerSection
 from fedpriv.data.config import DataSection
 from fedpriv.errors import ConfigError, EnrolmentError, FedprivError
 from fedpriv.pki.certificates import check_certificate, describe, load_certificate

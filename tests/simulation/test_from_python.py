@@ -110,7 +110,7 @@ def test_a_bar_is_drawn_where_somebody_watches(
         options: Any = {kind: True}
         console = Console(file=shown, width=100, **options)
         assert is_watched(console)
-        with watching(job, "two sites", console) as progress:
+        with watching(job.job.rounds, "two sites", console) as progress:
             progress.preparing("Loading the model")
             progress.round_done(row)
         if kind == "force_terminal":

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from waiting import held_fedpriv, wait_until
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
+from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.hosts import gpus_of_a_host, shared_out
 from fedpriv_simulation.simulate import Outcome, simulate
 
@@ -124,15 +124,15 @@ def test_every_site_has_one_process_and_none_has_much_more(sizes: list[int], cou
 def test_gpus_are_shared(
     device: str, there: int, count: int, given_share: float | None, expected: float
 ) -> None:
-    config: Any = SimpleNamespace(compute=SimpleNamespace(device=device, gpus_per_site=given_share))
-    assert gpus_of_a_host(config, there, count) == expected
+    compute = ComputeSection(device=device, gpus_per_site=given_share)
+    assert gpus_of_a_host(compute, there, count) == expected
 
 
 def test_more_gpus_than_there_are_are_refused() -> None:
     for share, count in ((1.0, 4), (0.4, 5)):
-        config: Any = SimpleNamespace(compute=SimpleNamespace(device="auto", gpus_per_site=share))
+        compute = ComputeSection(gpus_per_site=share)
         with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it"):
-            gpus_of_a_host(config, 2, count)
+            gpus_of_a_host(compute, 2, count)
 
 
 def test_without_ray_it_says_what_to_type(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.errors import ConfigError
+from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.cluster import Node
 from fedpriv_simulation.placing import Place, places
 
 
-def config(sites: int, **compute: Any) -> Any:
-    stated = {"device": "auto", "workers": None, "gpus_per_site": None} | compute
-    return SimpleNamespace(
-        sites=[None] * sites,
-        compute=SimpleNamespace(**stated),
-        model=SimpleNamespace(name="embedded"),
-    )
+def placed(sites: int, nodes: list[Node], **compute: Any) -> list[Place]:
+    return places(ComputeSection(**compute), "embedded", sites, nodes)
 
 
 def node(number: int, cpus: int, gpus: int = 0) -> Node:
@@ -30,7 +25,7 @@ def node(number: int, cpus: int, gpus: int = 0) -> Node:
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6), st.integers(1, 30))
 def test_a_node_gets_as_many_as_it_has_cpus_at_most(cpus: list[int], sites: int) -> None:
-    found = places(config(sites, workers=min(sites, sum(cpus))), [*map(node, range(9), cpus)])
+    found = placed(sites, [*map(node, range(9), cpus)], workers=min(sites, sum(cpus)))
     of = Counter(place.node for place in found)
     assert len(found) == min(sites, sum(cpus))
     for number, there in enumerate(cpus):
@@ -53,12 +48,12 @@ def test_a_node_gets_as_many_as_it_has_cpus_at_most(cpus: list[int], sites: int)
 )
 def test_gpus_are_where_they_are(compute: Any, expected: list[tuple[str, float]]) -> None:
     nodes = [node(0, 4), node(1, 4, 2), node(2, 4, 1)]
-    found = places(config(8, **compute), nodes)
+    found = placed(8, nodes, **compute)
     assert [(place.node, place.gpus) for place in found] == expected
 
 
 def test_more_than_there_is_room_for_is_refused() -> None:
     nodes = [node(0, 1), node(1, 1)]
-    assert places(config(2, workers=2), nodes) == [Place("n0", 1, 0.0), Place("n1", 1, 0.0)]
+    assert placed(2, nodes, workers=2) == [Place("n0", 1, 0.0), Place("n1", 1, 0.0)]
     with pytest.raises(ConfigError, match=r"compute\.workers: is more than the 2 processes"):
-        places(config(3, workers=3), nodes)
+        placed(3, nodes, workers=3)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from waiting import CEILING
 
-from fedpriv.config.synthetic import GeneratorSection
 from fedpriv.errors import ConfigError, RoundError
+from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.endpoint import ATTEMPTS, endpoint
 
 Answer = tuple[int, bytes]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedpriv.config.synthetic import GeneratorSection, SyntheticSection
 from fedpriv.errors import RoundError
+from fedpriv.synthetic.config import GeneratorSection, SyntheticSection
 from fedpriv.synthetic.evolution import _grown, first_set
 from fedpriv.synthetic.generator import ATTEMPTS, new_records
 from fedpriv.synthetic.records import MAX_TEXT, Record, SyntheticSet

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedpriv.config.synthetic import GeneratorSection
+from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.language_model import LanguageModelGenerator
 
 Make = Callable[..., Any]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 
-from fedpriv.config.controller import ControllerSection
+from fedpriv.controllers.config import ControllerSection
 from fedpriv.controllers.interface import Array, Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import RawValueError

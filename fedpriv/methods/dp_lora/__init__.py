@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedpriv.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
     from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
 
@@ -18,10 +16,6 @@ class DpLoraMethod:
 
     needs_set = False
     has_groups = True
-
-    def settings(self, config: JobConfig) -> Mapping[str, Any]:
-        """None."""
-        return {}
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `site`."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from fedpriv.errors import FedprivError
+from fedpriv.config.job import JobConfig
+from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.gradients.weighted import weighted_gradient
 from fedpriv.methods.pe_sgd.span import as_vector
 from fedpriv.methods.server_half import ServerContext
@@ -16,6 +19,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.plain_training.public_records import batches
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.worker import Worker
+from fedpriv.public_update.config import DenoiseSection
 from fedpriv.public_update.update import Aggregate
 from fedpriv.synthetic.evolution import Evolution, Evolved
 from fedpriv.synthetic.records import SetChange
@@ -34,6 +38,27 @@ class PeSgdServer:
         self.values = self.public_set.settings.size
         self._coefficients: Privatised[Vector] | None = None  # of the last mean
         self._units = 0.0
+
+    @staticmethod
+    def settings(config: JobConfig) -> Mapping[str, Any]:
+        """What sites have to know of the set; see `ProjectionSection`."""
+        assert config.synthetic is not None  # whoever calls has seen to it
+        # What is lifted from coefficients has noise of another size in every direction.
+        if config.denoise != DenoiseSection():
+            raise ConfigError(
+                "needs noise of one known size, which a gradient made of coefficients does not"
+                " have",
+                key="denoise",
+                fix="Leave it out.",
+            )
+        if config.job.sync > 1 and config.optimizer.weight_decay:
+            raise ConfigError(
+                "sites move coefficients, which are no weights",
+                key="optimizer.weight_decay",
+                value=config.optimizer.weight_decay,
+                fix="Set it in server_optimizer.",
+            )
+        return config.synthetic.projection.model_dump(mode="json")
 
     def start(self, parameters: Vector) -> Vector:
         """No move in the span, (N,)."""

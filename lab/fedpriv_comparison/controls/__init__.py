@@ -9,36 +9,23 @@ No machine has them installed: `fedpriv compare` brings them to its own processe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedpriv.errors import ConfigError, ProtocolError
+from fedpriv.errors import ProtocolError
 from fedpriv.methods import registry
-from fedpriv.methods.pe_sgd import PeSgdMethod
 
 if TYPE_CHECKING:
-    from fedpriv.config.job import JobConfig
     from fedpriv.methods.pe_sgd.config import ProjectionSection
     from fedpriv.private_training.method import Records, SiteMethod
     from fedpriv.protocol import Proposal
 
 
 class _Control:
-    """What the three have in common: settings as of PE-SGD, and no local steps."""
+    """What the three have in common: a set as of PE-SGD, and no local steps."""
 
     needs_set = True
-
-    def settings(self, config: JobConfig) -> Mapping[str, Any]:
-        """As of PE-SGD."""
-        if config.job.sync > 1:
-            raise ConfigError(
-                "is 1 for a method whose releases are projected at the server",
-                key="job.sync",
-                value=config.job.sync,
-                fix="Use pe-sgd, or one step a round.",
-            )
-        return PeSgdMethod().settings(config)
 
     def checked(self, proposal: Proposal) -> ProjectionSection:
         """What a proposal says of the set.

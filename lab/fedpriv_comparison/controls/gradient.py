@@ -10,12 +10,13 @@ import torch
 
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
+from fedpriv.methods.pe_sgd.server import Lifted
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.method import Records
 from fedpriv.private_training.worker import Worker
+from fedpriv_comparison.controls.server import ControlServer
 
 
 class Gradient(DpLora):
@@ -26,7 +27,7 @@ class Gradient(DpLora):
         self.public_records = settings.size
 
 
-class GradientServer(PeSgdServer):
+class GradientServer(ControlServer):
     """Projects gradients."""
 
     def __init__(self, context: ServerContext) -> None:

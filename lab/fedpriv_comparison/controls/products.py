@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
+from fedpriv.methods.pe_sgd.server import Lifted
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
@@ -15,6 +15,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.unit_sum import Unit, sum_of_units
 from fedpriv.private_training.worker import Worker
+from fedpriv_comparison.controls.server import ControlServer
 
 
 class Products(PeSgd):
@@ -40,7 +41,7 @@ class Products(PeSgd):
         )
 
 
-class ProductsServer(PeSgdServer):
+class ProductsServer(ControlServer):
     """Lifts products."""
 
     def lifted(self, worker: Worker, parameters: Vector, mean: Vector) -> Lifted:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpriv.methods.pe_sgd.projection import shortened
-from fedpriv.methods.pe_sgd.server import Lifted, PeSgdServer
+from fedpriv.methods.pe_sgd.server import Lifted
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.methods.server_half import ServerContext
@@ -22,6 +22,7 @@ from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.unit_sum import Unit, sum_of_units
 from fedpriv.private_training.worker import Worker
+from fedpriv_comparison.controls.server import ControlServer
 
 SHARE = 0.5  # of the bound, squared, that the rest has
 
@@ -66,7 +67,7 @@ class Residual(PeSgd):
         )
 
 
-class ResidualServer(PeSgdServer):
+class ResidualServer(ControlServer):
     """Puts both parts together."""
 
     def __init__(self, context: ServerContext) -> None:

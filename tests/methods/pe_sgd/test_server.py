@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpriv.config.synthetic import SyntheticSection
 from fedpriv.errors import RawValueError, RoundError
 from fedpriv.methods.pe_sgd.server import PeSgdServer
 from fedpriv.methods.server_half import ServerContext
@@ -19,6 +18,7 @@ from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import LocalSteps, Proposal
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.public_update.update import Aggregate
+from fedpriv.synthetic.config import SyntheticSection
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv.synthetic.records import SyntheticSet
 

@@ -226,3 +226,34 @@ class ControllerSection(Section):
                 if not self.adaptive and key in getattr(self, table).model_fields_set:
                     raise ValueError(f"{table}.{key}: is for adaptive = true; leave it out")
         return self
+
+    def files(self) -> dict[str, Path]:
+        """The files of records, by key."""
+        return {} if self.data is None else {"controller.data": self.data}
+
+    def check_beside(self, *, sync: int, denoise: str, trust: str, looks: bool) -> None:
+        """Check that decisions reach each private step, and that its noise is of one size.
+
+        Args:
+            sync, denoise, trust: as in the job.
+            looks: whether it looks at the sites' held-out records.
+
+        Raises:
+            ValueError: names the key.
+        """
+        if sync > 1:
+            raise ValueError(
+                "controller: decides before each private step, and with job.sync ="
+                f" {sync} sites make several by themselves; leave it out, or use sync = 1"
+            )
+        if denoise != "off" and self.groups != "model":
+            raise ValueError(
+                "denoise.where: needs noise of one known size, and with a controller of"
+                f" {self.groups} each group has its own; use 'off', or controller.groups = 'model'"
+            )
+        for key, is_set in (("privacy.trust", trust != "local"), ("evaluation.sites", looks)):
+            if self.adaptive and is_set:
+                raise ValueError(
+                    f"{key}: needs the same noise in every step, and controller.adaptive moves it;"
+                    " leave one of them out"
+                )

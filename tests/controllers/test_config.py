@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from fedpriv.config.controller import ControllerSection
+from fedpriv.controllers.config import ControllerSection
 
 TABLES: dict[str, dict[str, Any]] = {
     "fixed": {"clip_norms": {"a": 1.0}},

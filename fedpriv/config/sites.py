@@ -1,0 +1,158 @@
+"""`[[sites]]` of a federation file, and what has to be true of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
+from fedpriv.config.sources import OtherSources, Source
+from fedpriv.data.config import HELD_OUT, HeldOut
+from fedpriv.names import Name
+from fedpriv.privacy import usual
+
+
+class SiteSection(OtherSources):
+    """A site. In a simulation its data is named here; over the network it has a name alone."""
+
+    name: Name = Field(description="The site's name.")
+    data: Path | str | None = Field(
+        None,
+        description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
+        " simulation needs it, or `[sites.omop]` or `[sites.fhir]` in its place.",
+    )
+    held_out: HeldOut | None = Field(
+        None,
+        description=HELD_OUT,
+    )
+    held_out_size: int | None = Field(
+        None,
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Where `held_out` is a file: how many units are in it, as a person states it."
+        " Needed for `[evaluation.sites]`.",
+    )
+    size: int | None = Field(
+        None,
+        ge=1,
+        le=usual.MAX_UNITS,
+        description="Declared size: how many units it has, as a person states it; never counted"
+        " from the records. A simulation needs it.",
+    )
+    epsilon: float | None = Field(
+        None, gt=0, description="ε that this job may cost the site's people at most."
+    )
+    epsilon_alone: float | None = Field(
+        None,
+        gt=0,
+        description="The same if every other site in the secure sum worked with the server. Without"
+        " it, whatever the job costs then.",
+    )
+    ledger: Path | None = Field(
+        None,
+        description="A ledger that outlives the run, made by fedpriv ledger init. Without it, the"
+        " run makes one of its own.",
+    )
+    witness: Path | None = Field(
+        None, description="The ledger's witness: a file on another disk, told of every row."
+    )
+
+    @property
+    def records(self) -> Source | None:
+        """Where they are; None over the network."""
+        return self.source(self.data)
+
+    def files(self) -> dict[str, Path]:
+        """The files and folders of its records, by key; what the hub holds is none of them."""
+        found = {
+            "data": self.data,
+            "omop": self.omop and self.omop.file,
+            "fhir": self.fhir and self.fhir.file,
+            "held_out": self.held_out,
+        }
+        return {
+            f"sites.{self.name}.{key}": path
+            for key, path in found.items()
+            if isinstance(path, Path)
+        }
+
+
+Sites = Sequence[SiteSection]
+
+
+def check_names(sites: Sites, min_sites: int) -> None:
+    """Check that sites can be told apart, and that there are as many as a round needs.
+
+    Raises:
+        ValueError: names the key.
+    """
+    names = [site.name for site in sites]
+    if len(set(names)) < len(names):
+        raise ValueError("sites: two sites have the same name")
+    if min_sites > len(names):
+        raise ValueError(f"job.min_sites: {min_sites} is more than the {len(names)} sites")
+
+
+def check_looks(
+    sites: Sites, looks: LooksSection | None, *, rounds: int, network: bool, delta: float
+) -> None:
+    """Check that each look has a round of its own and, at described sites, records to look at.
+
+    Raises:
+        ValueError: names the key.
+    """
+    for index, site in enumerate(sites):
+        key = f"sites.{index}"
+        check_held_out(site.held_out, site.size, site.held_out_size, delta, key)
+    if looks is None:
+        return
+    if looks.looks > rounds:
+        raise ValueError(
+            f"evaluation.sites.looks: {looks.looks} looks need as many rounds, and there are"
+            f" {rounds}"
+        )
+    for index, site in enumerate(() if network else sites):
+        if site.held_out is None:
+            raise ValueError(
+                f"sites.{index}.held_out: is missing; evaluation.sites looks at such records"
+            )
+        if held_out_units(site.held_out, site.size or 1, site.held_out_size) is None:
+            raise ValueError(
+                f"sites.{index}.held_out_size: is missing; evaluation.sites divides by it"
+            )
+
+
+def check_described(sites: Sites, *, network: bool) -> None:
+    """Check that a simulation has the sites' data, and a file for the network names none of it.
+
+    Raises:
+        ValueError: names the key.
+    """
+    for index, site in enumerate(sites):
+        if network:
+            for key in site.model_fields_set - {"name"}:
+                raise ValueError(
+                    f"sites.{index}.{key}: belongs to the site's own file when engine is"
+                    " 'network'; here a site is only named"
+                )
+            continue
+        site.check_one(site.data, f"sites.{index}", "data")
+        if site.size is None:
+            raise ValueError(f"sites.{index}.size: is missing; a simulation needs it")
+
+
+def check_delta(sites: Sites, delta: float) -> None:
+    """Check that no site is so large that δ would allow publishing a whole unit.
+
+    Raises:
+        ValueError: one is.
+    """
+    for site in sites:
+        if site.size is not None and delta >= 1 / site.size:
+            raise ValueError(
+                f"privacy.delta: {delta:g} is not below 1 / size of site"
+                f" {site.name!r} (1 / {site.size} = {1 / site.size:.2g}), so it would allow"
+                " publishing a whole unit"
+            )
