@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
@@ -19,6 +20,10 @@ OURS = (
     *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),
     *("fedpriv_simulation", "fedpriv_strategies"),
 )
+# Whichever of them is installed: each names the packages that it needs itself.
+DISTRIBUTIONS = ("fedpriv", "fedpriv-coordinator", "fedpriv-verify")
+# Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
+SOURCE = Path(__file__).with_name("source.json")
 
 
 class Installed(Section):
@@ -34,11 +39,14 @@ def software() -> dict[str, Installed]:
 
     What those need in turn is not in it. The digest of another package is of its RECORD, the list
     that was made when its wheel was built and that installers keep, so it says which wheel was
-    installed, not whether somebody edited its files since; of fedpriv it is of its own files.
+    installed, not whether somebody edited its files since; of fedpriv it is of its own files. Those
+    that a distribution leaves out count as they were when it was built, so all distributions of one
+    source have one digest.
     """
-    ours = {name: _digests(name) for name in OURS}
+    whole = json.loads(SOURCE.read_text(encoding="utf-8")) if SOURCE.exists() else {}
+    ours = {name: whole.get(name, {}) | _digests(name) for name in OURS}
     found = {"fedpriv": Installed(version=__version__, digest=sha256(canonical_json(ours)))}
-    for name in sorted(_needed()):
+    for name in sorted({*_needed()}):
         try:
             package = distribution(name)
         except PackageNotFoundError:
@@ -49,14 +57,15 @@ def software() -> dict[str, Installed]:
 
 def _needed() -> Iterator[str]:
     """The packages that fedpriv's own metadata names, without extras."""
-    try:
-        listed = requires("fedpriv") or []
-    except PackageNotFoundError:  # run from a folder that is not installed
-        return
-    for line in listed:
-        requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement.name
+    for ours in DISTRIBUTIONS:
+        try:
+            listed = requires(ours) or []
+        except PackageNotFoundError:  # another is, or it is run from a folder
+            continue
+        for line in listed:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                yield requirement.name
 
 
 def _digests(package: str) -> dict[str, str]:
@@ -69,7 +78,7 @@ def _digests(package: str) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
-        if "__pycache__" not in path.parts
+        if "__pycache__" not in path.parts and path != SOURCE
     }
 
 
