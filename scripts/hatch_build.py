@@ -21,7 +21,7 @@ class Reached(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add them to the wheel, at their places, with the digests of what is left out."""
+        """Add them to the wheel, at their places, with the digests of all that there is."""
         sys.path.insert(0, str(SCRIPTS))
         from trusted_path import file_of, reached
 
@@ -43,6 +43,7 @@ class Reached(BuildHookInterface[Any]):
             for package in packages
             if file.is_relative_to(package) and not file.is_relative_to(folder)
         }
+        build_data["extra_metadata"] = {str(ROOT / name): name for name in ("LICENSE", "NOTICE")}
         if "fedpriv.software" in modules:
             listed = Path(self.directory) / "source.json"
             listed.parent.mkdir(exist_ok=True)
