@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from fedpriv import __version__
+from fedpriv.distribution import needed
 from fedpriv.files import canonical_json, sha256
 from fedpriv.section import Section
 
@@ -20,8 +18,6 @@ OURS = (
     *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),
     *("fedpriv_simulation", "fedpriv_strategies"),
 )
-# Whichever of them is installed: each names the packages that it needs itself.
-DISTRIBUTIONS = ("fedpriv", "fedpriv-coordinator", "fedpriv-verify")
 # Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
 SOURCE = Path(__file__).with_name("source.json")
 
@@ -46,26 +42,13 @@ def software() -> dict[str, Installed]:
     whole = json.loads(SOURCE.read_text(encoding="utf-8")) if SOURCE.exists() else {}
     ours = {name: whole.get(name, {}) | _digests(name) for name in OURS}
     found = {"fedpriv": Installed(version=__version__, digest=sha256(canonical_json(ours)))}
-    for name in sorted({*_needed()}):
+    for name in sorted({requirement.name for requirement in needed()}):
         try:
             package = distribution(name)
         except PackageNotFoundError:
             continue
         found[name] = Installed(version=package.version, digest=_record_digest(package))
     return found
-
-
-def _needed() -> Iterator[str]:
-    """The packages that fedpriv's own metadata names, without extras."""
-    for ours in DISTRIBUTIONS:
-        try:
-            listed = requires(ours) or []
-        except PackageNotFoundError:  # another is, or it is run from a folder
-            continue
-        for line in listed:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                yield requirement.name
 
 
 def _digests(package: str) -> dict[str, str]:
