@@ -16,12 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedpriv import __version__
 from fedpriv.files import canonical_json, sha256, write_json
 
 _MEMORY: dict[str, Any] | None = None  # by name of file, in a process that writes none
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
-_LIBRARIES = ("fedpriv", "torch", "transformers", "peft", "numpy")
+_LIBRARIES = ("torch", "transformers", "peft", "numpy")
 
 
 def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
@@ -51,7 +52,7 @@ def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(file, {**of, **_machine(), "found": found})
-        for old in sorted(folder.glob("*.json"), key=_age)[:-MOST]:
+        for old in sorted(folder.glob("*.json"), key=lambda old: old.stat().st_mtime)[:-MOST]:
             old.unlink()
     return found
 
@@ -71,10 +72,6 @@ def in_memory_alone() -> Iterator[None]:
         _MEMORY = None
 
 
-def _age(file: Path) -> float:
-    return file.stat().st_mtime
-
-
 def _folder() -> Path | None:
     if FOLDER in os.environ:
         return Path(os.environ[FOLDER]) if os.environ[FOLDER] else None
@@ -88,7 +85,7 @@ def _folder() -> Path | None:
 def _machine() -> dict[str, str]:
     import torch
 
-    built = {name: version(name) for name in _LIBRARIES}
+    built = {"fedpriv": __version__} | {name: version(name) for name in _LIBRARIES}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return {**built, "processor": f"{_processor()} {torch.backends.cpu.get_cpu_capability()} {gpu}"}
 

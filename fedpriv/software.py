@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
 from functools import cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from fedpriv import __version__
+from fedpriv.distribution import needed
 from fedpriv.files import canonical_json, sha256
 from fedpriv.section import Section
 
@@ -19,6 +18,8 @@ OURS = (
     *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),
     *("fedpriv_simulation", "fedpriv_strategies"),
 )
+# Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
+SOURCE = Path(__file__).with_name("source.json")
 
 
 class Installed(Section):
@@ -34,29 +35,20 @@ def software() -> dict[str, Installed]:
 
     What those need in turn is not in it. The digest of another package is of its RECORD, the list
     that was made when its wheel was built and that installers keep, so it says which wheel was
-    installed, not whether somebody edited its files since; of fedpriv it is of its own files.
+    installed, not whether somebody edited its files since; of fedpriv it is of its own files. Those
+    that a distribution leaves out count as they were when it was built, so all distributions of one
+    source have one digest.
     """
-    ours = {name: _digests(name) for name in OURS}
+    whole = json.loads(SOURCE.read_text(encoding="utf-8")) if SOURCE.exists() else {}
+    ours = {name: whole.get(name, {}) | _digests(name) for name in OURS}
     found = {"fedpriv": Installed(version=__version__, digest=sha256(canonical_json(ours)))}
-    for name in sorted(_needed()):
+    for name in sorted({requirement.name for requirement in needed()}):
         try:
             package = distribution(name)
         except PackageNotFoundError:
             continue
         found[name] = Installed(version=package.version, digest=_record_digest(package))
     return found
-
-
-def _needed() -> Iterator[str]:
-    """The packages that fedpriv's own metadata names, without extras."""
-    try:
-        listed = requires("fedpriv") or []
-    except PackageNotFoundError:  # run from a folder that is not installed
-        return
-    for line in listed:
-        requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement.name
 
 
 def _digests(package: str) -> dict[str, str]:
@@ -69,7 +61,7 @@ def _digests(package: str) -> dict[str, str]:
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
-        if "__pycache__" not in path.parts
+        if "__pycache__" not in path.parts and path != SOURCE
     }
 
 

@@ -55,38 +55,44 @@ def file_of(module: str) -> Path | None:
 
 
 def reached(*modules: str) -> set[str]:
-    """All modules of ours that these import, directly or not, and themselves."""
-    found, waiting = set[str](), [*modules]
+    """All modules of ours that these import, directly or not, and themselves.
+
+    A package that nobody imports runs when a module in it is imported, and its functions do not: so
+    what they import is not in it.
+    """
+    found, waiting = set[tuple[str, bool]](), [(module, True) for module in modules]
     while waiting:
-        module = waiting.pop()
-        if module in found or file_of(module) is None:
-            continue
-        found.add(module)
-        waiting += [module.rpartition(".")[0], *imported(module)]
-    return found - {""}
+        module, is_named = waiting.pop()
+        if not {(module, True), (module, is_named)} & found and file_of(module) is not None:
+            found.add((module, is_named))
+            waiting.append((module.rpartition(".")[0], False))
+            waiting += [(name, True) for name in imported(module, functions=is_named)]
+    return {module for module, _ in found}
 
 
 @cache
-def imported(module: str) -> tuple[str, ...]:
-    """The modules that one imports, wherever in it."""
+def imported(module: str, *, functions: bool = True) -> tuple[str, ...]:
+    """The modules that one imports, wherever in it or not inside functions."""
     file = file_of(module)
     assert file is not None
-    return tuple(_imports(ast.parse(file.read_text(encoding="utf-8"))))
+    return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), functions))
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
+def _imports(node: ast.AST, functions: bool) -> Iterator[str]:
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
                 for other in child.orelse:
-                    yield from _imports(other)
+                    yield from _imports(other, functions)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not functions:
+                pass
             case ast.Import():
                 yield from (name.name for name in child.names)
             case ast.ImportFrom(module=str(source)):
                 yield source
                 yield from (f"{source}.{name.name}" for name in child.names)
             case _:
-                yield from _imports(child)
+                yield from _imports(child, functions)
 
 
 @cache

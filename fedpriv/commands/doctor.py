@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedpriv.errors import ConfigError
+
 if TYPE_CHECKING:
     from fedpriv.doctor.finding import Finding
 
@@ -58,11 +60,16 @@ def examine(file: Path, job: Path | None = None, *, offline: bool = False) -> li
     """What the doctor of the file's role finds.
 
     Raises:
-        ConfigError: the file can't be read, or is of no role.
+        ConfigError: the file can't be read, or is of a role that is not installed here.
     """
     from fedpriv.config.load import read_toml
 
     role = "site" if "site" in read_toml(file) else "federation"
-    (point,) = entry_points(group=DOCTORS, name=role)
-    findings: list[Finding] = point.load()(file, job, offline=offline)
-    return findings
+    for point in entry_points(group=DOCTORS, name=role):
+        findings: list[Finding] = point.load()(file, job, offline=offline)
+        return findings
+    raise ConfigError(
+        f"is the file of a {role}, and what is installed here has no such part",
+        file=file,
+        fix="Install the part that it is of, in an environment of its own, or all of fedpriv.",
+    )

@@ -9,17 +9,17 @@ import platform
 import shutil
 import socket
 import tempfile
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
+from fedpriv import __version__
+from fedpriv.distribution import needed
 from fedpriv.doctor.finding import DoubtError
 from fedpriv.errors import ConfigError, NetworkError
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 
-_SHOWN = ("fedpriv", "torch", "transformers", "peft", "flwr")
+_SHOWN = ("torch", "transformers", "peft", "flwr")
 _UNSYNCHRONISED = 5  # what adjtimex(2) returns where nothing keeps the clock
 _TIMEX_BYTES = 512  # more than struct timex has anywhere
 
@@ -31,10 +31,7 @@ def packages() -> str:
         ConfigError: one is missing, or another version.
     """
     wrong = []
-    for text in requires("fedpriv") or ():
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
+    for requirement in needed():
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
@@ -47,7 +44,7 @@ def packages() -> str:
         raise ConfigError(
             "not the packages that fedpriv was made for", value=has, fix=f"pip install {needs}"
         )
-    return f"Python {platform.python_version()}, " + ", ".join(
+    return f"Python {platform.python_version()}, fedpriv {__version__}, " + ", ".join(
         f"{name} {version(name)}" for name in _SHOWN
     )
 

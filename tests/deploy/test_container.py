@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -15,8 +18,13 @@ from packaging.version import Version
 import fedpriv
 
 FOLDER = FILE.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECTS = {
+    folder: tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+    for folder in (".", "client", "server")
+}
+PROJECT = PROJECTS["."]
 TARGETS = ("server", "client")
+VARIANTS = ("cpu", "cuda")
 CUDA = re.compile(r"nvidia-|cuda-|triton$")  # packages of that variant alone
 ENVIRONMENT = {
     "python_version": "3.11",
@@ -48,15 +56,19 @@ def locked(name: str) -> dict[str, Version]:
 
 
 @pytest.mark.parametrize(
-    ("name", "needed"),
+    ("names", "needed"),
     [
-        ("cpu", PROJECT["project"]["dependencies"]),
-        ("cuda", PROJECT["project"]["dependencies"]),
-        ("build", PROJECT["build-system"]["requires"]),
+        *(
+            ((part, variant), PROJECTS[part]["project"]["dependencies"])
+            for part in TARGETS
+            for variant in VARIANTS
+        ),
+        (("client",), PROJECTS["client"]["project"]["optional-dependencies"]["text"]),
+        (("build",), PROJECT["build-system"]["requires"]),
     ],
 )
-def test_a_lock_has_what_the_project_needs(name: str, needed: list[str]) -> None:
-    pins = locked(name)
+def test_a_lock_has_what_a_project_needs(names: tuple[str, ...], needed: list[str]) -> None:
+    pins = {package: version for name in names for package, version in locked(name).items()}
     for requirement in map(Requirement, needed):
         if requirement.marker is None or requirement.marker.evaluate(ENVIRONMENT):
             pinned = pins[canonicalize_name(requirement.name)]
@@ -67,9 +79,17 @@ def test_a_lock_has_what_the_project_needs(name: str, needed: list[str]) -> None
 def test_the_variants_differ_in_torch_alone() -> None:
     cpu, cuda = locked("cpu"), locked("cuda")
     assert {package for package in cpu.keys() ^ cuda.keys() if not CUDA.match(package)} == set()
-    assert {package for package in cpu if cpu[package] != cuda[package]} == {"torch"}
+    assert {package for package in cpu if cpu[package] != cuda[package]} == {"torch"} == cpu.keys()
     assert str(cpu["torch"]) == f"{cuda['torch']}+cpu"
     assert any(package.startswith("nvidia-") for package in cuda)
+
+
+def test_the_images_have_the_same_versions_and_a_site_nothing_of_its_own() -> None:
+    server, client = locked("server"), locked("client")
+    assert client.items() <= server.items()
+    assert not {"matplotlib", "pillow", "ray"} & client.keys()
+    for variant in VARIANTS:
+        assert not server.keys() & locked(variant).keys()
 
 
 def test_every_image_from_elsewhere_has_a_digest() -> None:
@@ -91,7 +111,7 @@ def test_an_image_runs_one_command_as_nobody_in_particular(target: str) -> None:
     assert last(target, "STOPSIGNAL") == "SIGTERM"
     (command,) = entry_point(target)
     assert command == f"fedpriv-{target}"
-    assert command in PROJECT["project"]["scripts"]
+    assert command in PROJECTS[target]["project"]["scripts"]
     installed = " ".join(text for stage in chain(target) for text in stage.all("RUN"))
     assert "pip uninstall" in installed
     assert not re.search(r"pip install|apt|curl|gcc|sudo", installed)
@@ -112,11 +132,14 @@ def test_an_image_says_what_it_is(target: str) -> None:
     assert f"VERSION={fedpriv.__version__}" in arguments
 
 
-def test_everything_is_installed_by_hash() -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_everything_is_installed_by_hash(target: str) -> None:
     """From an index by its hashes alone; what has no hash is what was built here."""
+    assert last(target, "COPY") == f"--from=build-{target} /opt/fedpriv /opt/fedpriv"
     commands = [
         command
-        for text in stages()["build"].all("RUN")
+        for stage in chain(f"build-{target}")
+        for text in stage.all("RUN")
         for command in re.split(r" && | --mount=\S+ ", text)
     ]
     installs = [
@@ -125,19 +148,31 @@ def test_everything_is_installed_by_hash() -> None:
     assert len(installs) == 4
     for command in installs:
         assert "--require-hashes" in command or "--no-deps --no-index" in command, command
+    locks = f'--requirement requirements-{target}.txt --requirement "requirements-${{VARIANT}}.txt"'
+    assert installs[1].endswith(locks)
+    assert installs[2].endswith(f" ./{target}")
 
 
-def test_nothing_but_the_product_goes_into_an_image() -> None:
-    """What the build copies is what the ignore file lets through, and it is all there."""
+def test_nothing_but_the_product_goes_into_an_image(tmp_path: Path) -> None:
+    """What the build copies is what the ignore file lets through, and makes the wheels alone."""
     lines = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*"
     allowed = {line.removeprefix("!") for line in rules if line.startswith("!")}
-    copied: set[str] = set()
-    for text in stages()["build"].all("COPY"):
-        copied |= {re.sub(r"\$\{VARIANT\}|build(?=\.txt)", "*", word) for word in text.split()[:-1]}
+    copied = {word for text in stages()["build"].all("COPY") for word in text.split()[:-1]}
     assert copied == allowed
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {Path(package).parts[0] for package in packages} <= copied
-    assert {*PROJECT["project"]["license-files"], PROJECT["project"]["readme"]} <= copied
+    assert {*PROJECT["project"]["license-files"]} <= copied
     assert all(any(ROOT.glob(name)) for name in allowed)
+    for text in stages()["build"].all("COPY"):
+        *sources, to = text.split()
+        for source in (path for name in sources for path in ROOT.glob(name)):
+            place = tmp_path / to / ("" if source.is_dir() else source.name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, place)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    pip += ["--no-build-isolation", "--wheel-dir", "dist", "./server", "./client"]
+    subprocess.run(pip, cwd=tmp_path, check=True, capture_output=True)
+    made = {path.name.partition("-")[0] for path in (tmp_path / "dist").iterdir()}
+    assert made == {"fedpriv_coordinator", "fedpriv_site"}
