@@ -47,12 +47,6 @@ def opinion(events: tuple[Event, ...], delta: float) -> Opinion:
     Raises:
         AccountingError: it can't compute this one.
     """
-    from prv_accountant import (
-        GaussianMechanism,
-        PoissonSubsampledGaussianMechanism,
-        PRVAccountant,
-    )
-
     taken, ours = [event for event in events if event.count], epsilon_upper(events, delta)
     if not taken:
         return Opinion(0.0, 0.0, 0.0)
@@ -60,13 +54,16 @@ def opinion(events: tuple[Event, ...], delta: float) -> Opinion:
     if not _points(taken, ours, error, delta) < _POINTS:
         raise AccountingError("prv-accountant can't compute this one: its grid would be too fine.")
     try:
+        import prv_accountant as prv
+
         steps = [
-            PoissonSubsampledGaussianMechanism(event.sample_rate, event.noise_multiplier)
+            prv.PoissonSubsampledGaussianMechanism(event.sample_rate, event.noise_multiplier)
             if event.sample_rate < 1
-            else GaussianMechanism(event.noise_multiplier)
+            else prv.GaussianMechanism(event.noise_multiplier)
             for event in taken
         ]
-        found = PRVAccountant(steps, error, delta / 1000, counts).compute_epsilon(delta, counts)
+        accountant = prv.PRVAccountant(steps, error, delta / 1000, counts)
+        found = accountant.compute_epsilon(delta, counts)
     except Exception as cause:  # it says in many ways that it can't
         raise AccountingError(f"prv-accountant can't compute this one: {cause}") from None
     if not all(map(math.isfinite, found)):
