@@ -14,7 +14,7 @@ from border_design import COLLUDING, QUICK_POINTS, Kind, Point, Size
 
 from fedpriv.errors import RunError
 from fedpriv.files import write_json
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.privacy.config import PrivacySection
@@ -130,7 +130,7 @@ def measured(entry: Entry, out: Path) -> dict[str, Any]:
     private = results["federated"]
     assert private is not None
     config = trials["federated"].config
-    with WorkerPool(1).borrow(recipe_of(config)) as worker:
+    with WorkerPool(1).borrow(job_recipe(config)) as worker:
         found = {
             **_terms(entry, private.noise_multiplier, config.privacy),
             "trained": worker.vector.size,

@@ -39,7 +39,7 @@ from border_runs import Entry, measured, train
 from fedpriv.config.load import EMBEDDED, load_job
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.together import together
 from fedpriv.private_training.pool import WorkerPool
@@ -142,7 +142,7 @@ def own_together(entries: Sequence[Entry], out: Path) -> list[dict[str, float]]:
     alone = [*(one["alone"] for one in values), values[-1]["again"]]
     config = entries[0].trials["federated"].config
     rows: list[dict[str, float]] = []
-    with WorkerPool(1).borrow(recipe_of(config)) as worker:
+    with WorkerPool(1).borrow(job_recipe(config)) as worker:
         sites = list(own_examples(config, worker).values())
 
         def mean_loss(parts: Callable[[int], list[tuple[Vector, float]]]) -> float:

@@ -24,7 +24,7 @@ from unit_noise import unit_noise
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.privatised import public
@@ -39,7 +39,7 @@ from fedpriv_server.evaluation import evaluate
 
 def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
     """A row for every evaluated round, means over the rounds since the last one."""
-    privacy, worker = config.privacy, make_worker(recipe_of(config))
+    privacy, worker = config.privacy, make_worker(job_recipe(config))
     populations, reported, _ = load(config, worker)
     noise = calibrate_noise(privacy.epsilon, privacy.delta, privacy.sample_rate, config.steps)
     denoise = denoise_of(config.denoise, worker.vector.shapes)

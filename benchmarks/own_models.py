@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedpriv.config.load import HOSPITALS
 from fedpriv.data.encode import Example
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
@@ -106,7 +106,7 @@ def main() -> None:
         folder = arguments.runs or Path(kept)
         federated = trained(first, folder, pool)
         alone, again = (trained(trial.alone, folder, pool) for trial in (first, second))
-    with pool.borrow(recipe_of(first.config)) as worker:
+    with pool.borrow(job_recipe(first.config)) as worker:
         for index, (name, own) in enumerate(own_examples(first.config, worker).items()):
             rows[name] = of_a_site(worker, own, alone[index], again[index], federated)
             print(name, json.dumps(rows[name]), flush=True)

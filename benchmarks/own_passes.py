@@ -32,7 +32,7 @@ from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_json
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.records import OwnParts, own_examples
 from fedpriv.personal.training import train_alone
@@ -87,7 +87,7 @@ def losses(run: Path, clinics: int, rates: list[float], passes: list[int]) -> Lo
     """Loss on held-out notes after so many passes, at a rate that falls to nothing."""
     config = load_job()
     found: Losses = {}
-    with WorkerPool(1).borrow(recipe_of(config)) as worker:
+    with WorkerPool(1).borrow(job_recipe(config)) as worker:
         starts = beginnings(worker, run)
         for name, training, held_out in records(config, worker, clinics):
             for title, rate, count in itertools.product(starts, rates, passes):

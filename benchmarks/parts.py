@@ -43,7 +43,7 @@ from fedpriv.gradients.groups import Groups
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.mechanism.clip import ClippedSum, clip_and_sum
@@ -139,7 +139,7 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
 def strict_cases(folder: Path) -> Cases:
     """A clipped sum over the same notes, default and strict."""
     config = load_job(HOSPITALS)
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     units = notes(worker, folder)
     clip_norm, values = config.privacy.clip_norm, worker.vector.read()
     return {
@@ -151,7 +151,7 @@ def strict_cases(folder: Path) -> Cases:
 def group_cases(folder: Path) -> Cases:
     """A clipped sum over the same notes, whole and in groups: the adapters, and every matrix."""
     config = load_job(HOSPITALS)
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     units, clip_norm = notes(worker, folder), config.privacy.clip_norm
     values, vector = worker.vector.read(), worker.vector
 

@@ -54,7 +54,7 @@ from rich.table import Table
 
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_completion, encode_text
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.personal.generation import completions
 from fedpriv.plain_training.scores import area_under_curve, losses_of
@@ -408,7 +408,7 @@ def report(
 ) -> int:
     """Attack all, print a table for each part, and write rldp.json."""
     console, rows = Console(width=max(WIDTH, Console().width)), []
-    with WorkerPool(1).borrow(recipe_of(config)) as worker:
+    with WorkerPool(1).borrow(job_recipe(config)) as worker:
         attack = Attacker(worker, narratives, size)
         for part in parts:
             found = part.measured(attack)

@@ -15,7 +15,7 @@ from fedpriv.protocol import LocalSteps, Proposal, SharedNoise
 from fedpriv.secure_sum.roster import Roster
 
 
-def recipe_of(config: JobConfig) -> ModelRecipe:
+def job_recipe(config: JobConfig) -> ModelRecipe:
     """The model of a job."""
     return ModelRecipe(config.model, config.lora, config.job.seed, config.compute)
 

@@ -22,7 +22,7 @@ from fedpriv.auditing.result import Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError, RunError
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
@@ -157,7 +157,7 @@ class Auditor:
                         found.append(audit_one_run(server, folder, size.one_run, self._tell))
             records = RecordsAudit(self._config, subject.run, size.training, self._pool, self._tell)
             found += records.parts(parts, self._folder)
-            with self._pool.borrow(recipe_of(self._config)) as worker:
+            with self._pool.borrow(job_recipe(self._config)) as worker:
                 base = worker.base.digest
         finally:
             self._pool.close()

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import encode_record
 from fedpriv.data.spec import DataSpec
-from fedpriv.methods.proposal import propose, recipe_of
+from fedpriv.methods.proposal import job_recipe, propose
 from fedpriv.methods.registry import find_method
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
@@ -88,7 +88,7 @@ class Server:
     def __init__(self, config: JobConfig, plan: AuditPlan, pool: WorkerPool) -> None:
         self.plan, self.pool = plan, pool
         self.config = _with_plan(config, plan)
-        self.recipe = recipe_of(self.config)
+        self.recipe = job_recipe(self.config)
         with pool.borrow(self.recipe) as worker:
             noise = np.random.default_rng(0).normal(size=worker.initial.shape)
             self.values: Vector = (worker.initial + SPREAD * noise).astype(np.float32)

@@ -21,7 +21,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import RunError
 from fedpriv.files import private_folder
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.rundir import read_run
@@ -165,7 +165,7 @@ class RecordsAudit:
     def _attack(self, name: WorldName, trained: Trained, units: list[AuditedUnit]) -> None:
         """All that is wanted of the models of one world."""
         config, worlds = self._config, self._worlds
-        with self._pool.borrow(recipe_of(config)) as worker:
+        with self._pool.borrow(job_recipe(config)) as worker:
             attacker = Attacker(worker, spec_of(config), units)
             if "membership" in worlds:
                 fallen, delta = attacker.fallen(trained.values), config.privacy.delta

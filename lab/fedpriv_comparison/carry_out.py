@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.files import write_atomic, write_json
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
@@ -117,7 +117,7 @@ def _check_records(asked: running.Comparison, folder: Path) -> None:
     variant = asked.variants[0]
     config, pool = asked.config(variant, variant.grid[0], 1), WorkerPool(1)
     try:
-        with pool.borrow(recipe_of(config)) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             check_records(config, worker)
     finally:
         pool.close()

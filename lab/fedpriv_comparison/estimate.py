@@ -14,7 +14,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import MANY
 from fedpriv.errors import FedprivError
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import make_worker
 from fedpriv_comparison.comparison import Comparison
@@ -62,7 +62,7 @@ def seconds_of_a_run(config: JobConfig, kind: OwnKind = "personal") -> tuple[flo
         kind: of own training.
     """
     started = time.monotonic()
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     populations, reported, tuning = load(config, worker)
     fixed = time.monotonic() - started
     units = [unit for population in populations.values() for unit in population.units]

@@ -17,7 +17,7 @@ from fedpriv.data.population import Population, encode_population
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError
 from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.public_records import mean_gradient
 from fedpriv.plain_training.warm_start import warm_start
@@ -59,14 +59,14 @@ def train(
     """
     if not config.job.data_is_public:
         raise ConfigError("needs public data", key="job.data_is_public", value=False)
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(job_recipe(config)) as worker:
         populations, reported, tuning = load(config, worker)
         optimizer = VectorOptimizer(config.optimizer, untrained(worker))
         hardest = hardest_of(worker, reported, config.evaluation.hardest, untrained(worker))
     rows: list[dict[str, Any]] = []
 
     def look(number: int) -> None:
-        with pool.borrow(recipe_of(config)) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             found = scores(worker, optimizer.vector, reported, tuning, hardest)
             rows.append({"round": number, **found})
 
@@ -81,7 +81,7 @@ def train(
     if method != "warm-start":
         look(0)
     if evolution is not None and method != "synthetic" and evolution.settings.warm_start:
-        with pool.borrow(recipe_of(config)) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             optimizer.start_at(warm_start(worker, evolution, optimizer.vector))
     if method == "warm-start":
         look(0)
@@ -107,7 +107,7 @@ def _of_the_records(
     bound = config.privacy.clip_norm if method == "lora-clipped" else MAX_CLIP
 
     def slope(number: int) -> Privatised[Vector]:
-        with pool.borrow(recipe_of(config)) as worker:
+        with pool.borrow(job_recipe(config)) as worker:
             total = np.zeros(worker.vector.size)
             for name, population in populations.items():
                 source = InsecureRandomness(seed, name, number - 1)
@@ -125,13 +125,13 @@ def _of_the_set(
     number: int,
 ) -> Privatised[Vector]:
     """The mean gradient of the synthetic set as it is before the first round."""
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(job_recipe(config)) as worker:
         return post_process(partial(mean_gradient, worker, evolution.examples), optimizer.vector)
 
 
 def _evolution(config: JobConfig, optimizer: VectorOptimizer, pool: WorkerPool) -> Evolution | None:
     """The synthetic set of a job, where it has one."""
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(job_recipe(config)) as worker:
         tokenizer = worker.base.tokenizer
     with tempfile.TemporaryDirectory() as cache:
         return evolution_of(config, tokenizer, pool, lambda: optimizer.vector, Path(cache))

@@ -20,7 +20,7 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN, settings_of
 from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import WorkerPool
@@ -189,7 +189,7 @@ def values_path(trial: Trial, folder: Path) -> Path:
 
 
 def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
-    config, recipe = trial.config, recipe_of(trial.config)
+    config, recipe = trial.config, job_recipe(trial.config)
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
         # Before hours of training: what is wrong with records fails at once.
@@ -258,7 +258,7 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     kind: OwnKind = "alone" if trial.way == FIFTH or trial == trial.alone else "personal"
     settings = config.personal.beginning(kind)
     home, everyone, made, said = {}, [], {}, {}
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(job_recipe(config)) as worker:
         reported, tuning = evaluation_records(config, worker.base.tokenizer)
         for name, site in own_examples(config, worker).items():
             model, said[name] = go_on(
@@ -337,7 +337,7 @@ def _checked(result: Result, config: JobConfig, pool: WorkerPool) -> Result:
     Raises:
         RunError: units were left out, or steps released noise alone.
     """
-    with pool.borrow(recipe_of(config)) as worker:
+    with pool.borrow(job_recipe(config)) as worker:
         failures = dict(worker.failures)
         worker.failures.clear()
     if failures:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.names import OWN_KINDS, OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
@@ -70,7 +70,7 @@ def own_models(
         is returned is for whoever holds the records of all sites.
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
-    pool, recipe, stopping = WorkerPool(at_once), recipe_of(config), threading.Event()
+    pool, recipe, stopping = WorkerPool(at_once), job_recipe(config), threading.Event()
     with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
         another = other.initial
 

@@ -17,7 +17,7 @@ from flwr.app import Context, Message, MessageType
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import LedgerInUseError, PausedError
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import BODY, Proposal
 from fedpriv_client.app import client_app, refusal
@@ -49,7 +49,7 @@ class Visits:
 
     @cached_property
     def _sites(self) -> Sites:
-        with self._pool.borrow(recipe_of(self._config)) as worker:
+        with self._pool.borrow(job_recipe(self._config)) as worker:
             trained = worker.base.digest, worker.vector.size
             return Sites(self._config, self._run, self._seed, *trained)
 

@@ -19,7 +19,7 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.metrics import HOST
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector
@@ -206,7 +206,7 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
 
 def _model(config: JobConfig) -> tuple[int, list[Finding]]:
     """How many parameters are trained, 0 if the model can't be, and what was found."""
-    recipe = recipe_of(config)
+    recipe = job_recipe(config)
     loaded: list[tuple[Base, Any]] = []
     workers: list[Worker] = []
 

@@ -20,7 +20,7 @@ from fedpriv.config.looks import MAX_RANGE
 from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
-from fedpriv.methods.proposal import method_settings, propose, recipe_of
+from fedpriv.methods.proposal import job_recipe, method_settings, propose
 from fedpriv.methods.registry import find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
@@ -101,7 +101,7 @@ class Job:
         roster: Roster | None = None,
     ) -> None:
         self.config, self.run, self._pool = config, run, pool
-        self.recipe = recipe_of(config)
+        self.recipe = job_recipe(config)
         method_settings(config)  # refuses what the method has no use for
         method = find_method(config.job.method)
         with pool.borrow(self.recipe) as worker:

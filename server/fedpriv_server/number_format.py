@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedpriv.config.job import JobConfig
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.number_format import SETTLED, settled_dtype, warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import computed_in
@@ -26,7 +26,7 @@ def settle(config: JobConfig, run: RunDirectory, pool: WorkerPool, *, here: bool
     warn_if_slower(config.model, config.compute)
     if config.compute.dtype == "auto" and run.info.get("dtype") not in SETTLED:
         exact = not here or config.privacy.numerics == "strict" or not run.info["private"]
-        run.info["dtype"] = settled_dtype(recipe_of(config), pool, exact=exact)
+        run.info["dtype"] = settled_dtype(job_recipe(config), pool, exact=exact)
     return settled(config, run.info)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.config.job import JobConfig
 from fedpriv.data.read import read_records
 from fedpriv.errors import ConfigError
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.base import load_base
 from fedpriv.models.config import ModelSection
 from fedpriv.models.vector import Vector
@@ -53,7 +53,7 @@ def evolution_of(
         DataError, ConfigError: the records to begin with can't be read, or are too few.
         RoundError: the generator made too little.
     """
-    settings, recipe = config.synthetic, recipe_of(config)
+    settings, recipe = config.synthetic, job_recipe(config)
     if settings is None:
         return None
 
@@ -90,7 +90,7 @@ def generator_of(
     if not settings:
         return None
     fields, longest = tuple(config.data.columns), config.model.max_length
-    compute = recipe_of(config).compute
+    compute = job_recipe(config).compute
     if "messages" in fields:
         raise ConfigError(
             "makes no conversations",

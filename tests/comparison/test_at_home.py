@@ -18,7 +18,7 @@ from fedpriv.config.load import load_job
 from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.personal.together import together
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import make_worker
@@ -54,7 +54,7 @@ def test_each_record_has_one_part(federation: Make) -> None:
     """And what the federation trains on is what its site trains on and chooses by."""
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     populations, _, _ = public_training.load(config, worker)
     for index, (name, own) in enumerate(own_examples(config, worker).items()):
         parts = [*own.training.parts, own.reported, own.tuning]
@@ -152,7 +152,7 @@ def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path
 def test_each_way_to_go_on_learns(federation: Make, way: str) -> None:
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     own = own_examples(config, worker)["site-0"]
     start = worker.initial + 0.05 * np.random.default_rng(0).standard_normal(
         worker.initial.size, dtype=np.float32
@@ -172,7 +172,7 @@ def worker_and_own(federation: Make) -> tuple[Any, Any]:
     """A small model, and the records of a site."""
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     return worker, own_examples(config, worker)["site-0"]
 
 
@@ -237,7 +237,7 @@ def test_too_few_held_out_records_are_refused(federation: Make, tmp_path: Path) 
     (tmp_path / "one.jsonl").write_text(json.dumps({"note": "another note of one line"}) + "\n")
     config = load_job(file, [f"sites.site-0.held_out={tmp_path / 'one.jsonl'}"])
     with pytest.raises(DataError) as caught:
-        own_examples(config, make_worker(recipe_of(config)))
+        own_examples(config, make_worker(job_recipe(config)))
     assert caught.value.key == "sites.site-0.held_out"
 
 
@@ -320,7 +320,7 @@ def test_records_by_which_nothing_can_be_judged_are_refused(
         "".join(json.dumps({"note": note}) + "\n" for note in notes)
     )
     config = load_job(file, [f"evaluation.data={tmp_path / 'copies.jsonl'}"])
-    worker = make_worker(recipe_of(config))
+    worker = make_worker(job_recipe(config))
     with pytest.raises(DataError, match="are copies of records that train") as caught:
         check_records(config, worker)
     assert caught.value.key == "evaluation.data"

@@ -33,7 +33,7 @@ from fedpriv.errors import (
     SlotError,
 )
 from fedpriv.loop.step import PrivateStep
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.ledger.ledger import Ledger, OpenSlots, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
@@ -139,7 +139,7 @@ def test_it_releases_what_a_simulation_does_of_the_same_draws(
         replies = [unpack(paid._chain.reply(job, slot) or b"").values for slot in (0, 1)]
     assert plan is not None
     rows = (file.parent / "site-0.jsonl").read_text().splitlines()
-    base, model = load_model(recipe_of(config))
+    base, model = load_model(job_recipe(config))
     own = tmp_path / "own.db"
     Ledger.create(
         own, Terms("0" * 32, 24, "record", 1, terms.delta, 100, simulated=False, private=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedpriv.config.load import load_job
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
-from fedpriv.methods.proposal import recipe_of
+from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.batch_invariance import BatchInvariant
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
@@ -35,7 +35,7 @@ def records(count: int, seed: int) -> list[Example]:
 
 @pytest.fixture
 def recipe(federation: Make) -> ModelRecipe:
-    return recipe_of(load_job(federation(), []))
+    return job_recipe(load_job(federation(), []))
 
 
 @pytest.fixture
