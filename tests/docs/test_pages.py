@@ -7,9 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from copy import copy
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -135,19 +133,9 @@ def test_commands_are_ones_that_there_are(page: Path) -> None:
             assert (ROOT / program).is_file(), f"{page}: {said}"
 
 
-@cache
-def whole(program: str) -> typer.Typer:
-    """A program with the commands that other packages add to it."""
-    app = copy(PROGRAMS[program])
-    app.registered_commands = list(app.registered_commands)
-    for point in entry_points(group=f"{program}.commands"):
-        app.command(point.name)(point.load())
-    return app
-
-
 def options_of(program: str, words: tuple[str, ...]) -> set[str]:
     """What the command that the words name may be told."""
-    command: Command = typer.main.get_command(whole(program))
+    command: Command = typer.main.get_command(PROGRAMS[program])
     context, options = Context(command, info_name=program), {"--help"}
     for word in words:
         options |= {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
