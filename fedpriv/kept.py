@@ -1,8 +1,9 @@
 """What a trial of a public model found on this machine, kept for the next start.
 
 A trial is made of a model's files, public settings and random tokens, so what it found is public,
-too. It is known by all that it depends on: another file, setting, version or processor is tried
-anew.
+too. That it was made has to be public as well: none is kept that is made because of what records
+hold, such as their lengths. It is known by all that it depends on: another file, setting, version
+or processor is tried anew.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _MEMORY: dict[str, Any] | None = None  # by name of file, in a process that writ
 FOLDER = "FEDPRIV_CACHE"  # names another folder than the user's; empty keeps nothing
 MOST = 1_000  # trials, of some hundred bytes each; the oldest are forgotten
 _LIBRARIES = ("torch", "transformers", "peft", "numpy")
+_SETTINGS = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_")  # of what these compute with begin so
+_OF_A_PROCESSOR = (b"model name", b"flags", b"Features", b"CPU part")
 
 
 def kept(of: dict[str, Any] | None, find: Callable[[], Any]) -> Any:
@@ -86,14 +89,15 @@ def _machine() -> dict[str, str]:
     import torch
 
     built = {"fedpriv": __version__} | {name: version(name) for name in _LIBRARIES}
+    asked = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
-    return {**built, "processor": f"{_processor()} {torch.backends.cpu.get_cpu_capability()} {gpu}"}
+    used = torch.backends.cpu.get_cpu_capability()
+    return {**built, **asked, "processor": f"{_processor()} {used} {gpu}"}
 
 
 def _processor() -> str:
-    """Its name; instructions that libraries use differ with it."""
+    """A digest of its name and of the instructions that it has."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        first = Path("/proc/cpuinfo").read_bytes().partition(b"\n\n")[0].splitlines()
+        return sha256(b"\n".join(line for line in first if line.startswith(_OF_A_PROCESSOR)))
     return ""

@@ -50,6 +50,39 @@ def test_another_machine_or_version_finds_it_anew(
     assert kept(SAME, find) == [2]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ATEN_CPU_CAPABILITY",
+        "DNNL_MAX_CPU_ISA",
+        "MKL_CBWR",
+        "MKL_ENABLE_INSTRUCTIONS",
+        "ONEDNN_DEFAULT_FPMATH_MODE",
+        "ONEDNN_MAX_CPU_ISA",
+    ],
+)
+def test_other_instructions_find_it_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whoever asks a library for others gets other rounding."""
+    find = Finder()
+    kept(SAME, find)
+    monkeypatch.setenv(name, "another")
+    module._machine.cache_clear()
+    assert kept(SAME, find) == [2]
+    module._machine.cache_clear()
+
+
+def test_another_processor_of_that_name_finds_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a hypervisor may hide what a processor can do."""
+    one = b"processor : 0\nmodel name : A\ncpu MHz : 2000\nflags : avx2\n\nprocessor : 1\n"
+    seen = []
+    for change in ((b"", b""), (b"2000", b"3000"), (b"avx2", b"avx2 amx_bf16"), (b"A", b"B")):
+        monkeypatch.setattr(Path, "read_bytes", lambda _, change=change: one.replace(*change))
+        seen.append(module._processor())
+    assert seen[0] == seen[1] and len(set(seen)) == 3
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "null", '{"found', "[" * 10_000])
 def test_a_file_that_says_nothing_is_none(folder: Path, content: str) -> None:
     find = Finder()

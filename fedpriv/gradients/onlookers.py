@@ -7,7 +7,10 @@ that draws histograms, so it is told how to take it off.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
+from ctypes import PyDLL, c_bool
 from functools import partial
 from typing import Any
 
@@ -32,6 +35,10 @@ _OF_THE_MODEL = (
     "transformers.modeling_utils",
     "transformers.utils.output_capturing",
 )
+
+# at::hasCallbacks(), of all that torch tells what it computes: profilers, traces of executions.
+_has_callbacks = PyDLL(torch._C.__file__)._ZN2at12hasCallbacksEv
+_has_callbacks.restype = c_bool
 
 
 def hooks_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -86,8 +93,19 @@ def _onlookers(model: nn.Module, own: Collection[Any]) -> Iterator[tuple[str, st
     for mode in _modes():
         if not isinstance(mode, DeviceContext):
             yield "A mode of torch is active", f" ({type(mode).__name__})", "Leave it first."
-    if torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled():
+    if torch.autograd.profiler._is_profiler_enabled or _has_callbacks():
         yield "A profiler is active", "", "Stop it first."
+    if torch.is_anomaly_enabled():
+        yield "Anomaly detection is active", "", "Turn it off first."
+    for tool in _profilers():
+        yield "A profiler of Python is active", f" ({tool})", "Stop it first."
+
+
+def _profilers() -> Iterator[Any]:
+    """What is told of each call of a function. Debuggers and coverage tell of lines."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # since Python 3.12
+    own = monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
+    yield from filter(None, (sys.getprofile(), threading.getprofile(), own))
 
 
 def _hooks(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
 from fedpriv.gradients.mixing import refuse_mixing
 from fedpriv.gradients.product import FrozenLinear, plain, weight_of
-from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
+from fedpriv.gradients.recording import Record, RecordingLinear, RecordingLora, Term, terms_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class PerSampleGradients:
                 )
         self._model = model
         self._take: Take | None = None
-        self._batch = 0
+        self._batch = self._thread = 0
         self._patched: list[nn.Module] = []
         self._trained: list[nn.Parameter] = []
         self._starts: dict[str, int] = {}  # by the parameter's name
@@ -138,7 +139,7 @@ class PerSampleGradients:
     def _recording(self, module: Any, block: _Block) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
             weight, bias = module.weight, module.bias
-            return _apply(RecordingLinear, x, weight, bias, self._record, block)
+            return _apply(RecordingLinear, x, weight, bias, self._recorder(), block)
 
         return forward
 
@@ -148,7 +149,8 @@ class PerSampleGradients:
         def forward(x: Tensor) -> Tensor:
             matrices = [layer.weight for layer in layers]
             weight = weight_of(base)
-            return _apply(RecordingLora, x, weight, base.bias, self._record, terms, *matrices)
+            record = self._recorder()
+            return _apply(RecordingLora, x, weight, base.bias, record, terms, *matrices)
 
         return forward
 
@@ -160,9 +162,8 @@ class PerSampleGradients:
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
         """As `GradientEngine.stream`; no more than one layer's is held."""
-        self._take = take
+        self._take, self._batch, self._thread = take, batch_size, get_ident()
         try:
-            self._batch = batch_size
             backward(self._model, losses, batch_size, self._trained)
         finally:
             self._take = None
@@ -182,9 +183,15 @@ class PerSampleGradients:
         """The first column of each block, and how many it has, as `stream` hands them over."""
         return list(zip(self._starts.values(), (p.numel() for p in self._trained), strict=True))
 
-    def _record(self, block: _Block, x: Tensor, g: Tensor) -> None:
+    def _recorder(self) -> Record[_Block]:
+        """What a forward pass hands over to; one of another thread is not of the batch."""
+        computed_again = torch._C._current_graph_task_id() >= 0  # by autograd, in its own thread
+        own = self._take is not None and (self._thread == get_ident() or computed_again)
+        return partial(self._record, own)
+
+    def _record(self, own: bool, block: _Block, x: Tensor, g: Tensor) -> None:
         batch = self._batch
-        if self._take is None:
+        if self._take is None or not own:
             raise NotPrivateError(
                 f"{block.name}: went backwards outside of a private step. Its gradients would be"
                 " those of the records themselves, so none are made."

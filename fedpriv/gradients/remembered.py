@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,48 +19,50 @@ from fedpriv.models.quantised import PackedWeight
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}  # which engines replace
 _CONTAINERS = (dict, list, set, deque)
-_NO_STATE = (FunctionType, MethodType, ModuleType, type, nn.Module, torch.Generator)
-_PLAIN = frozenset([bool, int, float, str, type(None), FunctionType, MethodType])
+_NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
+_DESCRIBED = [property, classmethod, staticmethod]  # in a class
+_PLAIN = frozenset([bool, int, float, str, type(None), FunctionType, MethodType, *_DESCRIBED])
+_OF_LIBRARIES = ("torch.", "builtins")
 _AS_WIDE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Remembered:
     """What the modules of a model hold now, but for what is trained.
 
-    These are buffers, other tensors, and what is in attributes: numbers, texts, containers and
-    plain objects, which are looked into. Nobody copies a base, so of frozen parameters only a sum
-    of their bits is kept, and of frozen weights in fewer bits nothing.
+    These are buffers, other tensors, and what is in attributes, slots and the modules' own classes:
+    numbers, texts, containers, modules that are none of the model's, and plain objects, which are
+    looked into. Nobody copies a base, so of frozen parameters only a sum of their bits is kept, and
+    of frozen weights in fewer bits nothing. Variables of functions and of Python modules are not
+    looked at, nor classes of other objects.
 
     Args:
         frozen: whether to read frozen parameters, too.
     """
 
     def __init__(self, model: nn.Module, *, frozen: bool = False) -> None:
-        self._model, self._seen = model, set[int]()
-        self._held: list[tuple[str, Any, Any]] = []  # a container, and a shallow copy of it
+        self._seen = set[int]()
+        self._held: list[tuple[str, Any, Any]] = []  # a holder, and a shallow copy of what is in it
         self._tensors: list[tuple[str, Tensor, Tensor]] = []  # a tensor, and a copy of it
-        self._sums = dict(_sums(model)) if frozen else {}
-        for name, module in model.named_modules():
-            if not isinstance(module, PackedWeight):
-                prefix = f"{name}." if name else ""
-                for held in (module._buffers, vars(module)):
-                    self._hold(prefix, held)
+        self._roots: list[tuple[str, nn.Module]] = []  # the model, and modules that it has aside
+        self._trained = {id(p) for p in model.parameters() if p.requires_grad}
+        self._look_at_modules("", model)
+        self._sums = dict(self._sums_now()) if frozen else {}
 
     def changed(self) -> list[str]:
         """The names of what is not as it was."""
         found = [
-            f"{prefix}{_first_difference(container, copy)}"
+            f"{prefix}{_first_difference(_content(container), copy)}"
             for prefix, container, copy in self._held
-            if not _is_same(container, copy)
+            if not _is_same(_content(container), copy)
         ]
         found += [name for name, now, copy in self._tensors if not _is_equal(now, copy)]
-        sums = _sums(self._model) if self._sums else ()
+        sums = self._sums_now() if self._sums else ()
         return found + [name for name, now in sums if self._sums.get(name) != now]
 
     def put_back(self) -> None:
         """Let all but frozen parameters be as it was."""
         for _, container, copy in self._held:
-            if not _is_same(container, copy):
+            if not _is_same(_content(container), copy):
                 _fill(container, copy)
         for _, now, copy in self._tensors:
             if _is_equal(now, copy):
@@ -70,11 +72,26 @@ class Remembered:
             else:
                 now.data = copy
 
-    def _hold(self, prefix: str, container: Any) -> None:
-        self._seen.add(id(container))
-        self._held.append((prefix, container, container.copy()))
-        items = _own(container).items() if isinstance(container, dict) else enumerate(container)
-        for key, value in items:
+    def _look_at_modules(self, name: str, root: nn.Module) -> None:
+        """A module and those below it, which may be kept where its parent does not know them."""
+        self._roots.append((name, root))
+        named = [(n, m) for n, m in root.named_modules(prefix=name) if id(m) not in self._seen]
+        self._seen.update(id(module) for _, module in named)
+        for name, module in named:
+            if isinstance(module, PackedWeight):
+                continue
+            prefix = f"{name}." if name else ""
+            for held in (module._buffers, vars(module)):
+                self._hold(prefix, held)
+            for kind in type(module).__mro__:
+                if id(kind) not in self._seen and not kind.__module__.startswith(_OF_LIBRARIES):
+                    self._hold(f"{prefix}{kind.__name__}.", kind)
+
+    def _hold(self, prefix: str, holder: Any) -> None:
+        self._seen.add(id(holder))
+        content = _content(holder)
+        self._held.append((prefix, holder, copy := content.copy()))
+        for key, value in _own(copy).items() if isinstance(copy, dict) else enumerate(copy):
             if type(value) not in _PLAIN:
                 self._look_at(f"{prefix}{key}", value)
 
@@ -89,11 +106,42 @@ class Remembered:
                 self._look_at(f"{name}.{place}", part)
         elif id(value) in self._seen or isinstance(value, _NO_STATE):
             pass
-        elif isinstance(value, _CONTAINERS):
-            self._hold(f"{name}.", value)
-        elif hasattr(value, "__dict__"):
+        elif isinstance(value, nn.Module):
+            self._look_at_modules(name, value)
+        else:
             self._seen.add(id(value))
-            self._hold(f"{name}.", vars(value))
+            held: list[Any] = [value] if isinstance(value, _CONTAINERS) else []
+            held += [vars(value)] if hasattr(value, "__dict__") else []
+            held += [slots] if (slots := _Slots(value)).members else []
+            for one in held:
+                self._hold(f"{name}.", one)
+
+    def _sums_now(self) -> Iterator[tuple[str, int]]:
+        """A sum of the bits of each parameter that is not trained, by its name."""
+        for name, root in self._roots:
+            for key, parameter in root.named_parameters(prefix=name):
+                if id(parameter) not in self._trained:
+                    yield key, int(_bits(parameter).sum(dtype=torch.int64))
+
+
+class _Slots:
+    """The attributes that an object has in slots."""
+
+    def __init__(self, of: Any) -> None:
+        kinds = [vars(kind) for kind in type(of).__mro__ if "__slots__" in vars(kind)]
+        members = (pair for kind in kinds for pair in kind.items())
+        self.of = of
+        self.members = {k: m for k, m in members if isinstance(m, MemberDescriptorType)}
+
+
+def _content(holder: Any) -> Any:
+    """A container, or the attributes of a class or in slots, by name."""
+    if isinstance(holder, type):
+        return dict(vars(holder))
+    if isinstance(holder, _Slots):
+        members = holder.members.items()
+        return {key: m.__get__(holder.of) for key, m in members if hasattr(holder.of, key)}
+    return holder
 
 
 def _own(container: dict[Any, Any]) -> dict[Any, Any]:
@@ -120,14 +168,22 @@ def _first_difference(container: Any, copy: Any) -> Any:
     return next((key for key, now, then in pairs if not _is_same([now], [then])), "…")
 
 
-def _fill(container: Any, copy: Any) -> None:
-    if isinstance(container, dict):
-        for key in _own(container).keys() - copy.keys():
-            del container[key]
-        container.update(_own(copy))
-        return
-    container.clear()
-    (container.update if isinstance(container, set) else container.extend)(copy)
+def _fill(holder: Any, copy: Any) -> None:
+    content = _content(holder)
+    if isinstance(holder, type | _Slots):
+        of, write = (holder, type) if isinstance(holder, type) else (holder.of, object)
+        for key in _own(content).keys() - copy.keys():
+            write.__delattr__(of, key)
+        for key, value in _own(copy).items():
+            if content.get(key, holder) is not value:
+                write.__setattr__(of, key, value)
+    elif isinstance(content, dict):
+        for key in _own(content).keys() - copy.keys():
+            del content[key]
+        content.update(_own(copy))
+    else:
+        content.clear()
+        (content.update if isinstance(content, set) else content.extend)(copy)
 
 
 def _is_equal(now: Tensor, copy: Tensor) -> bool:
@@ -140,10 +196,3 @@ def _is_equal(now: Tensor, copy: Tensor) -> bool:
 def _bits(tensor: Tensor) -> Tensor:
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(_AS_WIDE[flat.element_size()]) if flat.is_floating_point() else flat
-
-
-def _sums(model: nn.Module) -> Iterator[tuple[str, int]]:
-    """A sum of the bits of each frozen parameter, by its name."""
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            yield name, int(_bits(parameter).sum(dtype=torch.int64))

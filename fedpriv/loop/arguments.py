@@ -31,7 +31,7 @@ _OURS = {"columns", "labels", "numerics", "unit", "ledger", "witness", "job", "d
 _LOADED = "Load the model yourself, and give it in place of its name."
 _TOKENIZER = "Set it in the tokenizer, and give that as processing_class."
 # What an argument may be, else why not, and what to do.
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
+ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
     "packing": ((False, None), f"does not pack several records into a window: {_ALONE}", _LEAVE),
     "padding_free": ((False, None), f"does not join the records of a batch: {_ALONE}", _LEAVE),
     "completion_only_loss": (
@@ -85,6 +85,16 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str, str]] = {
         ("none", None),
         "tells no tool while it trains: the times of events show how many records were drawn",
         "Leave it out, and log trainer.state.log_history when the training has ended.",
+    ),
+    "push_to_hub": (
+        (False,),
+        "sends nothing while it trains: the times of commits show how many records were drawn",
+        "Leave it out, and call trainer.push_to_hub() when the training has ended.",
+    ),
+    "include_num_input_tokens_seen": (
+        ("no", False),
+        "counts no tokens of a sample, nor how many there are in a second",
+        _LEAVE,
     ),
     "eval_packing": (
         (False, None),
@@ -201,7 +211,7 @@ class PrivateConfig(TrainingArguments):
                 raise ConfigError("is no number", key=name, value=value, fix=_LEAVE)
         if self.report_to in ([], ["none"]):  # as transformers leaves it
             self.report_to = "none"
-        for name, (allowed, why, fix) in _ALLOWED.items():
+        for name, (allowed, why, fix) in ALLOWED.items():
             value = getattr(self, name, allowed[0])
             if not (isinstance(value, tuple(_PLAIN)) and value in allowed):
                 raise ConfigError(f"a private run {why}", key=name, value=value, fix=fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -141,6 +142,7 @@ class PrivateStep:
         max_empty: Annotated[float, Field(ge=0, le=1)] = usual.MAX_EMPTY,
     ) -> None:
         _check(epsilon, noise_multiplier, sample_rate, batch, clip_norm, ledger, size, delta)
+        self._lock = threading.Lock()  # or threads would add to each other's gradients of records
         resources = ExitStack()
         self.close = weakref.finalize(self, resources.close)  # at the latest when nobody has it
         try:
@@ -237,25 +239,26 @@ class PrivateStep:
             or a unit failed. An interrupt loses the step, which stays paid.
         """
         worker = self._worker
-        refuse_more(worker.model, worker.vector.names)
-        worker.refuse_onlookers()
-        parameters = worker.vector.read()
-        check_vector(parameters, worker.vector.size)
-        paid = self._slots.pay(parameters)
-        with computing(worker.model):
-            total = private_step(
-                self._execution,
-                self._method,
-                worker,
-                self._population,
-                parameters,
-                paid,
-                self._csprng(paid.slot),
-            )
-        self._slots.release(paid, total.value.values)
-        gradient = post_process(self._mean, total)
-        worker.vector.add_gradient(gradient.value)
-        return gradient
+        with self._lock:
+            refuse_more(worker.model, worker.vector.names)
+            worker.refuse_onlookers()
+            parameters = worker.vector.read()
+            check_vector(parameters, worker.vector.size)
+            paid = self._slots.pay(parameters)
+            with computing(worker.model):
+                total = private_step(
+                    self._execution,
+                    self._method,
+                    worker,
+                    self._population,
+                    parameters,
+                    paid,
+                    self._csprng(paid.slot),
+                )
+            self._slots.release(paid, total.value.values)
+            gradient = post_process(self._mean, total)
+            worker.vector.add_gradient(gradient.value)
+            return gradient
 
     def _mean(self, total: GradientSum) -> Vector:
         return total.values / np.float32(self._expected_units)
@@ -287,7 +290,7 @@ class PrivateStep:
             )
         worker = self._worker
         examples = public_examples(records, self._spec, worker.base.tokenizer, self._own)
-        with computing(worker.model):
+        with self._lock, computing(worker.model):
             return score(worker, examples, worker.vector.read())
 
 

@@ -15,7 +15,7 @@ from fedpriv.data.read import Records, check_records
 from fedpriv.data.values import as_text
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, ModelError
-from fedpriv.loop.arguments import PrivateConfig, of_transformers, refuse_named
+from fedpriv.loop.arguments import ALLOWED, PrivateConfig, of_transformers, refuse_named
 from fedpriv.loop.model import section_of
 from fedpriv.loop.slots import declared_size
 from fedpriv.loop.step import PrivateStep
@@ -166,7 +166,19 @@ class PrivateTrainer(Trainer):
                 value=resume_from_checkpoint,
                 fix="Train with a ledger (fedpriv ledger init) and a name for the plan (job).",
             )
-        return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        for callback in self.callback_handler.callbacks:
+            _refuse_tools(callback)
+        found = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        return found._replace(metrics=_shown(found.metrics))
+
+    def add_callback(self, callback: Any) -> None:
+        """As `Trainer.add_callback`.
+
+        Raises:
+            ConfigError: it is a tool's.
+        """
+        _refuse_tools(callback)
+        super().add_callback(callback)
 
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
@@ -176,10 +188,12 @@ class PrivateTrainer(Trainer):
         return torch.full((), torch.nan, device=self.args.device)
 
     def _save_checkpoint(self, *arguments: Any, **options: Any) -> None:
-        """Date all files of checkpoints alike: between two is the time that their steps took."""
+        """Date a checkpoint by its step: between two is the time that their steps took."""
         super()._save_checkpoint(*arguments, **options)
-        for path in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-*/**/*"):
-            os.utime(path, (0, 0))
+        step = self.state.global_step  # transformers deletes the one of the oldest date
+        for folder in Path(str(self.args.output_dir)).glob(f"{PREFIX_CHECKPOINT_DIR}-{step}"):
+            for path in (folder, *folder.rglob("*")):
+                os.utime(path, (step, step))
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Not counted: they would tell how many records were drawn, and how long they are."""
@@ -187,8 +201,7 @@ class PrivateTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what is public, with ε of the steps so far."""
-        shown = {key: value for key, value in logs.items() if key not in _NOT_LOGGED}
-        super().log({**shown, "epsilon": self.private.epsilon}, start_time)
+        super().log({**_shown(logs), "epsilon": self.private.epsilon})
 
     def evaluate(
         self,
@@ -243,6 +256,11 @@ class _StopWhenUsedUp(TrainerCallback):
             control.should_training_stop = True
 
 
+def _shown(metrics: dict[str, float]) -> dict[str, float]:
+    """What is public of them."""
+    return {key: value for key, value in metrics.items() if key not in _NOT_LOGGED}
+
+
 def _nothing(steps: list[int]) -> dict[str, Any]:
     """The batch of a step, as the Trainer sees it."""
     return {}
@@ -265,6 +283,7 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
             raise ConfigError(
                 f"holds a {type(one).__name__}", key="callbacks", fix="Give a list of callbacks."
             )
+        _refuse_tools(one)
     kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
     pair = isinstance(optimizers, list | tuple) and len(optimizers) == len(kinds)
     for one, kind in zip(optimizers if pair else [optimizers] * 2, kinds, strict=True):
@@ -274,6 +293,14 @@ def _check_parts(callbacks: Any, optimizers: Any) -> None:
                 key="optimizers",
                 fix="Give (optimizer, scheduler), each of torch's or None.",
             )
+
+
+def _refuse_tools(callback: Any) -> None:
+    """Raises: ConfigError, for a callback by which transformers tells a tool of each step."""
+    kind = callback if isinstance(callback, type) else type(callback)
+    if any(base.__module__.startswith("transformers.integrations") for base in kind.__mro__):
+        _, why, fix = ALLOWED["report_to"]
+        raise ConfigError(f"a private run {why}", key="callbacks", value=kind.__name__, fix=fix)
 
 
 def _columns(records: Records, text: str) -> dict[str, str]:

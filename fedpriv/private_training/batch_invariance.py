@@ -9,7 +9,6 @@ records are too few for one, copies fill it up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from torch import Tensor
 from fedpriv.data.batch import Batch, padded_length
 from fedpriv.data.encode import Example
 from fedpriv.data.store import Units, lengths_of
-from fedpriv.kept import kept
 from fedpriv.private_training.microbatch import private_microbatch
 from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.worker import Worker
@@ -120,40 +118,23 @@ def invariant_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     answer is the same whenever it is asked. The model's own are put back.
 
     Privacy:
-        Records have no part in it, nor what a server sends.
+        Records have no part in it, nor what a server sends. It is kept in memory alone: a file for
+        each length would tell which lengths records have, and so would the time of the next start.
     """
     if most == 1:
         return (1,)
     try:
-        return tuple(kept(_of(worker, most, length), lambda: _tried_sizes(worker, most, length)))
+        return _tried_sizes(worker, most, length)
     except (RuntimeError, MemoryError):
         return (1,)
 
 
-def _of(worker: Worker, most: int, length: int) -> dict[str, Any] | None:
-    """What the sizes depend on; None where nobody knows the model by a digest."""
-    recipe = worker.recipe
-    if not worker.base.digest:
-        return None
-    return {
-        "trial": "batch sizes",
-        "base": worker.base.digest,
-        "trained": worker.vector.digest,
-        "recipe": [part.model_dump(mode="json") for part in (recipe.lora, recipe.compute)],
-        "task": recipe.model.task,
-        "seed": recipe.seed,
-        "threads": torch.get_num_threads(),
-        "most": most,
-        "length": length,
-    }
-
-
-def _tried_sizes(worker: Worker, most: int, length: int) -> list[int]:
+def _tried_sizes(worker: Worker, most: int, length: int) -> Sequence[int]:
     noise = torch.randn(worker.vector.size, generator=torch.Generator().manual_seed(2)) * 0.02
     original = worker.vector.read()
     try:
         worker.vector.write(worker.initial + noise.numpy())
-        return [*_Trial(worker, most, length).sizes()]
+        return _Trial(worker, most, length).sizes()
     finally:
         worker.vector.write(original)
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from math import comb
 from pathlib import Path
@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.errors import DataError, ProtocolError, StepFailedError
+from fedpriv.kept import FOLDER
 from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
@@ -340,6 +341,28 @@ def test_lengths_are_tried_whatever_the_records_are(
         site.consider(setting.change(job_id=f"job-{number}"))
         site.close()
     assert tried == [[8, 16, 24, 32]] * len(NOTES)
+
+
+def test_a_simulation_at_home_leaves_nothing_that_a_trial_is_saved_by(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time of an offer would tell which lengths the records have, and a file would."""
+    folder, tried = setting.folder / "kept", list[int]()
+    monkeypatch.setenv(FOLDER, str(folder))
+    usual = batch_invariance._tried_sizes
+    monkeypatch.setattr(
+        batch_invariance, "_tried_sizes", lambda *of: tried.append(of[2]) or usual(*of)
+    )
+    monkeypatch.setattr(batch_invariance, "GAIN", 1e9)
+    setting.data.write_text(json.dumps({"note": "a note of thirty bytes or so.."}) + "\n")
+    for served in (False, True):
+        with closing(setting.site(REAL if served else TERMS, ledger=None)) as site:
+            site.consider(setting.proposal)
+        with setting.pool.borrow(setting_recipe(setting)) as worker:
+            worker.invariant_sizes.clear()  # as in another process
+        shutil.rmtree(setting.folder / "state")
+    assert tried == [32, 8, 16, 24, 32]
+    assert not any("length" in file.read_text() for file in folder.glob("*"))
 
 
 def setting_recipe(setting: Setting) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -143,6 +144,31 @@ def test_a_layer_used_twice_adds_both_uses() -> None:
         expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
         model.zero_grad()
         assert (rows[i] - expected).abs().max() < 1e-12
+
+
+def test_another_thread_adds_nothing_to_the_rows_of_a_batch(
+    make_worker: Callable[..., Any],
+) -> None:
+    """Else a unit's row would hold gradients of others, and of the whole of another batch."""
+    worker = make_worker("llama")
+    disturb(worker)
+    batch, other = random_batch(worker, [20, 9]), random_batch(worker, [5, 11], seed=4)
+    expected, refused = per_record(worker, batch), list[str]()
+
+    def go_backwards() -> None:
+        try:
+            record_losses(worker.model, other).sum().backward()
+        except NotPrivateError as error:
+            refused.append(str(error))
+
+    def losses(model: Any) -> torch.Tensor:
+        thread = Thread(target=go_backwards)
+        thread.start()
+        thread.join()
+        return record_losses(model, batch)
+
+    assert torch.equal(gradients_of(worker.gradients, losses, 2), expected)
+    assert "went backwards outside of a private step" in refused[0]
 
 
 def test_an_unused_layer_has_a_zero_gradient() -> None:

@@ -15,8 +15,26 @@ from torch import nn
 from fedpriv.gradients.remembered import Remembered
 
 
+class Slotted:
+    """Has no dictionary of attributes."""
+
+    __slots__ = ("__hidden", "last")
+
+    def hide(self, value: Any) -> None:
+        self.__hidden = value
+
+
+class Listing(list[int]):
+    """A container with an attribute."""
+
+    last = 0
+
+
 class Keeping(nn.Module):
     """Has some of everything that may be kept."""
+
+    losses: list[float] = []  # noqa: RUF012 - of all such layers
+    total = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +51,10 @@ class Keeping(nn.Module):
         self.queue = deque([1.0], maxlen=3)
         self.pair = (torch.zeros(2), 1)
         self.other = SimpleNamespace(keys=torch.zeros(2), count=0)
+        self.slotted, self.listing = Slotted(), Listing([1])
+        self.slotted.last = torch.zeros(2)
+        self.aside = [nn.Sequential(nn.BatchNorm1d(2))]  # no module knows it
+        self.aside[0][0].bias.requires_grad_(False)
 
 
 def grow(model: Any) -> None:
@@ -60,6 +82,16 @@ WAYS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "in a pair": (lambda m: m.pair[0].add_(1), "pair.0"),
     "in an object": (lambda m: m.other.keys.add_(1), "other.keys"),
     "an object counts": (lambda m: setattr(m.other, "count", 1), "other.count"),
+    "in a slot": (lambda m: m.slotted.last.add_(1), "slotted.last"),
+    "a slot is another": (lambda m: setattr(m.slotted, "last", None), "slotted.last"),
+    "a slot is filled": (lambda m: m.slotted.hide(1), "slotted._Slotted__hidden"),
+    "a slot is emptied": (lambda m: delattr(m.slotted, "last"), "slotted.last"),
+    "beside a list": (lambda m: setattr(m.listing, "last", 1), "listing.last"),
+    "a module aside": (lambda m: setattr(m.aside[0][0], "last", 1), "aside.0.0.last"),
+    "a buffer aside": (lambda m: m.aside[0][0].running_mean.add_(1), "aside.0.0.running_mean"),
+    "a class": (lambda m: setattr(type(m), "total", 1.0), "Keeping.total"),
+    "a list of a class": (lambda m: type(m).losses.append(1.0), "Keeping.losses.…"),
+    "a class has more": (lambda m: setattr(type(m), "fresh", 1.0), "Keeping.fresh"),
 }
 
 
@@ -73,7 +105,8 @@ def test_what_is_kept_is_named_and_put_back(way: str) -> None:
     assert before.changed()[0] == f"0.{name}"
     before.put_back()
     assert before.changed() == again.changed() == []
-    assert "fresh" not in vars(model[0])
+    assert "fresh" not in vars(model[0]) and not hasattr(Keeping, "fresh")
+    assert (Keeping.losses, Keeping.total) == ([], 0.0)
     assert model[0].part.data_ptr() == model[0].plain.data_ptr()
     assert not model[0].array.any()
 
@@ -83,6 +116,10 @@ def test_frozen_parameters_are_read_if_asked() -> None:
     before = Remembered(model, frozen=True)
     model.inner.bias.data[0] += 1e-7
     assert before.changed() == ["inner.bias"]
+    before = Remembered(model, frozen=True)
+    model.aside[0][0].bias.data[0] += 1e-7
+    model.aside[0][0].weight.data[0] += 1e-7  # is not trained as it is
+    assert before.changed() == ["aside.0.0.weight", "aside.0.0.bias"]
     assert Remembered(model).changed() == []
 
 

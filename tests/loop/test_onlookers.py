@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import cProfile
 import random
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,6 +119,38 @@ def placed(model: Any, seen: Seen, beside: bool) -> Iterator[None]:
         remove_hook_from_module(layer)
 
 
+@contextmanager
+def traced() -> Iterator[None]:
+    """Its file has the shapes of all batches."""
+    observer = torch.profiler.ExecutionTraceObserver()
+    with TemporaryDirectory() as folder:
+        observer.register_callback(f"{folder}/trace.json")
+        observer.start()
+        try:
+            yield
+        finally:
+            observer.stop()
+            observer.unregister_callback()
+
+
+@contextmanager
+def profiled(seen: Seen) -> Iterator[None]:
+    threading.setprofile(partial(keep, seen))
+    try:
+        yield
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+@contextmanager
+def monitored() -> Iterator[None]:
+    """As cProfile does from Python 3.12 on."""
+    monitoring = SimpleNamespace(PROFILER_ID=2, get_tool={2: "cProfile"}.get)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "monitoring", monitoring, raising=False)
+        yield
+
+
 ON_THE_MODEL: dict[str, Callable[[Any, Seen], AbstractContextManager[Any]]] = {
     "register_hook": lambda model, seen: held(trained(model).register_hook(partial(keep, seen))),
     "register_post_accumulate_grad_hook": lambda model, seen: held(
@@ -153,6 +190,11 @@ EVERYWHERE: dict[str, Callable[[Seen], AbstractContextManager[Any]]] = {
         record_shapes=True, on_trace_ready=partial(keep, seen)
     ),
     "profiler of autograd": lambda seen: torch.autograd.profiler.profile(record_shapes=True),
+    "trace of executions": lambda seen: traced(),
+    "anomalies": lambda seen: torch.autograd.set_detect_anomaly(True),
+    "cProfile": lambda seen: cProfile.Profile(),
+    "profile of threads": lambda seen: profiled(seen),
+    "monitoring": lambda seen: monitored(),
 }
 
 
@@ -238,11 +280,14 @@ def test_what_shows_nothing_to_anybody_stays(private_step: Make, lora: Make) -> 
 class Filling(torch.nn.Module):
     """A layer that keeps something of what goes through it: always, or where a token is rare."""
 
+    losses: list[float] = []  # noqa: RUF012 - as of a loss that all layers add to
+
     def __init__(self, layer: Any, way: str, threshold: float) -> None:
         super().__init__()
         self.layer, self.way, self.threshold = layer, way, threshold
         self.register_buffer("counter", torch.zeros(1))
         self.calls, self.shapes, self.cache = 0, list[Any](), torch.zeros(1)
+        self.aside: Any = [torch.nn.Identity()]
 
     def forward(self, x: torch.Tensor) -> Any:
         if x.detach().abs().max() > self.threshold:
@@ -254,6 +299,10 @@ class Filling(torch.nn.Module):
                 self.calls += 1
             elif self.way == "list":
                 self.shapes.append(x.shape)
+            elif self.way == "class":
+                self.losses.append(float(x.detach().norm()))
+            elif self.way == "aside":
+                self.aside[0].last = x.detach()
             else:  # a codebook, as if it were a constant
                 self.layer.up_proj.weight.data[0, 0] += 1e-6
         return self.layer(x)
@@ -264,6 +313,8 @@ FILLED = {
     "tensor": "cache",
     "number": "calls",
     "list": "shapes",
+    "class": "Filling.losses",
+    "aside": "aside.0.last",
     "parameter": "layer.up_proj.weight",
 }
 
@@ -277,11 +328,14 @@ def test_a_layer_that_keeps_something_is_refused_by_name(
     pytest.importorskip(engine)
     model = lora()
     model.get_base_model().model.layers[1].mlp = Filling(inner(model), way, 0.0)
-    with pytest.raises(NotPrivateError, match=rf"layers\.1\.mlp\.{FILLED[way]}.*keeps something"):
-        private_step(model, engine=engine)
+    try:
+        with pytest.raises(NotPrivateError, match=rf"layers\.1\.mlp\.{FILLED[way]}.*keeps some"):
+            private_step(model, engine=engine)
+    finally:
+        Filling.losses.clear()
 
 
-@pytest.mark.parametrize("way", ["buffer", "tensor", "number", "list"])
+@pytest.mark.parametrize("way", ["buffer", "tensor", "number", "list", "class", "aside"])
 def test_what_a_rare_record_leaves_is_taken_out_after_the_step(
     private_step: Make, lora: Make, way: str
 ) -> None:
@@ -295,6 +349,7 @@ def test_what_a_rare_record_leaves_is_taken_out_after_the_step(
     step.backward()
     assert not step._worker.failures
     assert [filling.calls, filling.shapes, filling.cache] == kept
+    assert not filling.losses and not hasattr(filling.aside[0], "last")
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

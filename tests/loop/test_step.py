@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from loop.conftest import SETTINGS
 from peft import LoraConfig, get_peft_model
 from scipy.stats import binom, chi2
 from transformers import AutoModelForSequenceClassification
+from waiting import wait_until
 
 from fedpriv.config.load import load_job
 from fedpriv.data.encode import encode_text
@@ -32,6 +35,7 @@ from fedpriv.errors import (
     ProtocolError,
     SlotError,
 )
+from fedpriv.loop import step as module
 from fedpriv.loop.step import PrivateStep
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
@@ -491,3 +495,56 @@ def test_a_model_makes_gradients_of_one_step_at_a_time(private_step: Make, lora:
     again = private_step(model=model)
     again.backward()
     assert not again._worker.failures
+
+
+class Asked:
+    """A lock that tells when somebody else waits for it."""
+
+    def __init__(self) -> None:
+        self._lock, self.times = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        self.times += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("other", ["backward", "evaluate"])
+def test_threads_take_turns(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch, other: str, drawn: list[list[int]]
+) -> None:
+    """Else they would add to each other's gradients of records, and sell a slot twice."""
+    expected = private_step(sample_rate=1.0).backward().value
+    step, lock = private_step(sample_rate=1.0), Asked()
+    step._lock = lock
+    inside, most, found = list[str](), list[int](), list[Any]()
+    ways = {"backward": module.private_step, "evaluate": module.score}
+
+    def watched(way: str, *of: Any) -> Any:
+        inside.append(way)
+        most.append(len(inside))
+        if len(most) == 1:
+            thread.start()
+            wait_until(lambda: lock.times > 1 or len(most) > 1)
+        try:
+            return ways[way](*of)
+        finally:
+            inside.remove(way)
+
+    def again() -> None:
+        public = {"data_is_public": True}
+        args = ([{"text": "a public note"}],) if other == "evaluate" else ()
+        found.append(getattr(step, other)(*args, **(public if args else {})))
+
+    thread = threading.Thread(target=again)
+    monkeypatch.setattr(module, "private_step", partial(watched, "backward"))
+    monkeypatch.setattr(module, "score", partial(watched, "evaluate"))
+    first = step.backward().value
+    thread.join()
+    assert most == [1, 1] and len(found) == 1
+    assert np.array_equal(first, expected)
+    assert step.taken == len(drawn) - 1 == (2 if other == "backward" else 1)
+    if other == "backward":
+        assert np.array_equal(found[0].value, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from fedpriv.errors import ConfigError, DataError, SlotError
 from fedpriv.loop.arguments import PrivateConfig
@@ -177,6 +179,44 @@ def test_the_records_go_nowhere_but_into_the_steps(
     assert made.private.epsilon == made.private.epsilon_planned
 
 
+def test_no_file_says_how_long_steps_took(trainer: Make, tmp_path: Path) -> None:
+    """What a script writes as it always does, and the dates of what a Trainer writes itself."""
+    made = trainer(save_strategy="steps", save_steps=1, save_total_limit=3)
+    made.args.include_num_input_tokens_seen = "all"  # as a script may change it later
+    made.save_metrics("train", made.train().metrics)
+    made.save_state()
+    out = tmp_path / "out"
+    for file in (*out.glob("*.json"), *out.glob("*/trainer_state.json")):
+        assert not re.search('runtime|per_second|flos": [1-9]', file.read_text())
+    assert len(list(out.glob("*.json"))) == 3
+    folders = sorted(out.glob("checkpoint-*"))
+    assert [folder.name for folder in folders] == ["checkpoint-2", "checkpoint-3", "checkpoint-4"]
+    for step, folder in enumerate(folders, 2):
+        paths = [folder, *folder.rglob("*")]
+        assert len(paths) > 5 and {path.stat().st_mtime for path in paths} == {step}
+
+
+class Told(TensorBoardCallback):  # type: ignore[misc]
+    """A tool's callback, changed by whoever writes the script."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_no_tool_is_told_of_steps(trainer: Make) -> None:
+    for tool in (Told, Told()):
+        with pytest.raises(ConfigError, match=r"callbacks: a private run tells no tool.*Told"):
+            trainer(callbacks=[tool])
+    made = trainer()
+    with pytest.raises(ConfigError, match="tells no tool"):
+        made.add_callback(Told())
+    made.callback_handler.add_callback(Told())
+    with pytest.raises(ConfigError, match="tells no tool"):
+        made.train()
+    made.add_callback(Stop)
+    assert made.private.taken == 0
+
+
 def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
     made = trainer(max_steps=-1, num_train_epochs=2)
     assert (made.private.plan.sample_rate, made.private.plan.steps) == (0.2, 10)
@@ -199,6 +239,9 @@ def test_steps_are_those_of_the_epochs_in_expectation(trainer: Make) -> None:
         ("torch_compile", True, "compiling"),
         ("auto_find_batch_size", True, "one secret Poisson sample"),
         ("skip_memory_metrics", False, "how many records were drawn"),
+        ("report_to", "tensorboard", "how many records were drawn"),
+        ("push_to_hub", True, "how many records were drawn"),
+        ("include_num_input_tokens_seen", True, "counts no tokens"),
     ],
 )
 def test_arguments_are_refused_by_name(config: Make, name: str, value: Any, why: str) -> None:

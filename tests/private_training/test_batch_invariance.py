@@ -184,36 +184,29 @@ def test_a_length_is_tried_once(make_worker: Make, monkeypatch: pytest.MonkeyPat
     values_of(worker, [])(records(1), LENGTH)
 
 
-def test_what_was_found_is_kept_for_the_same_model_adapter_and_batch(
+def test_what_was_found_is_kept_in_memory_alone(
     make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A file would tell which lengths records have, and so would the time of the next start."""
+    workers = [make_worker("llama", dtype="float32") for _ in range(2)]
     monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
     tried: list[int] = []
     usual = batch_invariance._tried_sizes
 
-    def counted(*of: Any) -> list[int]:
-        tried.append(of[1])
+    def counted(*of: Any) -> Any:
+        tried.append(of[2])
         return usual(*of)
 
     monkeypatch.setattr(batch_invariance, "_tried_sizes", counted)
-    first = invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH)
-    assert invariant_sizes(make_worker("llama", dtype="float32"), 3, LENGTH) == first == (3, 1)
-    assert tried == [3]
-    for worker, most, length in (
-        (make_worker("llama", dtype="float32"), 2, LENGTH),
-        (make_worker("llama", dtype="float32"), 3, 2 * LENGTH),
-        (make_worker("llama", dtype="mixed"), 3, LENGTH),
-        (make_worker("gpt2", dtype="float32"), 3, LENGTH),
-    ):
-        before = len(tried)
-        invariant_sizes(worker, most, length)
-        assert len(tried) == before + 1
+    for worker in workers:
+        for _ in range(2):
+            batch_invariance.try_lengths(worker, [tuple(records(1))])
+    assert tried == [LENGTH] * 2 and not (tmp_path / "kept").exists()
 
 
 def test_memory_that_ran_out_is_not_kept(
-    make_worker: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_worker: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path / "kept"))
     worker = make_worker("llama", dtype="float32")
     with monkeypatch.context() as patched:
         patched.setattr(batch_invariance, "_tried_sizes", _out_of_memory)
