@@ -20,6 +20,7 @@ from fedpriv.errors import AccountingError, ProtocolError, StepFailedError
 from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
+from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
@@ -57,7 +58,6 @@ from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
-from fedpriv_client.number_format import settle
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
@@ -244,7 +244,9 @@ class Site:
         self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
-        recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
+        if settings.compute.dtype == "auto":
+            settle = load_part("compute.dtype").settle
+            recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:

@@ -19,9 +19,11 @@ class GradientEngine(Protocol):
     """Per-record gradients of whatever in a model is trained.
 
     Attributes:
+        name: as ``compute.engine`` has it.
         size: P, the number of trained parameters.
     """
 
+    name: str
     size: int
 
     @property

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from opacus import GradSampleModule  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
 from fedpriv.gradients.mixing import refuse_mixing
 
@@ -28,7 +29,6 @@ class OpacusGradients:
         size: P, the number of trained parameters.
 
     Raises:
-        ConfigError: opacus is not installed.
         NotPrivateError: opacus has no exact rule for something that is trained, or a layer mixes
             records.
 
@@ -36,16 +36,9 @@ class OpacusGradients:
         Yousefpour et al., "Opacus", 2021.
     """
 
+    name = "opacus"
+
     def __init__(self, model: nn.Module) -> None:
-        try:
-            from opacus import GradSampleModule  # type: ignore[import-untyped]
-        except ImportError:
-            raise ConfigError(
-                "is not installed",
-                key="compute.engine",
-                value="opacus",
-                fix="Type: pip install 'fedpriv[opacus]'.",
-            ) from None
         refuse_mixing(model)
         self._model = model
         self._trained = [p for p in model.parameters() if p.requires_grad]

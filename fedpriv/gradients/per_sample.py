@@ -61,8 +61,16 @@ class PerSampleGradients:
         NotPrivateError: something trainable is not a linear layer, or a layer mixes records.
     """
 
+    name = "fedpriv"
+
     def __init__(self, model: nn.Module) -> None:
         refuse_mixing(model)
+        for missing, kind in unknown(model):
+            raise NotPrivateError(
+                f"{missing}: per-record gradients of a trainable {kind} can't be computed"
+                " exactly. Train LoRA matrices and linear heads only, or set"
+                ' compute.engine = "opacus".'
+            )
         for name, module in model.named_modules():
             if getattr(vars(module).get("forward"), "__module__", None) == __name__:
                 raise NotPrivateError(
@@ -90,14 +98,8 @@ class PerSampleGradients:
             raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
         self._attach()
 
-    def _block(self, name: str, module: nn.Module) -> _Block:
+    def _block(self, name: str, module: Any) -> _Block:
         trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
-        if type(module) is not nn.Linear or "weight" not in trained:
-            raise NotPrivateError(
-                f"{name}.{min(trained)}: per-record gradients of a trainable"
-                f" {type(module).__name__} can't be computed exactly."
-                ' Train LoRA matrices and linear heads only, or set compute.engine = "opacus".'
-            )
         prefix = f"{name}." if name else ""
         for key in trained:
             if f"{prefix}{key}" not in self._starts:
@@ -223,6 +225,14 @@ class PerSampleGradients:
         for module in self._patched:
             vars(module).pop("forward", None)
         self._patched.clear()
+
+
+def unknown(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """What is trained and has no rule here: a parameter's name, and the kind of its layer."""
+    for name, module in model.named_modules():
+        trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
+        if trained and (type(module) is not nn.Linear or "weight" not in trained):
+            yield f"{name}.{min(trained)}", type(module).__name__
 
 
 def _by_its_numbers(module: Any, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.models.quantised import PackedWeight
+from fedpriv.models.packed import Packed
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}  # which engines replace
 _CONTAINERS = (dict, list, set, deque)
@@ -41,7 +41,7 @@ class Remembered:
         self._tensors: list[tuple[str, Tensor, Tensor]] = []  # a tensor, and a copy of it
         self._sums = dict(_sums(model)) if frozen else {}
         for name, module in model.named_modules():
-            if not isinstance(module, PackedWeight):
+            if not isinstance(module, Packed):
                 prefix = f"{name}." if name else ""
                 for held in (module._buffers, vars(module)):
                     self._hold(prefix, held)

@@ -135,11 +135,13 @@ def _of(worker: Worker, most: int, length: int) -> dict[str, Any] | None:
     recipe = worker.recipe
     if not worker.base.digest:
         return None
+    engine = worker.gradients.name  # that was taken
+    compute = recipe.compute.model_copy(update={"engine": engine})
     return {
         "trial": "batch sizes",
         "base": worker.base.digest,
         "trained": worker.vector.digest,
-        "recipe": [part.model_dump(mode="json") for part in (recipe.lora, recipe.compute)],
+        "recipe": [part.model_dump(mode="json") for part in (recipe.lora, compute)],
         "task": recipe.model.task,
         "seed": recipe.seed,
         "threads": torch.get_num_threads(),
