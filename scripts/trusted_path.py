@@ -5,7 +5,7 @@
     python scripts/trusted_path.py --write     # the figures of docs/architecture.md, if none grew
     python scripts/trusted_path.py --check     # 1 if these are not the figures of the page
 
-Counted is what the process that serves a site reaches, with every method. Blank lines, comments
+Counted is what the process that serves a site reaches, with DP-LoRA. Blank lines, comments
 and docstrings do not count. Imports inside functions do, and so does each package's own
 `__init__`; imports for type checkers do not. What a setting has loaded by name, such as a reader of
 OMOP, is counted for itself.
@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = (ROOT, ROOT / "client", ROOT / "server", ROOT / "strategies", ROOT / "lab")
 PACKAGES = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_strategies")
 SERVING = ("fedpriv_client.serve",)
-# What a site of any federation may load by name: the halves of every method.
-BY_NAME = ("fedpriv.methods.dp_lora", "fedpriv.methods.pe_sgd")
+# The method that a site runs if its file names no other (`allow.methods`).
+BY_NAME = ("fedpriv.methods.dp_lora",)
 # Groups of entry points of what a setting has loaded.
-BY_SETTING = ("fedpriv.parts", "fedpriv.sources")
+BY_SETTING = ("fedpriv.parts", "fedpriv.sources", "fedpriv.methods")
 # Rooms with code that handles a private record before there is noise.
 BEFORE_NOISE = (
     "fedpriv.data",
@@ -127,7 +127,7 @@ def by_setting(found: set[str]) -> dict[str, int]:
         groups = tomllib.load(stream)["project"]["entry-points"]
     points = {name: target for group in BY_SETTING for name, target in groups[group].items()}
     more = {name: reached(target.partition(":")[0]) - found for name, target in points.items()}
-    return {name: sum(map(lines_of, modules)) for name, modules in more.items()}
+    return {name: sum(map(lines_of, modules)) for name, modules in more.items() if modules}
 
 
 def of_the_page(text: str, found: set[str]) -> str:

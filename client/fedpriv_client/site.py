@@ -27,7 +27,6 @@ from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_all_lengths, try_lengths
-from fedpriv.private_training.held_out_sum import Distances, look
 from fedpriv.private_training.local_steps import local_steps, new_update
 from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.pool import WorkerPool
@@ -340,7 +339,7 @@ class Site:
             method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             execution.check(choice.event(job.plan))
-            if not isinstance(method, Distances):
+            if request.centres is None:
                 check_local(job.proposal, method, vector, execution.size)
             rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
@@ -377,6 +376,7 @@ class Site:
         local, people = job.proposal.local, job.population
         if request.centres is not None:
             assert job.held_out is not None
+            look: Callable[..., Privatised[HeldOutSum]] = load_part("allow.evaluation").look
             return look(execution, method, worker, job.held_out, vector, paid, csprng)
         if local is None:
             [slot] = paid

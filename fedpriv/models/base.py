@@ -72,8 +72,6 @@ def load_base(
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from fedpriv.models.pooled import MeanPooledClassifier
-
     source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
@@ -95,7 +93,7 @@ def load_base(
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
             if settings.pooling == "mean":
-                return MeanPooledClassifier.from_encoder(source, **options)
+                return load_part("model.pooling").from_encoder(source, **options)  # type: ignore[no-any-return]
             made, loaded = factory.from_pretrained(source, **options)
             drawn = (entry[0] for entry in loaded["mismatched_keys"])
             return made, {*loaded["missing_keys"], *drawn}

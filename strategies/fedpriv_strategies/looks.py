@@ -13,11 +13,12 @@ from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
-from fedpriv.private_training.held_out_sum import SIZE, Estimate, estimates
+from fedpriv.private_training.held_out_sum import SIZE
 from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteSum
+from fedpriv_strategies.estimate import Estimate, estimates
 from fedpriv_strategies.messages import (
     TRAIN,
     answer_of,

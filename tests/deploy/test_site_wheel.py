@@ -108,7 +108,7 @@ def test_its_entry_points_are_in_it(unpacked: Path) -> None:
     parser = configparser.ConfigParser()
     parser.read(file)
     targets = [target for section in parser.sections() for target in parser[section].values()]
-    assert len(targets) == 17
+    assert len(targets) == 19
     for target in targets:
         module = target.partition(":")[0].replace(".", "/")
         assert any((unpacked / f"{module}{end}").exists() for end in (".py", "/__init__.py"))
