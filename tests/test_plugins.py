@@ -1,4 +1,4 @@
-"""What a setting has loaded: found by its name, named if it is not there, and loaded by no other."""
+"""What a setting has loaded: found by its name, named if it is missing, loaded by no other."""
 
 from __future__ import annotations
 

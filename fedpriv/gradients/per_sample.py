@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
-from fedpriv.gradients.mixing import refuse_mixing
+from fedpriv.gradients.engine import GradientEngine, Losses, Take, backward
 from fedpriv.gradients.product import FrozenLinear, plain, weight_of
 from fedpriv.gradients.recording import RecordingLinear, RecordingLora, Term, terms_of
 
@@ -42,7 +41,7 @@ class _Block:
     bias_start: int | None
 
 
-class PerSampleGradients:
+class PerSampleGradients(GradientEngine):
     """Computes per-record gradients of whatever in a model is trainable.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
@@ -54,9 +53,6 @@ class PerSampleGradients:
         model: in evaluation mode while gradients are computed, so that no dropout mask and no
             batch statistic ties records together.
 
-    Attributes:
-        size: P, the number of trained parameters.
-
     Raises:
         NotPrivateError: something trainable is not a linear layer, or a layer mixes records.
     """
@@ -64,7 +60,7 @@ class PerSampleGradients:
     name = "fedpriv"
 
     def __init__(self, model: nn.Module) -> None:
-        refuse_mixing(model)
+        super().__init__(model)
         for missing, kind in unknown(model):
             raise NotPrivateError(
                 f"{missing}: per-record gradients of a trainable {kind} can't be computed"
@@ -77,25 +73,16 @@ class PerSampleGradients:
                     f"{name}: makes the gradients of other private steps already, which would come"
                     " to nothing. Use a model for one PrivateStep at a time: close() lets go of it."
                 )
-        self._model = model
         self._take: Take | None = None
         self._batch = 0
         self._patched: list[nn.Module] = []
-        self._trained: list[nn.Parameter] = []
-        self._starts: dict[str, int] = {}  # by the parameter's name
-        self.size = 0
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                self._trained.append(parameter)
-                self._starts[name] = self.size
-                self.size += parameter.numel()
+        trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        self._starts = {name: start for name, (start, _) in zip(trained, self.blocks, strict=True)}
         self._blocks = {
             name: self._block(name, module)
             for name, module in model.named_modules()
             if any(p.requires_grad for p in module.parameters(recurse=False))
         }
-        if not self._blocks:
-            raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
         self._attach()
 
     def _block(self, name: str, module: Any) -> _Block:
@@ -168,21 +155,6 @@ class PerSampleGradients:
             backward(self._model, losses, batch_size, self._trained)
         finally:
             self._take = None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the gradients are made."""
-        return self._trained[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the gradients: float32, or float64 for a float64 model."""
-        return gradient_type(self._trained[0])
-
-    @property
-    def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each block, and how many it has, as `stream` hands them over."""
-        return list(zip(self._starts.values(), (p.numel() for p in self._trained), strict=True))
 
     def _record(self, block: _Block, x: Tensor, g: Tensor) -> None:
         batch = self._batch
