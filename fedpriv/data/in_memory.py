@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpriv.data.dataset import dataset_rows, opening_of
+from fedpriv.data.arrow import dataset_rows, opening_of
 from fedpriv.data.formats import Row
 from fedpriv.data.read import fields_of, quiet, read_rows
 from fedpriv.errors import DataError

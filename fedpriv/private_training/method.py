@@ -100,8 +100,8 @@ class GroupedMethod(SiteMethod, Protocol):
 class Method(Protocol):
     """A method, as its package names it. It holds nothing, so that it can be sent to a process.
 
-    Its half at the server has an entry point of its own: a site loads none of it
-    (`fedpriv.methods.registry.find_server_half`).
+    Its half at the server has an entry point of its own, of ``fedpriv.server_halves``: a site loads
+    none of it.
 
     A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
     """

@@ -18,7 +18,7 @@ from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.private_training.held_out_sum import SIZE, Distances, look
 from fedpriv.protocol import Centres
-from fedpriv_strategies.estimate import Estimate, estimates
+from fedpriv_strategies.looks import Estimate, estimates
 
 Make = Callable[..., Any]
 CLIP = 0.3
