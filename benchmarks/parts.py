@@ -35,7 +35,7 @@ from small_llama import save_small_llama
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.data.encode import Example
-from fedpriv.data.population import load_population
+from fedpriv.data.population import encode_population, read_labelled
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.environment import set_environment
@@ -130,9 +130,15 @@ def notes(worker: Worker, folder: Path) -> list[Any]:
     """16 of the embedded federation's notes."""
     config = load_job(HOSPITALS)
     spec = DataSpec.of(config.data.columns, config.model, max_records_per_unit=1)
-    population = load_population(
-        config.sites[0].data or "", spec, worker.base.tokenizer, cache_dir=folder, key="benchmark"
+    records = read_labelled(
+        config.sites[0].data or "",
+        spec.columns,
+        unit="record",
+        labels=(),
+        cache_dir=folder,
+        key="benchmark",
     )
+    population = encode_population(records, spec, worker.base.tokenizer, TokenFile(folder))
     return [population.units[index] for index in range(BATCH)]
 
 

@@ -1,6 +1,5 @@
 """What a private LoRA step costs, beside a plain one and what others do for the same.
 
-    pip install 'opacus>=1.6,<1.7'
     python benchmarks/step.py --json step.json --chart step.svg
 
 A step is the forward and backward pass over one batch, and AdamW; the private ones clip every

@@ -7,8 +7,8 @@
 
 Counted is what the process that serves a site reaches, with every method. Blank lines, comments
 and docstrings do not count. Imports inside functions do, and so does each package's own
-`__init__`; imports for type checkers do not, nor what a site's file has loaded by name, such as a
-reader of OMOP.
+`__init__`; imports for type checkers do not. What a setting has loaded by name, such as a reader of
+OMOP, is counted by itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import io
 import re
 import sys
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -29,6 +30,8 @@ PACKAGES = ("fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_strategies")
 SERVING = ("fedpriv_client.serve",)
 # What a site of any federation may load by name: the halves of every method.
 BY_NAME = ("fedpriv.methods.dp_lora", "fedpriv.methods.pe_sgd")
+# Groups of entry points of what a setting has loaded.
+BY_SETTING = ("fedpriv.parts", "fedpriv.sources")
 # Rooms with code that handles a private record before there is noise.
 BEFORE_NOISE = (
     "fedpriv.data",
@@ -124,14 +127,24 @@ def room_of(module: str) -> str:
     return f"{top}.{rest.partition('.')[0]}" if top == "fedpriv" and rest else top
 
 
+def by_setting(found: set[str]) -> dict[str, int]:
+    """Lines that each part adds to these modules, by the name of its entry point."""
+    with (ROOT / "client" / "pyproject.toml").open("rb") as stream:
+        groups = tomllib.load(stream)["project"]["entry-points"]
+    points = {name: target for group in BY_SETTING for name, target in groups[group].items()}
+    more = {name: reached(target.partition(":")[0]) - found for name, target in points.items()}
+    return {name: sum(map(lines_of, modules)) for name, modules in more.items() if modules}
+
+
 def of_the_page(text: str, found: set[str]) -> str:
-    """The page with the figures of today: both sums, and the rows of its table of rooms."""
+    """The page with the figures of today: both sums, and the rows of its two tables."""
+    parts = by_setting(found)
 
     def rooms(row: re.Match[str]) -> str:
         paths = re.findall(r"`(?:client/)?([^`]+?)(?:\.py)?`", row[1])
         names = [path.replace("/", ".") for path in paths]
         held = [m for m in found if any(m == n or m.startswith(f"{n}.") for n in names)]
-        return f"| {row[1]} | {sum(map(lines_of, held)):,} |"
+        return f"| {row[1]} | {parts.get(paths[0], sum(map(lines_of, held))):,} |"
 
     both = "**{:,} lines**, of which **{:,}**".format(*sums(found))
     return ROW.sub(rooms, STATED.sub(both, text, count=1))
@@ -171,6 +184,8 @@ def main(arguments: list[str]) -> int:
         print(f"{lines:6,}  {room}")
     every, before = sums(found)
     print(f"{every:6,}  in {len(found)} files, {before:,} of them before noise")
+    for name, lines in by_setting(found).items():
+        print(f"{lines:6,}  more with {name}")
     return 0
 
 

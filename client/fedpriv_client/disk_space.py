@@ -20,7 +20,6 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, bytes_needed
 from fedpriv.errors import DataError, LedgerError
 from fedpriv.files import private_folder
-from fedpriv_client import number_format
 from fedpriv_client.account import account_file
 from fedpriv_client.held_space import LARGEST, HeldSpace
 from fedpriv_client.proposals import proposals_folder
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 ROWS = 2**26  # bytes for the rows that the ledger gets while a site is open
 REPLIES = 4  # of the most values: two that are kept, one that is written, and what is rolled back
 MARGIN = 2**24  # of ROWS, for a round's rows, and what a transaction may roll back
+FORMATS = "number-formats.json"  # of jobs, where compute.dtype is auto
 FILES = 5 * LARGEST  # for two reports, an account, proposals, and one more that is written
 
 
@@ -130,7 +130,7 @@ def files_taken(settings: SiteSettings) -> int:
 def _beside(settings: SiteSettings) -> set[Path]:
     """The files that are written beside an answer, but for proposals."""
     own = last_report(settings, settings.terms.dataset_id)
-    formats = settings.state_dir / number_format.FILE
+    formats = settings.state_dir / FORMATS
     return {own, settings.report, account_file(settings), formats}
 
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 from fedpriv.config.site import SiteFile
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.private_training.number_format import SETTLED, settled_dtype
+from fedpriv.private_training.number_format import SETTLED, settled_dtype, warn_if_slower
 from fedpriv.private_training.pool import Look, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, computed_in
 from fedpriv.protocol import Proposal
+from fedpriv_client.disk_space import FORMATS
 from fedpriv_client.held_space import HeldSpace, write_beside
 from fedpriv_client.site_settings import SiteSettings
 
 log = logging.getLogger(__name__)
 MOST = 100  # jobs; the oldest is forgotten
-FILE = "number-formats.json"
 
 
 def model_of(file: SiteFile) -> ModelSection:
@@ -31,6 +31,11 @@ def model_of(file: SiteFile) -> ModelSection:
     if labels:
         return ModelSection(name=name, task="classification", labels=labels)
     return ModelSection(name=name)
+
+
+def warn(file: SiteFile) -> None:
+    """Tell the log if the number format of the file is slower than float32 on this machine."""
+    warn_if_slower(model_of(file), file.compute)
 
 
 def settle(
@@ -56,7 +61,7 @@ def settle(
     if settings.compute.dtype != "auto" or settings.terms.simulated or job in known:
         return recipe
     dtype = settled_dtype(recipe, pool, look, exact=proposal.privacy.numerics == "strict")
-    path = settings.state_dir / FILE
+    path = settings.state_dir / FORMATS
     try:
         newest = dict([*known.items(), (job, dtype)][-MOST:])
         write_beside(path, json.dumps(newest, indent=2) + "\n", held=held)
@@ -66,16 +71,14 @@ def settle(
 
 
 def compute_of(settings: SiteSettings, job: str) -> ComputeSection:
-    """What a site computes a job with, as far as that is settled."""
-    if settings.compute.dtype != "auto":
-        return settings.compute
+    """What a site whose file says ``auto`` computes a job with, as far as that is settled."""
     return computed_in(settings.compute, _known(settings).get(job, "float32"))
 
 
 def _known(settings: SiteSettings) -> dict[str, str]:
     """Number formats by job; none from a file that was never ours."""
     try:
-        found = json.loads((settings.state_dir / FILE).read_text(encoding="utf-8"))
+        found = json.loads((settings.state_dir / FORMATS).read_text(encoding="utf-8"))
         return {str(job): dtype for job, dtype in found.items() if dtype in SETTLED}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}

@@ -90,19 +90,19 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     import torch
 
     from fedpriv.kept import in_memory_alone
+    from fedpriv.plugins import load_part
     from fedpriv.privacy.mechanism.csprng import SystemCsprng
-    from fedpriv.private_training.number_format import warn_if_slower
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
     from fedpriv_client.control import Orders
-    from fedpriv_client.number_format import model_of
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
 
     settings = site_settings(file, config)
-    warn_if_slower(model_of(file), settings.compute)
+    if settings.compute.is_tried:
+        load_part("compute.dtype").warn(file)
     # Some processors are slower with numbers that are next to 0 (law 19). Threads inherit it.
     torch.set_flush_denormal(True)
     stack.callback(torch.set_flush_denormal, False)

@@ -21,7 +21,6 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.private_step import shared_step
 from fedpriv.private_training.released import MaskedShare, pack_share, unpack_share
-from fedpriv.private_training.team import with_team
 from fedpriv.protocol import Ready, SetRequest, StepRequest
 from fedpriv.secure_sum.masks import mask
 from fedpriv.secure_sum.members import MemberSet
@@ -168,7 +167,7 @@ class SharedSlots:
         asked = self._ledger.ask(job.plan, slots, ready.slot_id.request)
         assert isinstance(asked, OpenSlots)  # what was released is found before
         with self._pool.borrow(job.recipe, job.check) as worker:
-            method = with_team(worker, half_for(job, ready.decision))
+            method = half_for(job, ready.decision).at(worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             terms, rate = self._ledger.terms, job.plan.sample_rate
             timed = at_ticks(method, worker, job, vector, terms.declared_size, rate, terms)

@@ -21,13 +21,13 @@ from fedpriv.files import private_folder
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.names import Wire
 from fedpriv.pki.signing import load_or_create_key
+from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, StoredReply
 from fedpriv.privacy.ledger.unit_index import UnitIndex
 from fedpriv.privacy.mechanism.csprng import RandomSource
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.batch_invariance import try_all_lengths, try_lengths
-from fedpriv.private_training.held_out_sum import Distances, look
 from fedpriv.private_training.local_steps import local_steps, new_update
 from fedpriv.private_training.method import SiteMethod
 from fedpriv.private_training.pool import WorkerPool
@@ -57,7 +57,6 @@ from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
-from fedpriv_client.number_format import settle
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots
@@ -244,7 +243,9 @@ class Site:
         self._job = None  # or what another one had found out would be lost amid its steps
         check = partial(check_loaded, proposal=proposal, limits=settings.limits)
         recipe = recipe_of(proposal, settings)
-        recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
+        if settings.compute.dtype == "auto":
+            settle = load_part("compute.dtype").settle
+            recipe = settle(settings, proposal, recipe, self._pool, check, self.files)
         with self._pool.borrow(recipe, check) as worker:
             check_model(worker, proposal, plan, settings.limits, self.ledger.terms)
             if proposal.local is not None:
@@ -338,7 +339,7 @@ class Site:
             method = method_of(request, job, worker)
             execution = PlanExecution(job.plan, method.prepare(worker, vector))
             execution.check(choice.event(job.plan))
-            if not isinstance(method, Distances):
+            if request.centres is None:
                 check_local(job.proposal, method, vector, execution.size)
             rate, size = choice.event(job.plan).sample_rate, self._declared_of(request)
             timed = at_ticks(method, worker, job, vector, size, rate, ledger.terms)
@@ -375,6 +376,7 @@ class Site:
         local, people = job.proposal.local, job.population
         if request.centres is not None:
             assert job.held_out is not None
+            look: Callable[..., Privatised[HeldOutSum]] = load_part("allow.evaluation").look
             return look(execution, method, worker, job.held_out, vector, paid, csprng)
         if local is None:
             [slot] = paid

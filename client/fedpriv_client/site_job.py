@@ -13,20 +13,18 @@ from fedpriv.gradients.groups import Groups
 from fedpriv.methods.registry import find_method
 from fedpriv.models.base import Base
 from fedpriv.models.vector import TrainableVector, Vector
+from fedpriv.plugins import load_part
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
-from fedpriv.private_training.held_out_sum import Distances
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.microbatch import private_microbatch
 from fedpriv.private_training.pool import Look
-from fedpriv.private_training.team import start_team, with_team
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
 from fedpriv_client.limits import Limits
-from fedpriv_client.number_format import compute_of
 from fedpriv_client.site_settings import SiteSettings
 
 
@@ -112,7 +110,9 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     model = proposal.model
     if settings.model is not None:
         model = model.model_copy(update={"name": settings.model})
-    compute = compute_of(settings, proposal.job_id)
+    compute = settings.compute
+    if compute.dtype == "auto":
+        compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
     return ModelRecipe(model, proposal.lora, proposal.seed, compute)
 
 
@@ -146,12 +146,12 @@ def half_of(proposal: Proposal) -> SiteHalf:
     return half
 
 
-def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> SiteMethod | Distances:
+def method_of(request: StepRequest, job: SiteJob, worker: Worker) -> Any:
     """What computes the sums of a request: the job's method with its team, or a look, alone."""
     ranges = job.proposal.evaluation
     if request.centres is not None and ranges is not None:
-        return Distances(ranges, request.centres)
-    return with_team(worker, half_for(job, request.decision))
+        return load_part("allow.evaluation").Distances(ranges, request.centres)
+    return half_for(job, request.decision).at(worker)
 
 
 def half_for(job: SiteJob, decision: Decision | None) -> SiteHalf:
@@ -257,11 +257,12 @@ def check_model(
     """
     check_loaded(worker.base, worker.vector, proposal, limits)
     check_groups(worker.vector, proposal)
-    held = half_of(proposal).make().held_bytes(worker.vector.size)
+    half = half_of(proposal)
+    held = half.make().held_bytes(worker.vector.size)
     limits.check_held(proposal.public_records, held)
     size = worker.vector.size + (0 if proposal.groups is None else proposal.groups.extra)
     PlanExecution(plan, size)
     if plan.is_shared:
         check_shared(plan, size, terms)
     private_microbatch(worker)
-    start_team(worker)
+    half.at(worker)

@@ -354,5 +354,11 @@ def settings_of(job: JobConfig) -> dict[str, Any]:
 
 
 def digest(job: JobConfig) -> str:
-    """SHA-256 of `settings_of` a job, for telling one run's settings from another's."""
-    return sha256(json.dumps(settings_of(job), sort_keys=True).encode())
+    """SHA-256 of `settings_of` a job, for telling one run's settings from another's.
+
+    The engine "auto" counts as "fedpriv", which older runs have in its place.
+    """
+    settings = settings_of(job)
+    if job.compute.engine == "auto":
+        settings["compute"]["engine"] = "fedpriv"
+    return sha256(json.dumps(settings, sort_keys=True).encode())

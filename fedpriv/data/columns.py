@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fedpriv.data.read import Records, check_records, rows_of
+from fedpriv.data.in_memory import Records, check_records, rows_of
 from fedpriv.errors import DataError
 
 KEY = "records"  # how errors call them

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedpriv.arguments import PathName, checked
 from fedpriv.config.load import load_job
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.read import IN_MEMORY, Records, rows_of
+from fedpriv.data.in_memory import IN_MEMORY, Records, rows_of
 from fedpriv.data.values import OddValueError, as_id, as_json
 from fedpriv.errors import ConfigError, DataError, RunError
 from fedpriv.files import canonical_json, replacing_folder

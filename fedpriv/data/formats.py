@@ -12,7 +12,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
 from fedpriv.errors import DataError
 from fedpriv.files import each_once
+from fedpriv.plugins import SOURCES, load
 
 
 class Row(NamedTuple):
@@ -59,7 +60,7 @@ MAGIC = (  # what files begin with, of which some have another name
 
 def json_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
     """JSON lines, or one JSON array."""
-    with _legible(path, key), _text(path) as stream:
+    with legible(path, key), _text(path) as stream:
         while (first := stream.read(1)).isspace():
             pass
         stream.seek(0)
@@ -114,7 +115,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",")
     def refused(problem: str, fix: str) -> DataError:
         return DataError(problem, file=path, key=key, fix=fix)
 
-    with _legible(path, key), _text(path) as stream:
+    with legible(path, key), _text(path) as stream:
         before, first = 0, ""
         for first in stream:  # Excel may say in a line before it what separates values
             if first.strip(f'\r\n "{DELIMITERS}') and not re.match(r'"?sep=.', first, re.I):
@@ -125,7 +126,7 @@ def _csv_rows(path: Path, wanted: Sequence[str], key: str, delimiter: str = ",")
         rows = csv.reader(chain([first], stream), delimiter=delimiter, strict=True)
         try:
             header = next(rows, [])
-            _check_once(header, wanted, path, key)
+            check_once(header, wanted, path, key)
             if "\0" in first:
                 raise refused("begins with a NUL", f"It may be UTF-16. {UTF8}")
             if not set(wanted) <= set(header):
@@ -163,7 +164,7 @@ def _fits(header: str, wanted: frozenset[str], delimiter: str) -> tuple[bool, in
     return wanted <= set(names), len(names)
 
 
-def _check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: str) -> None:
+def check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: str) -> None:
     twice = next((name for name in wanted if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(
@@ -175,88 +176,6 @@ def _check_once(names: Sequence[str], wanted: Sequence[str], path: Path, key: st
         )
 
 
-def _parquet_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
-
-    with _legible(path, key), ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        _check_once(names, wanted, path, key)
-        present = set(wanted) <= set(names)
-        columns = list(wanted) if present else None
-        batches = file.iter_batches(batch_size=1024, columns=columns)
-        yield from arrow_rows(batches, _classes(file.schema_arrow))
-
-
-def _arrow_file_rows(path: Path, wanted: Sequence[str], key: str) -> Iterator[Row]:
-    """Arrow's stream format, which `datasets` writes, or its file format (Feather)."""
-    import pyarrow  # type: ignore[import-untyped, unused-ignore]
-
-    with _legible(path, key), pyarrow.memory_map(str(path)) as file:
-        try:
-            reader = pyarrow.ipc.open_stream(file)
-            batches = iter(reader)
-        except pyarrow.ArrowInvalid:
-            reader = pyarrow.ipc.open_file(file)
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        _check_once(reader.schema.names, wanted, path, key)
-        present = set(wanted) <= set(reader.schema.names)
-        kept = (b.select(list(wanted)) if present else b for b in batches)
-        yield from arrow_rows(kept, _classes(reader.schema))
-
-
-def arrow_rows(batches: Iterable[Any], classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """The rows of batches or tables of Arrow; a number that is of no class is missing.
-
-    Args:
-        classes: column → names, of the columns that hold numbers of classes.
-    """
-    number = 0
-    for batch in batches:
-        names = batch.schema.names
-        columns = [
-            [_name(value, classes[name]) for value in _values(column)]
-            if name in classes
-            else _values(column)
-            for name, column in zip(names, batch.columns, strict=True)
-        ]
-        for values in zip(*columns, strict=True):
-            number += 1
-            yield Row(dict(zip(names, values, strict=True)), f"row {number}")
-
-
-def _name(number: Any, names: Sequence[str]) -> str | None:
-    return names[number] if isinstance(number, int) and 0 <= number < len(names) else None
-
-
-def _classes(schema: Any) -> dict[str, list[str]]:
-    """The names of classes, as `datasets` writes them beside an Arrow schema (`ClassLabel`)."""
-    try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        return {c: f["names"] for c, f in features.items() if f.get("_type") == "ClassLabel"}
-    except (TypeError, ValueError, KeyError, AttributeError):  # nobody wrote any
-        return {}
-
-
-def _values(column: Any) -> Iterable[Any]:
-    """A column's values; floats of few bits as numpy has them, and text that is none as bytes.
-
-    Raises:
-        pyarrow.ArrowInvalid: it is damaged, which Arrow would read from anywhere in memory.
-    """
-    import pyarrow
-
-    kind = column.type
-    raw = {pyarrow.string(): pyarrow.binary(), pyarrow.large_string(): pyarrow.large_binary()}
-    if kind in raw:
-        column = column.cast(raw[kind])
-    column.validate(full=True)
-    if kind in raw:
-        return [one if one is None else text_or_bytes(one) for one in column.to_pylist()]
-    if pyarrow.types.is_float16(kind) or pyarrow.types.is_float32(kind):
-        return cast("Iterable[Any]", column.to_numpy(zero_copy_only=False))
-    return cast("list[Any]", column.to_pylist())
-
-
 def text_or_bytes(content: bytes) -> str | bytes:
     """Text of UTF-8, or the bytes as they are, to be refused with their row."""
     try:
@@ -266,7 +185,7 @@ def text_or_bytes(content: bytes) -> str | bytes:
 
 
 @contextmanager
-def _legible(path: Path, key: str) -> Iterator[None]:
+def legible(path: Path, key: str) -> Iterator[None]:
     """Say what a file is that is not what its name says."""
     try:
         yield
@@ -322,9 +241,8 @@ READERS: dict[str, Reader] = {
     ".json": json_rows,
     ".csv": _csv_rows,
     ".tsv": partial(_csv_rows, delimiter="\t"),
-    ".parquet": _parquet_rows,
-    ".arrow": _arrow_file_rows,
 }
+LOADED = (".parquet", ".arrow")  # by name, where a site has such a file
 COMPRESSED = (".jsonl", ".json", ".csv", ".tsv")
 
 
@@ -339,13 +257,16 @@ def reader_of(path: Path, key: str) -> Reader:
         suffix = Path(path.stem).suffix.lower()
         if suffix not in COMPRESSED:
             suffix = ".gz"
+    if suffix in LOADED:
+        reader: Reader = load(SOURCES, suffix[1:], key=key)
+        return reader
     if suffix not in READERS:
         raise DataError(
             "unknown format",
             file=path,
             key=key,
             value=path.suffix,
-            fix=f"Expected {', '.join(READERS)} ({', '.join(COMPRESSED)} also as .gz),"
+            fix=f"Expected {', '.join((*READERS, *LOADED))} ({', '.join(COMPRESSED)} also as .gz),"
             " or a folder written by save_to_disk.",
         )
     return READERS[suffix]

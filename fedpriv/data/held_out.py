@@ -15,9 +15,9 @@ from fedpriv.config.sources import Source, where
 from fedpriv.data.identity import whole_record
 from fedpriv.data.population import read_labelled
 from fedpriv.data.read import UNIT
-from fedpriv.data.transform import transformed
 from fedpriv.errors import DataError
 from fedpriv.files import canonical_json
+from fedpriv.plugins import load_part
 
 if TYPE_CHECKING:
     import datasets
@@ -117,7 +117,7 @@ def read_own(
     )
     if transform is None:
         return OwnRecords(training, rows, further, (training, further))
-    named = f"{key.rpartition('.')[0]}.transform"
+    transformed, named = load_part("data.transform"), f"{key.rpartition('.')[0]}.transform"
     return OwnRecords(
         transformed(training, rows, transform, cache_dir, named),
         rows,

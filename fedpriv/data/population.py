@@ -133,36 +133,6 @@ class Population:
         return len(self.units)
 
 
-def load_population(
-    source: Source,
-    spec: DataSpec,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    cache_dir: Path,
-    key: str,
-) -> Population:
-    """A site's records as units of examples.
-
-    With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id
-    are one, in file order, and its first ``spec.max_records_per_unit`` examples are kept.
-    Which ones are kept is decided by that unit's rows alone: a draw from a generator shared
-    by all units, or a rule such as "the longest of the file", would let one unit change
-    what another contributes, and adding or removing one unit would then change several.
-
-    Raises:
-        DataError: see `read_records` and `encode_record`.
-
-    Privacy:
-        Reads every private record; adding or removing one unit adds or removes exactly one
-        entry of `Population.units`. Nothing leaves.
-    """
-    _check(spec, tokenizer)
-    records = read_labelled(
-        source, spec.columns, unit=spec.unit, labels=spec.labels, cache_dir=cache_dir, key=key
-    )
-    return encode_population(records, spec, tokenizer, TokenFile(cache_dir))
-
-
 def read_labelled(
     source: Source,
     columns: Mapping[str, str],
@@ -203,6 +173,12 @@ def encode_population(
 
     Each is tokenised once, into `file`; what that held before can't be read any more.
 
+    With ``spec.unit = "record"`` each row is a unit. With an id column the rows of an id
+    are one, in file order, and its first ``spec.max_records_per_unit`` examples are kept.
+    Which ones are kept is decided by that unit's rows alone: a draw from a generator shared
+    by all units, or a rule such as "the longest of the file", would let one unit change
+    what another contributes, and adding or removing one unit would then change several.
+
     A record that can't be encoded contributes nothing and its row is noted: a server chooses the
     tokenizer, the labels and how long an example is, so a refusal would be an answer about the
     records.
@@ -213,6 +189,10 @@ def encode_population(
     Raises:
         DataError: the tokenizer has no usable chat template for ``messages``, whatever the records
             are.
+
+    Privacy:
+        Reads every private record; adding or removing one unit adds or removes exactly one
+        entry of `Population.units`. Nothing leaves.
     """
     _check(spec, tokenizer)
     store = file.store()
@@ -309,7 +289,8 @@ def load_examples(
         The examples to report on, and those of the records that were set apart.
 
     Raises:
-        DataError: as `load_population`, or a part that is wanted has no token to predict.
+        DataError: as `read_records` and `encode_record`, or a part that is wanted has no token to
+            predict.
     """
     _check(spec, tokenizer)
     records = read_records(source, spec.columns, unit="record", cache_dir=cache_dir, key=key)

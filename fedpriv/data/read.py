@@ -13,35 +13,24 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
-from fedpriv.data.formats import Row, arrow_rows, reader_of
+from fedpriv.data.formats import Row, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
 from fedpriv.files import private_folder
 from fedpriv.models.config import HUB_NAME
-from fedpriv.proxy import through_hub
+from fedpriv.plugins import SOURCES, load
 
 if TYPE_CHECKING:
     import datasets  # type: ignore[import-untyped, unused-ignore]
 
 UNIT = "unit"
-IN_MEMORY = "the records in memory"
-SOURCES = "fedpriv.sources"  # entry points of what reads records that are in no file
 READING = 2  # another whenever the same file is read in another way: results are kept
-
-
-class Records(Protocol):
-    """A data set in memory, or the list of its rows, each a mapping from column to value."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
 
 
 # What starts the rows from the first, and a digest of what they hold.
@@ -80,126 +69,20 @@ def read_records(
         Reads private records and writes them, in clear, under `cache_dir` on this machine.
         Each row is converted alone. Messages name rows and columns, never contents.
     """
-    fields = _fields(columns, unit)
+    fields = fields_of(columns, unit)
     if isinstance(source, OmopSection | FhirSection):
         key = f"{key.rpartition('.')[0]}.{source.kind}"
-    with _quiet():
+    with quiet():
         folder = private_folder(cache_dir)
         opened = _open(source, tuple(dict.fromkeys(fields.values())), folder, key)
-        return _read(opened, fields, where(source), key, folder)
+        return read_rows(opened, fields, where(source), key, folder)
 
 
-def take_records(
-    records: Records,
-    columns: Mapping[str, str],
-    *,
-    unit: str,
-    cache_dir: Path,
-    key: str,
-) -> datasets.Dataset:
-    """Records that are in memory, as `read_records` gives those of a file.
-
-    Args:
-        columns, unit, cache_dir, key: see `read_records`.
-
-    Raises:
-        DataError: see `read_records`; never quotes a record. Or it is a data set whose texts are
-            to go through a function that sees several rows at once.
-
-    Privacy:
-        As `read_records`.
-    """
-    fields = _fields(columns, unit)
-    check_records(records, key)
-    with _quiet():
-        if hasattr(records, "column_names"):
-            opened = _from_dataset(records, tuple(dict.fromkeys(fields.values())))
-        else:
-            opened = (lambda: rows_of(records, key)), secrets.token_hex(16)
-        return _read(opened, fields, IN_MEMORY, key, private_folder(cache_dir))
-
-
-_AS_ROWS = {  # how other tables are made a list of rows
-    "to_pylist": "Give its rows: to_pylist().",
-    "to_dicts": "Give its rows: to_dicts().",
-    "to_dict": 'Give its rows: to_dict("records").',
-}
-
-
-def rows_of(records: Any, key: str) -> Iterator[Row]:
-    """The rows of records in memory, each a mapping from column to value.
-
-    The classes of a data set have their names.
-
-    Raises:
-        DataError: they are no rows.
-    """
-    check_records(records, key)
-    if hasattr(records, "column_names"):
-        yield from _rows_of_dataset(records)
-        return
-    try:
-        rows = iter(records)
-    except TypeError:  # such as a class, or a tensor of one number
-        raise _no_rows(records, key, "Give a list of rows.") from None
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise DataError(
-                f"row {number} is a {type(row).__name__}",
-                file=IN_MEMORY,
-                key=key,
-                fix='A row is a mapping from column to value, such as {"text": "…"}.',
-            )
-        yield Row(row, f"row {number}")
-
-
-def check_records(records: Any, key: str) -> None:
-    """Refuse what does not iterate over rows, or only once.
-
-    Raises:
-        DataError: says what it is.
-    """
-    if hasattr(records, "column_names") and not hasattr(records, "to_pylist"):
-        _check_dataset(records, key)
-        return
-    if isinstance(records, Mapping):
-        fix = "Give a list of rows, or datasets.Dataset.from_dict(…) of columns."
-    elif isinstance(records, str | bytes | Path):
-        fix = "Give the rows themselves, such as datasets.load_dataset(…) reads them."
-    elif found := [text for name, text in _AS_ROWS.items() if hasattr(records, name)]:
-        fix = found[0]
-    elif not (hasattr(records, "__iter__") and hasattr(records, "__len__")):
-        fix = "Give a list of its rows: they are read more than once."
-    else:
-        return
-    raise _no_rows(records, key, fix)
-
-
-def _no_rows(records: Any, key: str, fix: str) -> DataError:
-    kind = type(records).__name__
-    return DataError(f"is a {kind}, where rows are expected", file=IN_MEMORY, key=key, fix=fix)
-
-
-def _check_dataset(records: Any, key: str) -> None:
-    """Refuse what `set_transform` makes of rows: it is left out here, and may not be noticed."""
-    from datasets import Dataset
-
-    if not isinstance(records, Dataset):
-        raise _no_rows(records, key, "Give one split of it, and not as a stream.")
-    if records.format["type"] == "custom":
-        raise DataError(
-            "has a transform, which is made of several rows at once whenever some are looked at",
-            file=IN_MEMORY,
-            key=key,
-            fix="Apply it to each record by itself first, with map, or leave it out.",
-        )
-
-
-def _fields(columns: Mapping[str, str], unit: str) -> dict[str, str]:
+def fields_of(columns: Mapping[str, str], unit: str) -> dict[str, str]:
     return dict(columns) if unit == "record" else {**columns, UNIT: unit}
 
 
-def _read(
+def read_rows(
     opened: Opened, fields: Mapping[str, str], source: Path | str, key: str, folder: Path
 ) -> datasets.Dataset:
     rows, fingerprint = opened
@@ -213,19 +96,11 @@ def _read(
         if refused is not None:
             raise refused from None
         raise DataError(
-            f"can't be read ({_reason(error)})",
+            f"can't be read ({reason_of(error)})",
             file=source,
             key=key,
             fix="Check that the file is whole and that its name ends as its format does.",
         ) from None
-
-
-def _reader(kind: str, key: str) -> Callable[[Source, tuple[str, ...], str], Iterator[Row]]:
-    """What reads records that are in no file, of whatever package brings it."""
-    for point in entry_points(group=SOURCES, name=kind):
-        found: Callable[[Source, tuple[str, ...], str], Iterator[Row]] = point.load()
-        return found
-    raise DataError("nothing that reads it is installed", key=key, fix="Install fedpriv again.")
 
 
 def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) -> Opened:
@@ -234,16 +109,15 @@ def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) ->
     What can't be told to be the same again has a digest of its own each time.
     """
     if isinstance(source, OmopSection | FhirSection):  # attachments may be in other files
-        rows = _reader(source.kind, key)
+        rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
         return lambda: rows(source, wanted, key), secrets.token_hex()
     path = Path(source)
-    if path.is_dir():
-        return _from_dataset(_load_folder(path, key), wanted)
     if path.is_file():
         reader = reader_of(path, key)
-        return lambda: reader(path, wanted, key), _digest(path)
-    if isinstance(source, str) and re.fullmatch(HUB_NAME, source):
-        return _from_dataset(_load_hub(source, cache_dir, key), wanted)
+        return lambda: reader(path, wanted, key), digest_of(path)
+    if path.is_dir() or (isinstance(source, str) and re.fullmatch(HUB_NAME, source)):
+        opened: Opened = load(SOURCES, "dataset", key=key)(source, wanted, cache_dir, key)
+        return opened
     siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, 1)
     fix = f"Did you mean {near[0]!r}?" if near else "Check the path."
@@ -260,7 +134,7 @@ def _check_columns(
         if available.keys() >= set(fields.values()):
             return
     if not available:
-        raise _no_records(source, key)
+        raise no_records(source, key)
     field, column = next((f, c) for f, c in fields.items() if c not in available)
     known_as = {str(name).lower(): name for name in available}
     near = [known_as[n] for n in difflib.get_close_matches(column.lower(), known_as, 1)]
@@ -280,7 +154,7 @@ def _check_columns(
 _NAME = re.compile(r"|(?=.{1,64}$)[^\W\d]\w*(?:[ .:/()#%-]+\w*){0,6}")
 
 
-def _no_records(source: Path | str, key: str) -> DataError:
+def no_records(source: Path | str, key: str) -> DataError:
     return DataError(
         "has no records: an empty site can't take part",
         file=source,
@@ -339,73 +213,7 @@ def _value(value: Any, field: str) -> str | None:
     return as_text(value)
 
 
-def _load_folder(path: Path, key: str) -> datasets.Dataset:
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        loaded = load_from_disk(str(path))
-    except Exception:  # of a folder that may hold anything
-        if (path / "state.json").is_file() and not any(path.glob("*.arrow")):
-            raise _no_records(path, key) from None  # saved empty, which datasets can't load
-        raise DataError(
-            "is a folder that was not written by save_to_disk, or is damaged",
-            file=path,
-            key=key,
-            fix="Name a data file inside it, or save it again.",
-        ) from None
-    return _one_split(loaded, path, key) if isinstance(loaded, DatasetDict) else loaded
-
-
-def _load_hub(name: str, cache_dir: Path, key: str) -> datasets.Dataset:
-    from datasets import load_dataset
-
-    try:
-        loaded = load_dataset(name, cache_dir=str(cache_dir))
-    except Exception as error:  # of the network, the hub or the files there
-        raise DataError(
-            f"is no file here, and can't be loaded from the hub{through_hub()} ({_reason(error)})",
-            file=name,
-            key=key,
-            fix="Check the path, or the name and the network.",
-        ) from None
-    return _one_split(loaded, name, key)
-
-
-def _one_split(splits: Mapping[str, Any], source: Path | str, key: str) -> datasets.Dataset:
-    if len(splits) == 1:
-        return next(iter(splits.values()))
-    if "train" in splits:
-        return splits["train"]
-    raise DataError(
-        "holds several splits and none is called train",
-        file=source,
-        key=key,
-        value=list(splits),
-        fix="Save the one that is meant by itself.",
-    )
-
-
-def _from_dataset(dataset: datasets.Dataset, wanted: Sequence[str]) -> Opened:
-    present = set(wanted) <= set(dataset.column_names)
-    chosen = dataset.with_format(None)
-    chosen = chosen.select_columns(list(wanted)) if present else chosen
-    digests = [_digest(Path(file["filename"])) for file in dataset.cache_files]
-    return lambda: _rows_of_dataset(chosen), " ".join([str(dataset._fingerprint), *digests])
-
-
-def _rows_of_dataset(dataset: datasets.Dataset) -> Iterator[Row]:
-    """Its rows, whatever format it was set to, with the names of its classes."""
-    from datasets import ClassLabel
-
-    classes = {
-        column: feature.names
-        for column, feature in dataset.features.items()
-        if isinstance(feature, ClassLabel)
-    }
-    return arrow_rows(dataset.with_format("arrow").iter(batch_size=1024), classes)
-
-
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """A digest of the file's bytes, so that a changed file is never served from the cache."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -418,7 +226,7 @@ def _data_error(error: BaseException | None) -> DataError | None:
     return error
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """The kind of the first failure; its text could quote a record."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -426,7 +234,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars of `datasets` or of the hub while reading."""
     from datasets import utils as reading
     from huggingface_hub import utils as downloading

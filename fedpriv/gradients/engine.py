@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.mixing import refuse_mixing
 
 Losses = Callable[[nn.Module], Tensor]
 Take = Callable[[int, Tensor], None]
 
 
-class GradientEngine(Protocol):
+class GradientEngine(ABC):
     """Per-record gradients of whatever in a model is trained.
 
     Attributes:
+        name: as ``compute.engine`` has it.
         size: P, the number of trained parameters.
+
+    Raises:
+        NotPrivateError: a layer mixes records, or nothing is trained.
     """
 
-    size: int
+    name: ClassVar[str]
+
+    def __init__(self, model: nn.Module) -> None:
+        refuse_mixing(model)
+        self._model = model
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        if not self._trained:
+            raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
+        self.size = sum(p.numel() for p in self._trained)
 
     @property
     def device(self) -> torch.device:
         """Where the gradients are made."""
-        ...
+        return self._trained[0].device
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the gradients: float32, or float64 for a float64 model."""
-        ...
+        return torch.float64 if self._trained[0].dtype == torch.float64 else torch.float32
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each block, and how many it has, as `stream` hands them over."""
-        ...
+        """The first column of each parameter, and how many it has, as `stream` hands them over."""
+        sizes = [p.numel() for p in self._trained]
+        return list(zip(accumulate(sizes, initial=0), sizes, strict=False))
 
+    @abstractmethod
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
         """Hand over the gradients of each record's own loss, layer by layer, and keep none.
 
@@ -57,15 +74,14 @@ class GradientEngine(Protocol):
         Privacy:
             Every gradient is private. Nothing here may leave the site.
         """
-        ...
 
+    @abstractmethod
     def set_aside(self) -> AbstractContextManager[None]:
         """Let the model compute by its own layers, and torch make gradients, for a while."""
-        ...
 
+    @abstractmethod
     def detach(self) -> None:
         """Leave the model as it was."""
-        ...
 
 
 def backward(
@@ -107,8 +123,3 @@ def gradients_of(engine: GradientEngine, losses: Losses, batch_size: int) -> Ten
 
     engine.stream(losses, batch_size, take)
     return found
-
-
-def gradient_type(weight: Tensor) -> torch.dtype:
-    """Of gradients by a trained parameter: float32, or float64 by a float64 one."""
-    return torch.float64 if weight.dtype == torch.float64 else torch.float32

@@ -7,28 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from opacus import GradSampleModule  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from fedpriv.errors import ConfigError, NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
-from fedpriv.gradients.mixing import refuse_mixing
+from fedpriv.errors import NotPrivateError
+from fedpriv.gradients.engine import GradientEngine, Losses, Take, backward
 
 # Of the summed gradient, that rounding may make between the records' and autograd's own sum.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
-class OpacusGradients:
-    """A `GradientEngine` on opacus' hooks: trained embeddings, norms and convolutions, too.
+class OpacusGradients(GradientEngine):
+    """By opacus' hooks: trained embeddings, norms and convolutions, too.
 
     Slower than `PerSampleGradients`, and larger: the summed gradients are computed besides. Those
     are compared with the sum of the rows at first use, since a weight that is shared by layers may
     be counted wrongly.
 
-    Attributes:
-        size: P, the number of trained parameters.
-
     Raises:
-        ConfigError: opacus is not installed.
         NotPrivateError: opacus has no exact rule for something that is trained, or a layer mixes
             records.
 
@@ -36,22 +32,10 @@ class OpacusGradients:
         Yousefpour et al., "Opacus", 2021.
     """
 
+    name = "opacus"
+
     def __init__(self, model: nn.Module) -> None:
-        try:
-            from opacus import GradSampleModule  # type: ignore[import-untyped]
-        except ImportError:
-            raise ConfigError(
-                "is not installed",
-                key="compute.engine",
-                value="opacus",
-                fix="Type: pip install 'fedpriv[opacus]'.",
-            ) from None
-        refuse_mixing(model)
-        self._model = model
-        self._trained = [p for p in model.parameters() if p.requires_grad]
-        if not self._trained:
-            raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
-        self.size = sum(p.numel() for p in self._trained)
+        super().__init__(model)
         self._layers = []
         for name, module in model.named_modules():
             own = [k for k, p in module.named_parameters(recurse=False) if p.requires_grad]
@@ -69,25 +53,6 @@ class OpacusGradients:
             raise NotPrivateError(f"opacus can't take this model: {error}.") from None
         self._checked = False
         self._forget()  # so that what opacus sets at first is there
-
-    @property
-    def device(self) -> torch.device:
-        """Where the gradients are made."""
-        return self._trained[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the gradients: float32, or float64 for a float64 model."""
-        return gradient_type(self._trained[0])
-
-    @property
-    def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each parameter, and its values."""
-        found, start = [], 0
-        for p in self._trained:
-            found.append((start, p.numel()))
-            start += p.numel()
-        return found
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
         """As `GradientEngine.stream`; all of them are held while it runs.

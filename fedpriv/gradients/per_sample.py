@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from fedpriv.errors import NotPrivateError
-from fedpriv.gradients.engine import Losses, Take, backward, gradient_type
-from fedpriv.gradients.mixing import refuse_mixing
+from fedpriv.gradients.engine import GradientEngine, Losses, Take, backward
 from fedpriv.gradients.product import FrozenLinear, plain, weight_of
 from fedpriv.gradients.recording import Record, RecordingLinear, RecordingLora, Term, terms_of
 
@@ -43,7 +42,7 @@ class _Block:
     bias_start: int | None
 
 
-class PerSampleGradients:
+class PerSampleGradients(GradientEngine):
     """Computes per-record gradients of whatever in a model is trainable.
 
     Only `nn.Linear` layers may be trainable (the two matrices of LoRA are such layers, and
@@ -55,50 +54,40 @@ class PerSampleGradients:
         model: in evaluation mode while gradients are computed, so that no dropout mask and no
             batch statistic ties records together.
 
-    Attributes:
-        size: P, the number of trained parameters.
-
     Raises:
         NotPrivateError: something trainable is not a linear layer, or a layer mixes records.
     """
 
+    name = "fedpriv"
+
     def __init__(self, model: nn.Module) -> None:
-        refuse_mixing(model)
+        super().__init__(model)
+        for missing, kind in unknown(model):
+            raise NotPrivateError(
+                f"{missing}: per-record gradients of a trainable {kind} can't be computed"
+                " exactly. Train LoRA matrices and linear heads only, or set"
+                ' compute.engine = "opacus".'
+            )
         for name, module in model.named_modules():
             if getattr(vars(module).get("forward"), "__module__", None) == __name__:
                 raise NotPrivateError(
                     f"{name}: makes the gradients of other private steps already, which would come"
                     " to nothing. Use a model for one PrivateStep at a time: close() lets go of it."
                 )
-        self._model = model
         self._take: Take | None = None
         self._batch = self._thread = 0
         self._patched: list[nn.Module] = []
-        self._trained: list[nn.Parameter] = []
-        self._starts: dict[str, int] = {}  # by the parameter's name
-        self.size = 0
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                self._trained.append(parameter)
-                self._starts[name] = self.size
-                self.size += parameter.numel()
+        trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        self._starts = {name: start for name, (start, _) in zip(trained, self.blocks, strict=True)}
         self._blocks = {
             name: self._block(name, module)
             for name, module in model.named_modules()
             if any(p.requires_grad for p in module.parameters(recurse=False))
         }
-        if not self._blocks:
-            raise NotPrivateError("Nothing in the model is trainable: attach an adapter first.")
         self._attach()
 
-    def _block(self, name: str, module: nn.Module) -> _Block:
+    def _block(self, name: str, module: Any) -> _Block:
         trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
-        if type(module) is not nn.Linear or "weight" not in trained:
-            raise NotPrivateError(
-                f"{name}.{min(trained)}: per-record gradients of a trainable"
-                f" {type(module).__name__} can't be computed exactly."
-                ' Train LoRA matrices and linear heads only, or set compute.engine = "opacus".'
-            )
         prefix = f"{name}." if name else ""
         for key in trained:
             if f"{prefix}{key}" not in self._starts:
@@ -168,21 +157,6 @@ class PerSampleGradients:
         finally:
             self._take = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where the gradients are made."""
-        return self._trained[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the gradients: float32, or float64 for a float64 model."""
-        return gradient_type(self._trained[0])
-
-    @property
-    def blocks(self) -> list[tuple[int, int]]:
-        """The first column of each block, and how many it has, as `stream` hands them over."""
-        return list(zip(self._starts.values(), (p.numel() for p in self._trained), strict=True))
-
     def _recorder(self) -> Record[_Block]:
         """What a forward pass hands over to; one of another thread is not of the batch."""
         computed_again = torch._C._current_graph_task_id() >= 0  # by autograd, in its own thread
@@ -230,6 +204,14 @@ class PerSampleGradients:
         for module in self._patched:
             vars(module).pop("forward", None)
         self._patched.clear()
+
+
+def unknown(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """What is trained and has no rule here: a parameter's name, and the kind of its layer."""
+    for name, module in model.named_modules():
+        trained = {k for k, p in module.named_parameters(recurse=False) if p.requires_grad}
+        if trained and (type(module) is not nn.Linear or "weight" not in trained):
+            yield f"{name}.{min(trained)}", type(module).__name__
 
 
 def _by_its_numbers(module: Any, x: Tensor) -> Tensor:

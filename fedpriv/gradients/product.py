@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from fedpriv.models.quantised import PackedWeight
+from fedpriv.models.packed import Packed
 
 # Torch multiplies float32 matrices on x86 with MKL, which keeps its AVX-512 kernels to Intel's own
 # processors. oneDNN, which torch carries for its compiler, has them for every one: on one AMD EPYC
@@ -24,7 +24,7 @@ _ONEDNN: Any = (
 )
 
 
-Weight = Tensor | PackedWeight
+Weight = Tensor | Packed
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,14 +51,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def weight_of(layer: Any) -> Weight:
     """A linear layer's weight (out, in), also of one that keeps it the other way round."""
     weight: Weight = layer.weight
-    if isinstance(weight, PackedWeight):
+    if isinstance(weight, Packed):
         return weight
     return weight.t() if type(layer) is Conv1D else weight
 
 
 def plain(weight: Weight) -> Tensor:
     """A frozen weight as numbers; of one in fewer bits a new tensor, to be let go of at once."""
-    return weight.unpacked() if isinstance(weight, PackedWeight) else weight
+    return weight.unpacked() if isinstance(weight, Packed) else weight
 
 
 class FrozenLinear(torch.autograd.Function):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.models.quantised import PackedWeight
+from fedpriv.models.packed import Packed
 
 _OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}  # which engines replace
 _CONTAINERS = (dict, list, set, deque)
@@ -78,7 +78,7 @@ class Remembered:
         named = [(n, m) for n, m in root.named_modules(prefix=name) if id(m) not in self._seen]
         self._seen.update(id(module) for _, module in named)
         for name, module in named:
-            if isinstance(module, PackedWeight):
+            if isinstance(module, Packed):
                 continue
             prefix = f"{name}." if name else ""
             for held in (module._buffers, vars(module)):

@@ -13,8 +13,8 @@ from fedpriv.data.columns import KEY
 from fedpriv.data.config import SHAPES
 from fedpriv.data.encode import Example, check_label, encode_record
 from fedpriv.data.identity import identities, whole_record
+from fedpriv.data.in_memory import IN_MEMORY, Records, take_records
 from fedpriv.data.population import Population, encode_population
-from fedpriv.data.read import IN_MEMORY, Records, take_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError, DataError

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fedpriv.arguments import PathName, checked
 from fedpriv.data.columns import KEY, columns_of
-from fedpriv.data.read import Records, check_records
+from fedpriv.data.in_memory import Records, check_records
 from fedpriv.data.spec import DataSpec
 from fedpriv.data.values import as_text
 from fedpriv.errors import ConfigError
@@ -85,7 +85,8 @@ class PrivateStep:
         witness: of that ledger, if it was made with one.
         job: name of the plan in the ledger. A name that is there goes on with that plan.
         microbatch: records that are computed at once at most.
-        engine: which library makes the gradients of single records; ``opacus`` knows more layers.
+        engine: which library makes the gradients of single records. ``opacus`` knows more layers,
+            and ``auto`` takes it for those alone.
         max_empty: the largest share of the records that may give no example, such as conversations
             without an answer. If more do, or all, nothing is spent.
 
@@ -138,7 +139,7 @@ class PrivateStep:
         witness: PathName | None = None,
         job: str | None = None,
         microbatch: int | None = None,
-        engine: Literal["fedpriv", "opacus"] = "fedpriv",
+        engine: Literal["auto", "fedpriv", "opacus"] = "auto",
         max_empty: Annotated[float, Field(ge=0, le=1)] = usual.MAX_EMPTY,
     ) -> None:
         _check(epsilon, noise_multiplier, sample_rate, batch, clip_norm, ledger, size, delta)

@@ -23,6 +23,7 @@ from fedpriv.models.digest import (
     stored_type,
 )
 from fedpriv.models.outputs import check_problem, check_tokens, other_head, stored_names
+from fedpriv.plugins import load_part
 from fedpriv.proxy import through_hub
 
 if TYPE_CHECKING:
@@ -71,9 +72,6 @@ def load_base(
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from fedpriv.models.pooled import MeanPooledClassifier
-    from fedpriv.models.quantised import bitsandbytes, pack
-
     source = source_of(settings.name)
     tokenizer = load_tokenizer(settings)
     options: dict[str, Any] = {
@@ -95,7 +93,7 @@ def load_base(
         with torch.random.fork_rng(devices=[]), quiet():
             torch.manual_seed(seed)
             if settings.pooling == "mean":
-                return MeanPooledClassifier.from_encoder(source, **options)
+                return load_part("model.pooling").from_encoder(source, **options)  # type: ignore[no-any-return]
             made, loaded = factory.from_pretrained(source, **options)
             drawn = (entry[0] for entry in loaded["mismatched_keys"])
             return made, {*loaded["missing_keys"], *drawn}
@@ -105,7 +103,8 @@ def load_base(
         refuse_code(settings.name, stored.settings)
         options["revision"] = stored.revision  # what is hashed below is what is loaded here
         if settings.quantize is not None:
-            bitsandbytes(settings.quantize)  # before a large file is read in vain
+            quantised = load_part("model.quantize")
+            quantised.bitsandbytes(settings.quantize)  # before a large file is read in vain
             options["dtype"] = getattr(torch, stored_type(stored))
         model, new = load()
         if settings.quantize is not None and any(
@@ -134,7 +133,9 @@ def load_base(
     }
     compute_alone(model, tokenizer, settings.max_length, f"model.name: {settings.name!r}", tried)
     if settings.quantize is not None:
-        pack(model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new)))
+        quantised.pack(
+            model, settings.quantize, (*whole, *(name.rpartition(".")[0] for name in new))
+        )
     if settings.task == "classification":
         _start_at_even_odds(model, new, len(settings.labels))
     check_tokens(model, tokenizer, settings.name)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedpriv.models.quantised import PackedWeight
+from fedpriv.models.packed import Packed
 
 
 def halve_frozen_products(model: nn.Module) -> None:
@@ -25,7 +25,7 @@ def halve_frozen_products(model: nn.Module) -> None:
         layer: Any = module
         if type(module) not in (nn.Linear, Conv1D) or ".lora_" in name:
             continue
-        if isinstance(layer.weight, PackedWeight):
+        if isinstance(layer.weight, Packed):
             layer.weight.dtype = torch.bfloat16
         elif not any(p.requires_grad for p in module.parameters()):
             half = layer.weight.detach().to(torch.bfloat16)

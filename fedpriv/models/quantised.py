@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError
 from fedpriv.models.config import Bits
+from fedpriv.models.packed import Packed
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,16 +31,13 @@ BLOCK = 64  # weights with a scale of their own
 AT_ONCE = BLOCK << 12  # weights: what quantises them takes many times their memory
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(Packed):
     """A frozen weight (out, in) as codes, and a scale for each block of `BLOCK`.
-
-    It stands where a layer's parameter stood, and moves to a device with the layer.
 
     Args:
         weight: (out, in), or (in, out) where the layer keeps it `turned`; a whole number of blocks.
 
     Attributes:
-        dtype: in which `unpacked` makes it.
         shape: as the layer had it, which is what peft asks for.
     """
 
@@ -67,7 +65,7 @@ class PackedWeight(nn.Module):
         return self.codes.device
 
     def unpacked(self) -> Tensor:
-        """The weight (out, in), made anew at every call."""
+        """As of `Packed`."""
         functional = bitsandbytes(self.bits)
         # One row a block: where rows end within one, release 0.50 scales wrongly on a CPU.
         state = functional.QuantState(

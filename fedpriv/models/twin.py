@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from fedpriv.models.base import Base
-from fedpriv.models.quantised import PackedWeight
+from fedpriv.models.packed import Packed
 
 
 def twin(base: Base, model: Any) -> tuple[Base, Any]:
@@ -21,7 +21,7 @@ def twin(base: Base, model: Any) -> tuple[Base, Any]:
             functions would go on computing with the first model.
     """
     frozen: dict[int, Any] = {id(p): p for p in model.parameters() if not p.requires_grad}
-    packed = (module for module in model.modules() if isinstance(module, PackedWeight))
+    packed = (module for module in model.modules() if isinstance(module, Packed))
     frozen |= {id(codes): codes for weight in packed for codes in weight.buffers()}
     made: tuple[Base, Any] = copy.deepcopy((base, model), frozen)
     return made

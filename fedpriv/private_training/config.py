@@ -11,7 +11,7 @@ from fedpriv.section import Section
 
 BESIDE_QUANTISED = {  # of `compute`, with `model.quantize`: all but the weights is float32
     "dtype": ("float32", "mixed", "auto"),
-    "engine": ("fedpriv",),
+    "engine": ("fedpriv", "auto"),
 }
 
 
@@ -50,10 +50,11 @@ class ComputeSection(Section):
         description="With job.engine = ray only: how many GPUs a site gets while it computes, such"
         " as 0.5. Without it, an equal share.",
     )
-    engine: Literal["fedpriv", "opacus"] = Field(
-        "fedpriv",
+    engine: Literal["auto", "fedpriv", "opacus"] = Field(
+        "auto",
         description="Which library computes the gradient of each record; opacus is slower and"
-        " knows more kinds of layers.",
+        " knows more kinds of layers. With auto, fedpriv does where it knows all that is trained,"
+        " else opacus, and the log says so.",
     )
     workers: int | None = Field(
         None,
@@ -66,10 +67,8 @@ class ComputeSection(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.dtype == "mixed" and self.engine != "fedpriv":
-            raise ValueError("dtype: 'mixed' needs engine 'fedpriv'")
-        if self.gradient_checkpointing and self.engine != "fedpriv":
-            raise ValueError("gradient_checkpointing: needs engine 'fedpriv'")
+        if self.engine == "opacus" and self.not_for_opacus:
+            raise ValueError(f"{self.not_for_opacus} needs engine 'fedpriv'")
         if self.gpus_per_site is not None and self.gpus_per_site > 1 and self.gpus_per_site % 1:
             raise ValueError("gpus_per_site: above 1, only whole GPUs")
         return self
@@ -78,6 +77,13 @@ class ComputeSection(Section):
     def is_tried(self) -> bool:
         """Whether what `dtype` gains or costs depends on the machine."""
         return self.dtype not in ("float32", "float64")
+
+    @property
+    def not_for_opacus(self) -> str | None:
+        """A setting with which opacus can't compute."""
+        if self.dtype == "mixed":
+            return "dtype: 'mixed'"
+        return "gradient_checkpointing: true" if self.gradient_checkpointing else None
 
     def not_beside_quantised(self) -> tuple[str, Any, Sequence[str]] | None:
         """The first key, its value and the ones it may have, that can't read quantised weights."""

@@ -15,6 +15,7 @@ from fedpriv.config.groups import Decision
 from fedpriv.data.encode import Example
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
+from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.clip import ClippedSum
 from fedpriv.privacy.usual import Numerics
 from fedpriv.private_training.unit_sum import Unit
@@ -96,8 +97,8 @@ class GroupedMethod(SiteMethod, Protocol):
 class Method(Protocol):
     """A method, as its package names it. It holds nothing, so that it can be sent to a process.
 
-    Its half at the server has an entry point of its own: a site loads none of it
-    (`fedpriv.methods.registry.find_server_half`).
+    Its half at the server has an entry point of its own, of ``fedpriv.server_halves``: a site loads
+    none of it.
 
     A method whose site half is a `GroupedMethod` has an attribute `has_groups` that is true.
     """
@@ -146,6 +147,17 @@ class SiteHalf:
             raise ProtocolError(f"groups: {self.proposal.method} has none to decide about.")
         grouped = cast(GroupedMethod, made)
         return made if self.decision is None else grouped.in_groups(self.decision)
+
+    def at(self, worker: Worker) -> SiteMethod:
+        """The half as a worker computes it: with those that share its steps, if it has any.
+
+        Raises:
+            ConfigError: there are fewer devices than ``compute.devices``.
+        """
+        if worker.recipe.compute.devices == 1:
+            return self.make()
+        shared: SiteMethod = load_part("compute.devices")(worker, self)
+        return shared
 
 
 def has_groups(method: Method) -> bool:

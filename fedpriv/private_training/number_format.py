@@ -157,7 +157,7 @@ def settled_dtype(
     Privacy:
         Records have no part in it.
     """
-    if exact or recipe.compute.engine != "fedpriv":
+    if exact or recipe.compute.engine == "opacus":
         return "float32"
     ratio, said = speed(recipe.model, computed_in(recipe.compute, "auto"))
     dtype = "float32"

@@ -6,34 +6,30 @@ simulation.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedpriv.errors import ConfigError, FedprivError, ModelError
+from fedpriv.errors import ConfigError, FedprivError, ModelError, NotPrivateError
 from fedpriv.gradients.engine import GradientEngine
 from fedpriv.gradients.onlookers import refuse_onlookers
-from fedpriv.gradients.opacus import OpacusGradients
-from fedpriv.gradients.per_sample import PerSampleGradients
+from fedpriv.gradients.per_sample import PerSampleGradients, unknown
 from fedpriv.heap import keep_freed_memory, share_heap
 from fedpriv.models.base import Base, first_line, load_base
-from fedpriv.models.checkpointing import checkpoint_layers
 from fedpriv.models.lora import attach_lora, trained_whole
-from fedpriv.models.mixed import halve_frozen_products
 from fedpriv.models.outputs import check_outputs
 from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
+from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.probe import probe_gradients
 from fedpriv.private_training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 
+log = logging.getLogger(__name__)
 Look = Callable[[Base, TrainableVector], None]
-_ENGINES: dict[str, Callable[[Any], GradientEngine]] = {
-    "fedpriv": PerSampleGradients,
-    "opacus": OpacusGradients,
-}
 
 
 def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
@@ -56,7 +52,7 @@ def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
     model: Any = attach_lora(base, recipe.lora, recipe.model.task, seed=recipe.seed)
     device = device_of(compute.device)
     if compute.dtype == "mixed":
-        halve_frozen_products(model)
+        load_part("compute.dtype.mixed")(model)
     model.to(device)
     return base, model
 
@@ -76,7 +72,7 @@ def _check_packed(compute: ComputeSection) -> None:
 
 def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:
     if recipe.compute.gradient_checkpointing:
-        checkpoint_layers(model)
+        load_part("compute.gradient_checkpointing")(model)
     return base, model
 
 
@@ -116,7 +112,7 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
     worker = None
     try:
         refuse_onlookers(model)  # from here on, hooks are those of the engine
-        worker = Worker(recipe, base, model, _ENGINES[recipe.compute.engine](model))
+        worker = Worker(recipe, base, model, _engine(recipe, model))
         check_outputs(model, base.tokenizer, recipe.model)
         probe_gradients(worker)
     except BaseException as error:
@@ -129,6 +125,27 @@ def with_gradients(recipe: ModelRecipe, base: Base, model: Any) -> Worker:
             " Take another architecture, or other lora.target_modules."
         ) from error
     return worker
+
+
+def _engine(recipe: ModelRecipe, model: Any) -> GradientEngine:
+    """What makes the gradients: ours, or opacus for a layer that ours has no rule for.
+
+    Raises:
+        NotPrivateError: neither can, or only opacus, which settings don't allow.
+    """
+    compute, missing = recipe.compute, next(unknown(model), None)
+    if compute.engine == "fedpriv" or (compute.engine == "auto" and missing is None):
+        return PerSampleGradients(model)
+    beside = compute.not_for_opacus if recipe.model.quantize is None else "model.quantize"
+    if missing is not None and beside is not None:
+        raise NotPrivateError(
+            f"{missing[0]}: opacus alone may have a rule for a trainable {missing[1]}, and it can't"
+            f" compute with {beside}. Train LoRA matrices and linear heads only."
+        )
+    engine: GradientEngine = load_part("compute.engine.opacus")(model)
+    if compute.engine == "auto" and missing is not None:
+        log.info("compute.engine: opacus, as fedpriv has no rule for %s (%s).", *missing)
+    return engine
 
 
 class WorkerPool:

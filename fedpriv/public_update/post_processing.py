@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedpriv.models.vector import Vector
+from fedpriv.plugins import load_part
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.public_update.config import DenoiseSection
-from fedpriv.public_update.denoise import Denoiser
+
+if TYPE_CHECKING:
+    from fedpriv.public_update.denoise import Denoiser
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Denoise:
     """
 
     def __init__(self, settings: DenoiseSection, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._denoiser = Denoiser(shapes, settings)
+        self._denoiser: Denoiser = load_part("denoise.where")(shapes, settings)
         self.found: Found | None = None
 
     def __call__(self, gradient: Privatised[Vector], variance: float) -> Privatised[Vector]:

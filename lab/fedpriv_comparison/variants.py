@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import method_names
+from fedpriv.plugins import METHODS, installed
 from fedpriv_comparison.going_on import WAYS
 
 Place = Literal["federated", "pooled", "local"]
@@ -210,4 +210,4 @@ def _long(setting: str) -> str:
 
 
 def _known() -> list[str]:
-    return [*PUBLIC, *method_names()]
+    return [*PUBLIC, *installed(METHODS)]

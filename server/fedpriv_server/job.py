@@ -21,12 +21,13 @@ from fedpriv.data.encode import Example
 from fedpriv.errors import FedprivError, RoundError
 from fedpriv.files import write_atomic
 from fedpriv.methods.proposal import job_recipe, method_settings, propose
-from fedpriv.methods.registry import find_method, find_server_half
+from fedpriv.methods.registry import find_method
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.adapter import write_facts
 from fedpriv.plain_training.scores import Scores
 from fedpriv.plain_training.warm_start import warm_start
+from fedpriv.plugins import SERVER_HALVES, load
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, public
 from fedpriv.private_training.pool import WorkerPool
@@ -170,7 +171,7 @@ class Job:
         return rounds(
             self.proposal,
             update,
-            find_server_half(config.job.method)(context),
+            load(SERVER_HALVES, config.job.method, key="job.method")(context),
             min_sites=config.job.min_sites,
             timeout=seconds(config.job.round_timeout),
             sites=len(config.sites),

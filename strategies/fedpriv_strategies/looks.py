@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedpriv.config.looks import LooksSection
 from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised, post_process
-from fedpriv.private_training.held_out_sum import SIZE, Estimate, estimates
+from fedpriv.private_training.held_out_sum import SIZE
 from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
 from fedpriv.wire import Blocks
@@ -31,6 +34,20 @@ from fedpriv_strategies.rounds import HEALING, Rounds
 
 log = logging.getLogger(__name__)
 TRIES = 2  # of a site that does not answer
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over held-out units, and how uncertain noise makes it.
+
+    Attributes:
+        mean: centre and mean distance; it may be out of bounds, as noise has none.
+        deviation: standard deviation of the noise in it, in the same unit; public. That a share of
+            the units was drawn adds to it, and is not in it.
+    """
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -247,3 +264,32 @@ def _result(asked: _Asked, min_sites: int) -> Look:
         bytes_up=asked.bytes_up,
         bytes_down=asked.bytes_down,
     )
+
+
+def estimates(
+    totals: Sequence[Vector],
+    noise_multipliers: Sequence[float],
+    units: Sequence[float],
+    *,
+    ranges: LooksSection,
+    centres: Centres,
+    clip_norm: float,
+) -> tuple[Estimate, Estimate]:
+    """Mean loss and accuracy over the held-out units of one or several sites.
+
+    Every unit counts the same, whatever its site's noise is. The divisors are public.
+
+    Args:
+        totals: released, one a site (2,).
+        noise_multipliers: σ of each site.
+        units: sample rate × declared held-out units of each site, in one step.
+    """
+    expected = clip_norm * ranges.slots * math.fsum(units)
+    spread = math.hypot(*noise_multipliers) * clip_norm * math.sqrt(ranges.slots)
+    sums = np.stack(totals).sum(0, dtype=np.float64).tolist()
+    scales = (ranges.loss_range, ranges.accuracy_range)
+    loss, accuracy = (
+        Estimate(centre + scale * found / expected, scale * spread / expected)
+        for centre, scale, found in zip((centres.loss, centres.accuracy), scales, sums, strict=True)
+    )
+    return loss, accuracy

@@ -128,7 +128,7 @@ def test_the_steps_of_a_look_are_paid_together_before_they_are_computed(
 ) -> None:
     site = setting.open()
     offer = site.consider(setting.looking)
-    monkeypatch.setattr("fedpriv_client.site.look", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedpriv.private_training.held_out_sum.look", lambda *_: 1 / 0)
     with pytest.raises(StepFailedError):
         site.step(asks(), setting.vector)
     reserved = ["terms", "plan", "reserve", "reserve", "reserve"]

@@ -13,7 +13,8 @@ from client_setting import Setting
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv_client import number_format as module
-from fedpriv_client.number_format import FILE, MOST, settle
+from fedpriv_client.disk_space import FORMATS
+from fedpriv_client.number_format import MOST, settle
 from fedpriv_client.site_job import recipe_of
 from fedpriv_client.site_settings import SiteSettings
 
@@ -54,7 +55,7 @@ class Auto:
 
     @property
     def file(self) -> Path:
-        return self.settings.state_dir / FILE
+        return self.settings.state_dir / FORMATS
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_disk_that_fails_changes_no_answer(
 
     monkeypatch.setattr(module, "write_beside", full)
     assert auto.dtype() == "mixed"
-    assert f"{FILE}: not written: No space left" in caplog.text
+    assert f"{FORMATS}: not written: No space left" in caplog.text
 
 
 def test_the_oldest_jobs_are_forgotten(auto: Auto) -> None:

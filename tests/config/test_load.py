@@ -237,6 +237,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_the_digest_tells_settings_apart() -> None:
     assert digest(load_job(HOSPITALS)) == digest(load_job(HOSPITALS))
     assert digest(load_job(HOSPITALS)) != digest(load_job(HOSPITALS, ["privacy.epsilon=7.5"]))
+    assert digest(load_job(HOSPITALS)) == digest(load_job(HOSPITALS, ["compute.engine=fedpriv"]))
+    assert digest(load_job(HOSPITALS)) != digest(load_job(HOSPITALS, ["compute.engine=opacus"]))
 
 
 SECURE = "privacy.trust=secure-sum"

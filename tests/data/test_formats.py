@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.data.read import read_records, take_records
+from fedpriv.data.in_memory import take_records
+from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
 
 SECRET = "Mrs Jones has gout"

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedpriv.data.population import (
     Tally,
     encode_population,
     load_examples,
-    load_population,
+    read_labelled,
     tally_records,
 )
 from fedpriv.data.spec import DataSpec
@@ -38,7 +38,15 @@ BY_PATIENT = dataclasses.replace(SPEC, unit="patient")
 def load(rows: list[dict[str, Any]], folder: Path, spec: DataSpec, tokenizer: Any) -> Population:
     path = folder / "notes.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return load_population(path, spec, tokenizer, cache_dir=folder / "cache", key="sites.a.data")
+    records = read_labelled(
+        path,
+        spec.columns,
+        unit=spec.unit,
+        labels=spec.labels,
+        cache_dir=folder / "cache",
+        key="sites.a.data",
+    )
+    return encode_population(records, spec, tokenizer, TokenFile(folder / "cache"))
 
 
 def _empty_rows(population: Population) -> tuple[int, ...]:
@@ -288,11 +296,13 @@ def test_conversations_that_are_cut_are_counted(make_tokenizer: Make) -> None:
 def test_no_chat_template_is_refused_before_records_are_read(
     tmp_path: Path, make_tokenizer: Make
 ) -> None:
+    def unread() -> Iterator[dict[str, Any]]:
+        pytest.fail("read")
+        yield {}
+
     spec = dataclasses.replace(SPEC, columns={"messages": "talk"})
     with pytest.raises(DataError, match="chat template"):
-        load_population(
-            tmp_path / "missing.jsonl", spec, make_tokenizer(), cache_dir=tmp_path, key="k"
-        )
+        encode_population(unread(), spec, make_tokenizer(), TokenFile(tmp_path))
 
 
 def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:

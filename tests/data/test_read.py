@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.data.columns import columns_of
-from fedpriv.data.read import UNIT, read_records, rows_of, take_records
+from fedpriv.data.in_memory import rows_of, take_records
+from fedpriv.data.read import UNIT, read_records
 from fedpriv.errors import DataError
 
 ROWS = [

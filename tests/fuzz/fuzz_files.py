@@ -25,7 +25,7 @@ from safetensors.torch import save
 from fedpriv.base_model import parameters_of
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.config.looks import LooksSection
-from fedpriv.data.formats import READERS
+from fedpriv.data.formats import LOADED, READERS
 from fedpriv.data.read import read_records
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.files import private_folder
@@ -250,7 +250,7 @@ ROWS = [
     {"note": None, "patient": " 8"},
     {"note": 1.0, "patient": 9},
 ]
-SUFFIXES = (*READERS, ".jsonl.gz", ".csv.gz")
+SUFFIXES = (*READERS, *LOADED, ".jsonl.gz", ".csv.gz")
 
 
 def files() -> dict[str, bytes]:

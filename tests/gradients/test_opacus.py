@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from gradients_checks import disturb, loop, per_record, random_batch
 from torch import nn
 
-from fedpriv.errors import ConfigError, NotPrivateError
+from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.private_training.record_loss import record_losses
@@ -47,6 +46,40 @@ def test_what_only_opacus_computes_is_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(NotPrivateError, match=rf'{whole}.*compute\.engine = "opacus"'):
         make_worker("gpt2", modules_to_save=(whole,))
+
+
+@pytest.mark.parametrize(("whole", "engine"), [((), "fedpriv"), (("ln_f",), "opacus")])
+def test_auto_takes_opacus_for_what_it_alone_computes_and_says_so(
+    make_worker: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    whole: tuple[str, ...],
+    engine: str,
+) -> None:
+    caplog.set_level("INFO")
+    worker = make_worker("gpt2", modules_to_save=whole, engine="auto")
+    assert worker.gradients.name == engine
+    told = [r.getMessage() for r in caplog.records if "compute.engine" in r.getMessage()]
+    assert len(told) == bool(whole)
+    assert all("opacus" in line and "ln_f" in line and "LayerNorm" in line for line in told)
+    disturb(worker)
+    batch = random_batch(worker, [20, 7, 13])
+    rows, expected = per_record(worker, batch), loop(worker, batch)
+    assert (rows - expected).norm() / expected.norm() < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"dtype": "mixed"}, "dtype: 'mixed'"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing"),
+        ({"dtype": "float32", "quantize": "8bit"}, r"model\.quantize"),
+    ],
+)
+def test_auto_refuses_what_opacus_can_not_compute_with_and_says_why(
+    make_worker: Callable[..., Any], settings: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(NotPrivateError, match=rf"ln_f.*LayerNorm.*can't compute with .*{why}"):
+        make_worker("gpt2", modules_to_save=("ln_f",), engine="auto", **settings)
 
 
 def test_blocks_are_handed_over_in_their_order(make_worker: Callable[..., Any]) -> None:
@@ -130,9 +163,3 @@ def test_rows_that_do_not_add_up_are_refused() -> None:
     x = torch.randn(3, 4)
     with pytest.raises(NotPrivateError, match="don't add up"):
         gradients_of(gradients, lambda m: m(x).square().sum(1), 3)
-
-
-def test_without_opacus_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus", None)
-    with pytest.raises(ConfigError, match=r"fedpriv\[opacus\]"):
-        OpacusGradients(nn.Linear(2, 2))

@@ -13,7 +13,8 @@ import pytest
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.methods.registry import find_method, find_server_half, method_names
+from fedpriv.plugins import METHODS, load
+from fedpriv.plugins import installed as names_in
 from fedpriv.report.budget import read
 from fedpriv.report.received import verify
 from fedpriv_simulation.simulate import simulate
@@ -96,16 +97,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(site), str(wheel)], check=True)
     monkeypatch.syspath_prepend(str(site))
-    find_method.cache_clear()
+    load.cache_clear()
     yield
-    find_method.cache_clear()
-    find_server_half.cache_clear()
+    load.cache_clear()
     sys.modules.pop("first_part", None)
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_method_of_another_package_runs(federation: Callable[..., Any], tmp_path: Path) -> None:
-    assert "first-part" in method_names()
+    assert "first-part" in names_in(METHODS)
     file = federation(rounds=3, extra="[method]\nshare = 0.25")
     config = load_job(file, ["job.method=first-part"])
     found = simulate(config, tmp_path / "run", source=file, insecure_seed=1)

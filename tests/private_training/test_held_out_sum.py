@@ -16,8 +16,9 @@ from fedpriv.data.population import Population, Tally
 from fedpriv.privacy.ledger.ledger import Plan, Reservation
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.privacy.mechanism.execution import PlanExecution
-from fedpriv.private_training.held_out_sum import SIZE, Distances, Estimate, estimates, look
+from fedpriv.private_training.held_out_sum import SIZE, Distances, look
 from fedpriv.protocol import Centres
+from fedpriv_strategies.looks import Estimate, estimates
 
 Make = Callable[..., Any]
 CLIP = 0.3

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fedpriv.errors import ProtocolError
-from fedpriv.methods import registry
+from fedpriv.plugins import BROUGHT, METHODS, SERVER_HALVES, load
 
 if TYPE_CHECKING:
     from fedpriv.methods.pe_sgd.config import ProjectionSection
@@ -76,9 +76,13 @@ def bring_controls() -> None:
     from fedpriv_comparison.controls.products import ProductsServer
     from fedpriv_comparison.controls.residual import ResidualServer
 
-    registry.BESIDE["pe-sgd-gradient"] = NoiseOnTheGradient, GradientServer
-    registry.BESIDE["pe-sgd-products"] = NoiseOnTheProducts, ProductsServer
-    registry.BESIDE["pe-sgd-residual"] = NoiseOnTheResidual, ResidualServer
+    for name, method, half in (
+        ("pe-sgd-gradient", NoiseOnTheGradient, GradientServer),
+        ("pe-sgd-products", NoiseOnTheProducts, ProductsServer),
+        ("pe-sgd-residual", NoiseOnTheResidual, ResidualServer),
+    ):
+        BROUGHT[METHODS, name] = method
+        BROUGHT[SERVER_HALVES, name] = half
 
 
 @contextmanager
@@ -88,6 +92,5 @@ def controls_known() -> Iterator[None]:
     try:
         yield
     finally:
-        registry.BESIDE.clear()
-        registry.find_method.cache_clear()
-        registry.find_server_half.cache_clear()
+        BROUGHT.clear()
+        load.cache_clear()

@@ -1,0 +1,50 @@
+"""What only some sites or jobs use, by name: loaded when a setting asks for it.
+
+Any installed package may bring one, by an entry point of its group. Names in the group `PARTS` are
+the settings that ask for them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedpriv.errors import ConfigError
+
+METHODS, SERVER_HALVES, SOURCES = "fedpriv.methods", "fedpriv.server_halves", "fedpriv.sources"
+PARTS = "fedpriv.parts"
+BROUGHT: dict[tuple[str, str], Any] = {}  # what this process alone knows, by group and name
+
+
+@cache
+def load(group: str, name: str, *, key: str, problem: str = "is not installed") -> Any:
+    """What a group of entry points has under a name.
+
+    Args:
+        key: the setting that asks for it, for errors; `problem` is what is wrong if nothing is.
+
+    Raises:
+        ConfigError: no package has it.
+    """
+    if (group, name) in BROUGHT:
+        return BROUGHT[group, name]
+    for point in entry_points(group=group, name=name):
+        return point.load()
+    fix = f"Choose one of: {', '.join(installed(group))}."
+    raise ConfigError(problem, key=key, value=name, fix=fix)
+
+
+def load_part(setting: str) -> Any:
+    """What a setting has loaded, such as ``compute.devices``: a function, a class or a module.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    return load(PARTS, setting, key=setting)
+
+
+def installed(group: str) -> list[str]:
+    """The names in a group, in order."""
+    brought = [name for known, name in BROUGHT if known == group]
+    return sorted([*brought, *(point.name for point in entry_points(group=group))])

@@ -1,0 +1,38 @@
+"""What a setting has loaded: found by its name, named if it is missing, loaded by no other."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from trusted_path import BY_NAME, BY_SETTING, SERVING, reached
+
+from fedpriv.errors import ConfigError
+from fedpriv.plugins import PARTS, SOURCES, installed, load, load_part
+
+ROOT = Path(__file__).parents[1]
+GROUPS = {
+    file: tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]["entry-points"]
+    for file in ("pyproject.toml", "client/pyproject.toml")
+}
+
+
+@pytest.mark.parametrize("group", [PARTS, SOURCES])
+def test_a_site_has_the_parts_that_the_whole_has(group: str) -> None:
+    whole, site = (groups[group] for groups in GROUPS.values())
+    assert site == whole
+    assert installed(group) == sorted(whole)
+    assert all(load(group, name, key="k") is not None for name in whole)
+
+
+def test_what_a_setting_has_loaded_is_reached_by_no_other_way() -> None:
+    serving = reached(*SERVING, *BY_NAME)
+    groups = [GROUPS["client/pyproject.toml"][group] for group in BY_SETTING]
+    targets = {target.partition(":")[0] for group in groups for target in group.values()}
+    assert targets & serving == {*BY_NAME}
+
+
+def test_a_part_that_is_not_installed_is_named_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"compute\.magic: is not installed.*compute\.devices"):
+        load_part("compute.magic")
