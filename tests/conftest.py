@@ -12,9 +12,9 @@ from typing import Any
 
 import hypothesis
 import pytest
-from small_models import ENCODERS, TARGETS, small_config
 
 from fedpriv.environment import set_environment
+from tests.small_models import ENCODERS, TARGETS, small_config
 
 set_environment()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker a core; small matrices gain nothing
@@ -26,9 +26,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # a model that is not there is looked up for
 Make = Callable[..., Any]
 HERE = Path(__file__).parent
 if "FEDPRIV_TEST_PERMUTED" in os.environ:  # to stand in for another processor, in every process
-    import arithmetic  # noqa: F401
+    from tests import arithmetic  # noqa: F401
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE)])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "permuted"), str(HERE.parent)])
 MEMORY, ROOM = Path("/dev/shm"), 8 << 30  # bytes that all tests together never need
 DEFAULT = "not slow and not nightly"  # the expression of pyproject.toml
 # Whose slow tests take longest: they begin first, or one worker would be left with them in the end.

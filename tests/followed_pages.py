@@ -20,8 +20,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from forked_commands import command
-from waiting import wait_until
+from tests.forked_commands import command
+from tests.waiting import wait_until
 
 BIN = str(Path(sys.executable).parent)
 PART = re.compile(

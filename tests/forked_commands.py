@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from network_processes import forking
-from waiting import CEILING
+from tests.network.network_processes import forking
+from tests.waiting import CEILING
 
 
 def command(

@@ -10,13 +10,13 @@ from threading import Thread
 
 import pytest
 import torch
-from arithmetic import Rounded, permuted_products
-from small_models import small_config
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from fedpriv.gradients.product import linear
+from tests.arithmetic import Rounded, permuted_products
+from tests.small_models import small_config
 
 ROOT = Path(__file__).parents[1]
 G = torch.Generator().manual_seed(0)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_commands import command
 from typer.testing import CliRunner
-from waiting import held_fedpriv, wait_until
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_job
 from fedpriv.privacy.accounting import planning
+from tests.forked_commands import command
+from tests.waiting import held_fedpriv, wait_until
 
 Make = Callable[..., Any]
 BIN = Path(sys.executable).parent

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from forked_commands import command
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -22,6 +21,7 @@ from fedpriv.config.personal import OwnSiteFile
 from fedpriv.config.site import SiteData
 from fedpriv.config.sites import SiteSection
 from fedpriv.defaults import TABLE
+from tests.forked_commands import command
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -8,10 +8,10 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from waiting import CEILING, free_port
 
 from fedpriv.errors import ConfigError
 from fedpriv.health import health_service
+from tests.waiting import CEILING, free_port
 
 
 def test_a_process_serves_when_it_says_so() -> None:

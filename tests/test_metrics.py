@@ -8,10 +8,10 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from waiting import free_port
 
 from fedpriv.errors import ConfigError
 from fedpriv.metrics import HOST, Figure, metrics_service, registry_of
+from tests.waiting import free_port
 
 ROUND = Figure("some_round", "Rounds.")
 SITES = Figure("some_sites", "Sites.", ("site",))

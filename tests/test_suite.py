@@ -10,7 +10,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from example_counts import examples
+
+from tests.example_counts import examples
 
 ROOT = Path(__file__).parents[1]
 

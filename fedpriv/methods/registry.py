@@ -33,5 +33,8 @@ def find_server_half(name: str) -> Callable[[ServerContext], ServerMethod]:
     Raises:
         ConfigError: none is installed.
     """
-    half: Callable[[ServerContext], ServerMethod] = load(SERVER_HALVES, name, key="job.method")
+    problem = "has no half for a server"
+    half: Callable[[ServerContext], ServerMethod] = load(
+        SERVER_HALVES, name, key="job.method", problem=problem
+    )
     return half

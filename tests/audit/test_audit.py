@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audited import SMALL
 
 from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv.errors import BudgetError, ConfigError, RunError
@@ -18,6 +17,7 @@ from fedpriv.privacy.ledger.terms import Terms
 from fedpriv_audit.audit import QUICK, Auditor, Subject, check_parts
 from fedpriv_audit.on_records import RUN
 from fedpriv_simulation.simulate import simulate
+from tests.audit.audited import SMALL
 
 PARTS = check_parts("pipeline,one-run,membership,exposure")
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forked_commands import command
-
 from fedpriv.auditing.result import Audit, read_audit
+from tests.forked_commands import command
 
 
 def test_it_prints_and_keeps_what_it_found(

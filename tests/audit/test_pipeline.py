@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import federation
 
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.mechanism import execution
@@ -18,6 +17,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import CLIP, AuditPlan, Server, made_up_site, scratch
 from fedpriv_audit.pipeline import CANARY, PipelineSize, audit_pipeline, two_worlds
 from fedpriv_audit.two_worlds import Scores, epsilon_lower
+from tests.audit.audited import federation
 
 PLAN = AuditPlan(epsilon=2.0, delta=0.01, sample_rate=0.25, steps=4)
 SHORT = AuditPlan(epsilon=2.0, delta=0.01, sample_rate=0.5, steps=2)  # a step of pe-sgd takes long

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from audited import federation
 
 from fedpriv.privacy.mechanism import execution
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import Server
 from fedpriv_audit.one_run import audit
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, estimate, one_run_plan
+from tests.audit.audited import federation
 
 CLAIMED = OneRunSize(120, worlds=(("as-claimed", 1.0),))
 

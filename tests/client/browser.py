@@ -14,8 +14,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from waiting import CEILING, wait_until
 from websockets.sync.client import connect
+
+from tests.waiting import CEILING, wait_until
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (

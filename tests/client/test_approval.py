@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from client_setting import TERMS, Setting, request
 
 from fedpriv.errors import BudgetError, JobRefusedError, PausedError, ProtocolError
 from fedpriv.protocol import (
@@ -35,6 +34,7 @@ from fedpriv_client.proposals import (
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, message
+from tests.client.client_setting import TERMS, Setting, request
 
 Make = Callable[..., Any]
 SERVER = "fed.example.org:8443"

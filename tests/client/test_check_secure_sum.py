@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secure_sites import roster_of, sites
 
 from fedpriv.errors import ConfigError
 from fedpriv.models.base import digest_of
@@ -20,6 +19,7 @@ from fedpriv_client.check import check_proposal, read_proposal
 from fedpriv_client.doctor import _cost
 from fedpriv_client.limits import Limits
 from fedpriv_client.site_settings import SiteSettings
+from tests.secure_sum.secure_sites import roster_of, sites
 
 Make = Callable[..., Any]
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
-from earlier_rules import envelopes_are_made
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +31,9 @@ from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 from fedpriv.protocol import Centres, Proposal, SharedNoise, StepRequest
 from fedpriv_client import site as module
 from fedpriv_client.site import Site
+from tests.client.client_setting import TERMS, Setting, request
+from tests.earlier_rules import envelopes_are_made
+from tests.example_counts import examples
 
 Make = Callable[..., Any]
 COUNTS: dict[Grouping, int] = {"model": 1, "layers": 2, "adapters": 2, "matrices": 4}

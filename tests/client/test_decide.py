@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_setting import PROPOSAL, Place
 from typer.testing import CliRunner, Result
 
 from fedpriv.errors import ConfigError, JobRefusedError
 from fedpriv_client.cli import app
 from fedpriv_client.control import Orders
+from tests.client.page_setting import PROPOSAL, Place
 
 
 def typed(place: Place, command: str, *arguments: str, **others: Any) -> Result:

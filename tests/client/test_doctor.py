@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omop_notes import sqlite
 from rich.text import Text
 from typer.testing import CliRunner
-from waiting import wait_until
 
 from fedpriv.cli import app
 from fedpriv.config.load import load_site
@@ -28,6 +26,8 @@ from fedpriv.privacy.ledger.ledger import Ledger, Plan
 from fedpriv_client import doctor
 from fedpriv_client.settings import ledger_path, ledgers
 from fedpriv_client.site_settings import SIGNING_KEY, cache_folder
+from tests.data.omop_notes import sqlite
+from tests.waiting import wait_until
 
 Found = dict[str, dict[str, Any]]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from arithmetic import Rounded
-from own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
@@ -24,6 +22,8 @@ from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
 from fedpriv_client.own import federated, opened, own_cache, work_folder
 from fedpriv_client.personalise import personalise
+from tests.arithmetic import Rounded
+from tests.client.own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 
 Make = Callable[..., Any]
 PAIRS = ("alone + federated", "all three")

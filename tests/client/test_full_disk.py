@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
 
 from fedpriv.privacy.ledger.chain import Chain
 from fedpriv.privacy.ledger.rules import SumRule
@@ -29,6 +28,7 @@ from fedpriv_client.proposals import kept_proposals
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import ADAPTER, QUERY, TRAIN, as_arrays, message
+from tests.client.client_setting import TERMS, Setting, request
 
 Make = Callable[..., Any]
 REAL = dataclasses.replace(TERMS, simulated=False, rule=SumRule(1e-4), budget=20.0)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import Setting, request
 from flwr.app import Array, ArrayRecord, Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +36,7 @@ from fedpriv_client.site import Site
 from fedpriv_client.site_job import recipe_of
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import ADAPTER, as_arrays, message
+from tests.client.client_setting import Setting, request
 
 Make = Callable[..., Any]
 

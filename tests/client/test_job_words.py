@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_setting import PROPOSAL, Place
 
 from fedpriv.config.groups import GroupTerms
 from fedpriv.config.looks import LooksSection
@@ -14,6 +13,7 @@ from fedpriv.models.config import ModelSection
 from fedpriv.protocol import LocalSteps
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client.job_words import METHODS, described
+from tests.client.page_setting import PROPOSAL, Place
 
 
 def words(place: Place) -> dict[str, str]:

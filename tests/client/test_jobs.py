@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from page_setting import PROPOSAL, Place
 
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger import administration
 from fedpriv_client.account import write_account
 from fedpriv_client.control import Orders
+from tests.client.page_setting import PROPOSAL, Place
 
 
 def states(place: Place) -> dict[str, str]:

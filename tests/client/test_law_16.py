@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_setting import OwnSetting, invoke, notes, tree
 from safetensors.numpy import load_file
 
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
@@ -24,6 +23,7 @@ from fedpriv_client.settings import site_settings
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import ADAPTER, QUERY, REPORT, TRAIN, as_arrays, message
+from tests.client.own_setting import OwnSetting, invoke, notes, tree
 
 Make = Callable[..., Any]
 OWN = ("personal/", "alone/", PAGE)  # what may hold something of it

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import Setting, request
 
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
@@ -24,6 +23,7 @@ from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv_client import site as module
 from fedpriv_client import ticks
 from fedpriv_client.site import Site
+from tests.client.client_setting import Setting, request
 
 Make = Callable[..., Any]
 LOOKS = LooksSection(looks=2, slots=3)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_setting import Setting, request
-from page_setting import PROPOSAL, Place
 from prometheus_client import generate_latest
 
 from fedpriv.metrics import registry_of
@@ -19,6 +17,8 @@ from fedpriv_client.account import write_account
 from fedpriv_client.control import Orders
 from fedpriv_client.metrics import FIGURES, site_figures
 from fedpriv_client.report import write_budget_report
+from tests.client.client_setting import Setting, request
+from tests.client.page_setting import PROPOSAL, Place
 
 Make = Callable[..., Any]
 

@@ -21,7 +21,6 @@ from typing import Any
 import datasets  # type: ignore[import-untyped]  # noqa: F401  # it keeps shutil's function
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -39,6 +38,7 @@ from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import ADAPTER, QUERY, REPORT, TRAIN, as_arrays, message
+from tests.client.client_setting import TERMS, Setting, request
 
 REAL = replace(TERMS, simulated=False, rule=SumRule(1e-4), budget=30.0)
 PAID = {"ledger_head", "signature", "witness_head", "head", "last_report"}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_setting import Setting
 
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.worker import ModelRecipe
@@ -17,6 +16,7 @@ from fedpriv_client.disk_space import FORMATS
 from fedpriv_client.number_format import MOST, settle
 from fedpriv_client.site_job import recipe_of
 from fedpriv_client.site_settings import SiteSettings
+from tests.client.client_setting import Setting
 
 Make = Callable[..., Any]
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_setting import Setting, request
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from page_setting import PROPOSAL, Place
 
 from fedpriv.process import Status, only_process
 from fedpriv.secure_sum.roster import Roster, RosterEntry
@@ -22,6 +20,8 @@ from fedpriv_client.job_words import cost, described
 from fedpriv_client.page import _limits, page, write_site_page
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.settings import site_settings
+from tests.client.client_setting import Setting, request
+from tests.client.page_setting import PROPOSAL, Place
 
 Make = Callable[..., Any]
 SITE_KEYS = [Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex() for _ in range(4)]

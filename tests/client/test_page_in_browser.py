@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from browser import Browser, needed
-from page_setting import PROPOSAL, Place
 
 from fedpriv_client.control import Orders
+from tests.client.browser import Browser, needed
+from tests.client.page_setting import PROPOSAL, Place
 
 pytestmark = pytest.mark.slow
 SERVE = "from fedpriv_client.cli import main; main()"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from page_setting import PROPOSAL, Place
 
 from fedpriv_client.control import Orders
 from fedpriv_client.page_server import MOST, new_token, page_app
+from tests.client.page_setting import PROPOSAL, Place
 
 HERE = "http://127.0.0.1:8640"
 TOKEN = "the-token-of-this-test"

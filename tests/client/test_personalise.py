@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_setting import WORDS, OwnSetting, invoke, notes, tree
 
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
@@ -25,6 +24,7 @@ from fedpriv_client import personalise as module
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise, summary
 from fedpriv_client.settings import ledgers
+from tests.client.own_setting import WORDS, OwnSetting, invoke, notes, tree
 
 Make = Callable[..., Any]
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from waiting import CEILING, wait_until
 
 import fedpriv_client.service as service_module
 from fedpriv.errors import AdmissionError, CertificateError, ClockError
@@ -22,6 +21,7 @@ from fedpriv.process import Status, read_status
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.mailbox import MOST, Mailbox
 from fedpriv_client.service import Service
+from tests.waiting import CEILING, wait_until
 
 from .conftest import asked
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpriv.config.groups import Decision, GroupTerms
@@ -43,6 +42,7 @@ from fedpriv_client import site_job, ticks
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
+from tests.client.client_setting import TERMS, Setting, request
 
 Make = Callable[..., Any]
 NAMES = ("clinic", "hospital", "practice")

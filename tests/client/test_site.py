@@ -16,11 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_to_proto
 from typer.testing import CliRunner
-from waiting import CEILING
 
 from fedpriv.commands.ledger import app as ledger_command
 from fedpriv.data.batch import padded_length
@@ -58,6 +56,8 @@ from fedpriv_client.site import Site
 from fedpriv_client.site_settings import SiteSettings
 from fedpriv_simulation.inline import InlineGrid
 from fedpriv_strategies.messages import QUERY, TRAIN, as_arrays, message
+from tests.client.client_setting import TERMS, Setting, request
+from tests.waiting import CEILING
 
 Make = Callable[..., Any]
 UNFIT = {"refused": "protocol", "kind": "ProtocolError"}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import Setting, request
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
@@ -28,6 +27,7 @@ from fedpriv_client.envelope import unpack
 from fedpriv_client.site import Site
 from fedpriv_comparison.controls import controls_known
 from fedpriv_strategies.messages import TRAIN, as_arrays, as_text
+from tests.client.client_setting import Setting, request
 
 FIRST = SyntheticSet({"text": text} for text in ("fever and chills", "no pain", "a cough"))
 SECOND = SyntheticSet({"text": text} for text in ("fever and chills", "chest pain", "a cough"))

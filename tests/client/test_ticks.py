@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_setting import TERMS, Setting, request
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from fedpriv_client import ticks
 from fedpriv_client.report import budget_report
 from fedpriv_client.site import Site
 from fedpriv_client.ticks import most_units, until_tick
+from tests.client.client_setting import TERMS, Setting, request
 
 REAL = dataclasses.replace(TERMS, simulated=False)
 

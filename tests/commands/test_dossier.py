@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import ROSTER, SITE_KEYS, make_run, public
 from typer.testing import CliRunner, Result
 
 from fedpriv.cli import app
 from fedpriv.command_line import run
 from fedpriv.errors import ConfigError, FedprivError, SignerError
 from fedpriv.secure_sum.roster import write
+from tests.dossier.made_runs import ROSTER, SITE_KEYS, make_run, public
 
 OTHER = public(SITE_KEYS["north"])  # no coordinator's
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from secure_sites import sites
 from typer.testing import CliRunner, Result
 
 from fedpriv.commands.roster import app
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.secure_sum.roster import fingerprint, read, write_entry
+from tests.secure_sum.secure_sites import sites
 
 SITES = sites("cardiology", "radiology", "surgery")
 

@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from waiting import wait_until
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError, RunError, RunningError
@@ -35,6 +34,7 @@ from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_simulation.simulate import simulate
+from tests.waiting import wait_until
 
 Make = Callable[..., Any]
 

@@ -10,18 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pe_sgd_checks import (
-    CLIP,
-    RECORDS,
-    RIDGE,
-    N,
-    adds_up,
-    example,
-    gradients,
-    moved,
-    prepared,
-    units,
-)
 
 from fedpriv.config.load import load_job
 from fedpriv.data.encode import Example
@@ -30,9 +18,10 @@ from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.methods.pe_sgd.server import PeSgdServer
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.methods.proposal import propose
-from fedpriv.methods.registry import CONTROLS, find_method, find_server_half, method_names
+from fedpriv.methods.registry import CONTROLS, find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.plugins import METHODS, installed
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.privatised import public
@@ -45,6 +34,18 @@ from fedpriv_comparison.controls.products import Products, ProductsServer
 from fedpriv_comparison.controls.residual import Residual, ResidualServer
 from fedpriv_comparison.from_python import compare
 from fedpriv_simulation.simulate import simulate
+from tests.methods.pe_sgd_checks import (
+    CLIP,
+    RECORDS,
+    RIDGE,
+    N,
+    adds_up,
+    example,
+    gradients,
+    moved,
+    prepared,
+    units,
+)
 
 Make = Callable[..., Any]
 ZEROS = "sha256:" + "0" * 64
@@ -194,9 +195,9 @@ def test_each_part_of_a_gradient_has_its_share_of_the_bound(
 
 
 def test_the_controls_are_known_for_the_time_of_a_comparison() -> None:
-    assert not {*CONTROLS} & {*method_names()}
+    assert not {*CONTROLS} & {*installed(METHODS)}
     with controls_known():
-        assert {*CONTROLS} <= {*method_names()}
+        assert {*CONTROLS} <= {*installed(METHODS)}
         assert all(find_method(name).needs_set and find_server_half(name) for name in CONTROLS)
     for name in CONTROLS:
         with pytest.raises(ConfigError, match=r"compare alone runs.*one of: dp-lora, pe-sgd"):
@@ -235,4 +236,4 @@ def test_a_comparison_runs_its_controls(
     found = compare(file, names, [f"job.engine={engine}"], **given)
     losses = {row["name"]: row["scores"]["eval_loss"]["mean"] for row in found.rows}
     assert len(set(losses.values())) == len(losses) == len(names)
-    assert not {*CONTROLS} & {*method_names()}
+    assert not {*CONTROLS} & {*installed(METHODS)}

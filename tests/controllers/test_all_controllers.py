@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from controller_rounds import NAMES, ROUNDS, make, seen_of, setting_of
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
@@ -20,6 +18,8 @@ from fedpriv.controllers.interface import Controller, Seen, Setting
 from fedpriv.controllers.registry import make_controller
 from fedpriv.errors import ConfigError, RawValueError, RunError
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
+from tests.controllers.controller_rounds import NAMES, ROUNDS, make, seen_of, setting_of
+from tests.example_counts import examples
 
 anything = st.floats(allow_nan=True, allow_infinity=True)
 plausible = st.floats(-1.0, 4.0)

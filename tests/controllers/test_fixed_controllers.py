@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from controller_rounds import make, scales, seen_of, setting_of
 from scipy.optimize import minimize
 
 from fedpriv.errors import ConfigError
+from tests.controllers.controller_rounds import make, scales, seen_of, setting_of
 
 
 def test_with_one_group_it_is_the_job_without_a_controller() -> None:

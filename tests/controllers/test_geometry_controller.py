@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from controller_rounds import make, scales, seen_of, setting_of
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from fedpriv.controllers.interface import Controller, Setting
+from tests.controllers.controller_rounds import make, scales, seen_of, setting_of
+from tests.example_counts import examples
 
 CLIP_NORM = 0.5
 positive = st.floats(1e-2, 1e2)

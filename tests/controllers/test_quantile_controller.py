@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from controller_rounds import make, seen_of, setting_of
 from scipy.stats import lognorm
 
 from fedpriv.controllers.interface import Controller
+from tests.controllers.controller_rounds import make, seen_of, setting_of
 
 SPREAD = 0.5  # of the logarithms of the units' norms
 MEDIANS = np.array([0.05, 1.0, 20.0])

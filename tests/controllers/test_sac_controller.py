@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from controller_rounds import make, seen_of, setting_of
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -21,6 +19,8 @@ from fedpriv.controllers.interface import Controller, Setting
 from fedpriv.controllers.sac import policy_of
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.filter import RdpFilter
+from tests.controllers.controller_rounds import make, seen_of, setting_of
+from tests.example_counts import examples
 
 FAST = {"encoder": 32, "warm_up": 40, "updates": 4, "batch": 32, "lr": 3e-3, "replay": 10_000}
 UNITS = 20.0  # in a round

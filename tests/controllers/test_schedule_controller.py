@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from controller_rounds import make, setting_of
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.config.groups import Decision
 from fedpriv.controllers.interface import Setting
 from fedpriv.privacy.accounting.filter import RdpFilter
+from tests.controllers.controller_rounds import make, setting_of
+from tests.example_counts import examples
 
 ends = st.floats(0.01, 100)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from waiting import CEILING, free_port
+from tests.waiting import CEILING, free_port
 
 PASSWORD = "correct horse"
 OWNERS = ("postgres", "nobody")  # whom the server runs as, where the test is root's

@@ -16,13 +16,13 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omop_notes import COLUMNS, GERMAN, NOTES, NURSING, Note, note, sqlite
 
 from fedpriv.config.sources import OmopSection
 from fedpriv.data import omop
 from fedpriv.data.held_out import read_own
 from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
+from tests.data.omop_notes import COLUMNS, GERMAN, NOTES, NURSING, Note, note, sqlite
 
 SECRET = "the patient is a famous singer"
 

@@ -7,16 +7,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import postgres_server
 import pytest
 import sqlalchemy as sa
-from omop_notes import COLUMNS, GERMAN, NOTES, fill, note
-from postgres_server import PASSWORD, Server
 
 from fedpriv.config.sources import OmopSection
 from fedpriv.data import omop
 from fedpriv.data.read import read_records
 from fedpriv.errors import DataError
+from tests.data import postgres_server
+from tests.data.omop_notes import COLUMNS, GERMAN, NOTES, fill, note
+from tests.data.postgres_server import PASSWORD, Server
 
 reason = postgres_server.missing()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(reason is not None, reason=reason or "")]

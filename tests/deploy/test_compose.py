@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 import yaml
-from dockerfile import FILE, ROOT, entry_point, stages
-from network_processes import Command, forking
-from waiting import free_port, wait_until
+
+from tests.deploy.dockerfile import FILE, ROOT, entry_point, stages
+from tests.network.network_processes import Command, forking
+from tests.waiting import free_port, wait_until
 
 SOURCE = ROOT / "deploy" / "compose"
 SITES = ("general-medicine", "radiology", "surgery")

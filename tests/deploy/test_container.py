@@ -10,12 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from dockerfile import FILE, ROOT, chain, entry_point, last, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import fedpriv
+from tests.deploy.dockerfile import FILE, ROOT, chain, entry_point, last, stages
 
 FOLDER = FILE.parent
 PROJECTS = {

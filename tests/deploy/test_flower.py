@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from waiting import free_port, wait_until
 
 from fedpriv import __version__
 from fedpriv.config.load import HOSPITALS, load_job
@@ -28,6 +27,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.report.budget import read
 from fedpriv.report.received import verify
 from fedpriv_simulation.simulate import simulate
+from tests.waiting import free_port, wait_until
 
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 BIN = Path(sys.executable).parent

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from followed_pages import PART, Reader
-from waiting import free_port
+
+from tests.followed_pages import PART, Reader
+from tests.waiting import free_port
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
 LITTLE = {

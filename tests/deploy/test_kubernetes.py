@@ -16,9 +16,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from dockerfile import ROOT, last
 from yamllint import linter
 from yamllint.config import YamlLintConfig
+
+from tests.deploy.dockerfile import ROOT, last
 
 SOURCE = ROOT / "deploy" / "kubernetes"
 KUBERNETES = "1.32"  # has all that is used here

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from dockerfile import ROOT
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
@@ -20,6 +19,7 @@ from fedpriv_client.metrics import JOBS
 from fedpriv_server.metrics import FIGURES as OF_SERVER
 from fedpriv_server.metrics import STATE
 from fedpriv_server.metrics import STATES as RUN_STATES
+from tests.deploy.dockerfile import ROOT
 
 FOLDER = ROOT / "deploy" / "prometheus"
 RULES = FOLDER / "fedpriv.rules.yaml"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import held_fedpriv, wait_until
+
+from tests.waiting import held_fedpriv, wait_until
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "slurm"
 SCRIPT = FOLDER / "simulate.sbatch"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sandbox
-from dockerfile import ROOT
+
+from tests.deploy import sandbox
+from tests.deploy.dockerfile import ROOT
 
 SOURCE = ROOT / "deploy" / "systemd"
 UNITS = ("fedpriv-server.service", "fedpriv-client@.service")

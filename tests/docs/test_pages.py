@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import typer
 from click import Command, Context, Group
-from followed_pages import Reader
 from typer.testing import CliRunner
 
 from fedpriv.cli import app as fedpriv
 from fedpriv.report.budget import BudgetReport
 from fedpriv_client.cli import app as client
 from fedpriv_server.cli import app as server
+from tests.followed_pages import Reader
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

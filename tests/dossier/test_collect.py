@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_runs import COORDINATOR, Made, make_run, proposal
 
 from fedpriv.dossier.export import export_run
 from fedpriv.dossier.facts import FACTS, ledger_file
@@ -16,6 +15,7 @@ from fedpriv.errors import ConfigError, LedgerCorruptError, RunError
 from fedpriv.files import write_json
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.ledger_export import export_ledger
+from tests.dossier.made_runs import COORDINATOR, Made, make_run, proposal
 
 
 def change(made: Made, file: str, **fields: object) -> None:

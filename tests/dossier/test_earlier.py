@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from earlier_rules import envelopes_are_made
-from made_runs import (
+
+from fedpriv.dossier.facts import report_file
+from fedpriv.dossier.package import pack, read
+from fedpriv.errors import AlteredError, ForkedError, SignerError
+from fedpriv.privacy.ledger import administration
+from fedpriv.privacy.ledger.chain import Chain
+from fedpriv.privacy.ledger.ledger import Ledger, Terms
+from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
+from fedpriv.privacy.ledger.witness import Witness, seal_key
+from tests.dossier.made_runs import (
     COORDINATOR,
     SITE_KEYS,
     Made,
@@ -24,15 +32,7 @@ from made_runs import (
     without_rows,
     write_run,
 )
-
-from fedpriv.dossier.facts import report_file
-from fedpriv.dossier.package import pack, read
-from fedpriv.errors import AlteredError, ForkedError, SignerError
-from fedpriv.privacy.ledger import administration
-from fedpriv.privacy.ledger.chain import Chain
-from fedpriv.privacy.ledger.ledger import Ledger, Terms
-from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
-from fedpriv.privacy.ledger.witness import Witness, seal_key
+from tests.earlier_rules import envelopes_are_made
 
 
 def test_a_ledger_that_goes_on_is_told_from_one_that_forked(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_runs import COORDINATOR, SITE_KEYS, make_run, public
 
 import fedpriv
 from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import SignerError
 from fedpriv.privacy.accounting.opinion import opinion
+from tests.dossier.made_runs import COORDINATOR, SITE_KEYS, make_run, public
 
 
 def test_what_is_known_from_elsewhere_is_held_against_it(tmp_path: Path) -> None:

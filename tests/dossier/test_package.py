@@ -8,14 +8,14 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import COORDINATOR, SITE_KEYS, public
 
 from fedpriv.dossier import package
 from fedpriv.dossier.package import MANIFEST, SIGNATURE, pack, read, unpack
 from fedpriv.errors import AlteredError, DossierError, SignerError
+from tests.dossier.made_runs import COORDINATOR, SITE_KEYS, public
+from tests.example_counts import examples
 
 FILES = {"dossier.json": b'{"a": 1}\n', "sites/north/budget.json": b"{}" * 40, "empty.json": b""}
 WHOLE = pack(FILES, COORDINATOR)

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import (
+
+from fedpriv.dossier.facts import FACTS, PAGE
+from fedpriv.dossier.package import pack, read
+from fedpriv.errors import DossierError, UnderstatedError
+from fedpriv.privacy.ledger.administration import grow, state_distinct
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.rules import RULES, RdpRule, SumRule
+from fedpriv.report import budget
+from fedpriv.report.words import GROWN, ONE_RUN, SECURE_SUM, Basis, basis_of, words
+from tests.dossier.made_runs import (
     ADAPTIVE,
     COORDINATOR,
     HASH,
@@ -25,15 +34,6 @@ from made_runs import (
     with_page,
     without_rows,
 )
-
-from fedpriv.dossier.facts import FACTS, PAGE
-from fedpriv.dossier.package import pack, read
-from fedpriv.errors import DossierError, UnderstatedError
-from fedpriv.privacy.ledger.administration import grow, state_distinct
-from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.rules import RULES, RdpRule, SumRule
-from fedpriv.report import budget
-from fedpriv.report.words import GROWN, ONE_RUN, SECURE_SUM, Basis, basis_of, words
 
 FREE: dict[str, Any] = {
     "guarantee": "everything, for ever, whatever anybody does",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from earlier_rules import envelopes_are_made
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.terms import Terms
+from tests.earlier_rules import envelopes_are_made
+from tests.example_counts import examples
 
 RULES: list[Rule] = [PlanRule(), EnvelopeRule(0.1, 2.0, 30), RdpRule(8, 4), SumRule(1e-6)]
 DIGEST = "sha256:" + "a" * 64

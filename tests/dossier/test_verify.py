@@ -12,28 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from earlier_rules import envelopes_are_made
-from made_runs import (
-    ADAPTIVE,
-    COORDINATOR,
-    HASH,
-    JOB,
-    LOOKS,
-    ROSTER,
-    SHARED,
-    SITE_KEYS,
-    Made,
-    chained,
-    make_run,
-    plan_of,
-    proposal,
-    public,
-    texts,
-    use,
-    with_page,
-    without_rows,
-    write_run,
-)
 
 from fedpriv.auditing.result import Audit, Part, World
 from fedpriv.dossier.collect import files_of
@@ -61,6 +39,28 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
 from fedpriv.secure_sum.roster import Roster, RosterEntry
+from tests.dossier.made_runs import (
+    ADAPTIVE,
+    COORDINATOR,
+    HASH,
+    JOB,
+    LOOKS,
+    ROSTER,
+    SHARED,
+    SITE_KEYS,
+    Made,
+    chained,
+    make_run,
+    plan_of,
+    proposal,
+    public,
+    texts,
+    use,
+    with_page,
+    without_rows,
+    write_run,
+)
+from tests.earlier_rules import envelopes_are_made
 
 FIGURES = [f"epsilon{alone}_{key}" for alone in ("", "_alone") for key in ("spent", "allocated")]
 ENDS = ("spent", "allocated", "committed")

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_counts import examples
-from federation_files import federation_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_runs import plain, read, runs, table
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
@@ -29,6 +26,9 @@ from fedpriv_forecasting.advice import (
 from fedpriv_forecasting.curve import Interval
 from fedpriv_forecasting.federation import federation_of
 from fedpriv_forecasting.table import TWO_ALONE, WAYS, Table
+from tests.example_counts import examples
+from tests.forecasting.federation_files import federation_file
+from tests.forecasting.made_up_runs import plain, read, runs, table
 
 
 def of(file: Path, measured: Table, kind: str | None = None, *overrides: str) -> Forecast:

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from federation_files import federation_file
-from forked_commands import command
-from made_up_runs import runs, write
+
+from tests.forecasting.federation_files import federation_file
+from tests.forecasting.made_up_runs import runs, write
+from tests.forked_commands import command
 
 
 @pytest.fixture

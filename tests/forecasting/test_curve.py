@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from made_up_runs import GRID, plain, read, runs
 
 from fedpriv_forecasting.curve import Curve, Interval, Runs, fit_curve, joint, runs_of
 from fedpriv_forecasting.curve import plain as plain_terms
 from fedpriv_forecasting.setting import Setting
 from fedpriv_forecasting.validation import leave_groups_out
+from tests.forecasting.made_up_runs import GRID, plain, read, runs
 
 
 def of(points: list[dict[str, Any]]) -> list[Runs]:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from federation_files import federation_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_runs import point
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv_forecasting.federation import Federation, changes, federation_of
 from fedpriv_forecasting.table import Point
+from tests.forecasting.federation_files import federation_file
+from tests.forecasting.made_up_runs import point
 
 SIZES = st.lists(st.integers(10, 10_000), min_size=2, max_size=20)
 EPSILONS = st.sampled_from([1.0, 2.0, 4.0, 8.0])  # each costs a calibration

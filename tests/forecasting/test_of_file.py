@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from federation_files import federation_file
-from made_up_runs import runs, write
 
 import fedpriv
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
+from tests.forecasting.federation_files import federation_file
+from tests.forecasting.made_up_runs import runs, write
 
 
 def test_a_file_and_a_job_say_the_same(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_runs import runs, table, write
 
 from fedpriv.config.load import EMBEDDED
 from fedpriv.errors import ConfigError
 from fedpriv_forecasting import table as module
 from fedpriv_forecasting.of_file import forecast
 from fedpriv_forecasting.table import SHIPPED, read_table
+from tests.forecasting.made_up_runs import runs, table, write
 
 MEASURED = Path(__file__).parents[2] / "docs/results/border.json"
 

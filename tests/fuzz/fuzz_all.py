@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fuzz_config
-import fuzz_dossier
-import fuzz_files
-import fuzz_ledger
-import fuzz_messages
-import fuzz_network
-import fuzz_pki
-from fuzz_target import Target
+from tests.fuzz import (
+    fuzz_config,
+    fuzz_dossier,
+    fuzz_files,
+    fuzz_ledger,
+    fuzz_messages,
+    fuzz_network,
+    fuzz_pki,
+)
+from tests.fuzz.fuzz_target import Target
 
 CORPUS = Path(__file__).parent / "corpus"
 TARGETS: dict[str, Target] = {

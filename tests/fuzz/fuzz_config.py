@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from fuzz_mutate import text_bytes, toml_bytes
-from fuzz_target import Target, refuses
-
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, allowed_model, digest, load_job, load_site
@@ -15,6 +12,8 @@ from fedpriv.config.personal import OwnSiteFile
 from fedpriv.methods.proposal import propose
 from fedpriv.protocol import Proposal
 from fedpriv_client.settings import site_settings, terms_of
+from tests.fuzz.fuzz_mutate import text_bytes, toml_bytes
+from tests.fuzz.fuzz_target import Target, refuses
 
 HASH = "sha256:" + "a" * 64
 FEDERATION = HOSPITALS.read_bytes()

@@ -10,7 +10,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from fuzz_mutate import mutate_bytes
+
+from tests.fuzz.fuzz_mutate import mutate_bytes
 
 _PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----\s*([A-Za-z0-9+/=\s]*)-----END")
 _ECDSA_SHA256 = bytes.fromhex("300a06082a8648ce3d040302")

@@ -10,9 +10,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fuzz_mutate import json_bytes
-from fuzz_target import Target, packed, parts, refuses
-from made_runs import (
+from pydantic import ValidationError
+
+from fedpriv.dossier.facts import ANSWERS, PAGE
+from fedpriv.dossier.package import pack, read, unpack
+from fedpriv.dossier.verify import Given, verify_package
+from fedpriv.errors import DossierError
+from fedpriv.privacy.ledger.rules import RdpRule, SumRule
+from fedpriv.report import budget
+from fedpriv.report.budget import BudgetReport
+from tests.dossier.made_runs import (
     ADAPTIVE,
     COORDINATOR,
     LOOKS,
@@ -23,15 +30,8 @@ from made_runs import (
     proposal,
     with_page,
 )
-from pydantic import ValidationError
-
-from fedpriv.dossier.facts import ANSWERS, PAGE
-from fedpriv.dossier.package import pack, read, unpack
-from fedpriv.dossier.verify import Given, verify_package
-from fedpriv.errors import DossierError
-from fedpriv.privacy.ledger.rules import RdpRule, SumRule
-from fedpriv.report import budget
-from fedpriv.report.budget import BudgetReport
+from tests.fuzz.fuzz_mutate import json_bytes
+from tests.fuzz.fuzz_target import Target, packed, parts, refuses
 
 MADE = (ANSWERS, PAGE)
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -16,9 +16,6 @@ from random import Random
 import httpx
 import pyarrow
 import torch
-from fuzz_messages import PROPOSAL
-from fuzz_mutate import json_bytes, mutate_bytes, text_bytes
-from fuzz_target import Target, packed, parts, raw, refuses
 from pyarrow import parquet
 from safetensors.torch import save
 
@@ -39,6 +36,9 @@ from fedpriv_client.jobs import Job
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.run_directory import RunDirectory
+from tests.fuzz.fuzz_messages import PROPOSAL
+from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes, text_bytes
+from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 
 
 def checkpoint(data: bytes, folder: Path) -> None:

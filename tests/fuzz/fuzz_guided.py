@@ -23,8 +23,8 @@ INSTRUMENTED = ["fedpriv", "fedpriv_client", "fedpriv_server", "fedpriv_strategi
 def main(name: str, cases: int, seed: int, result: Path) -> None:
     """Run so many cases of a target, and pickle what came of them into `result`."""
     with atheris.instrument_imports(include=INSTRUMENTED):
-        from fuzz_all import CORPUS, TARGETS, corpus
-        from fuzz_run import workplace
+        from tests.fuzz.fuzz_all import CORPUS, TARGETS, corpus
+        from tests.fuzz.fuzz_run import workplace
     target = TARGETS[name]
     with workplace() as make, tempfile.TemporaryDirectory() as found:
         runner = make(target)

@@ -14,8 +14,6 @@ from random import Random
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fuzz_mutate import json_bytes, mutate_bytes
-from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.errors import BudgetError, FedprivError, OverlapError
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
@@ -29,6 +27,8 @@ from fedpriv.report import budget, received
 from fedpriv.report.budget import BudgetEvent, BudgetReport
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
 from fedpriv_server.reports import _report as received_report
+from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes
+from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)  # guards nothing
 RULES: dict[str, Rule] = {

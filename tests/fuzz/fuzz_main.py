@@ -24,8 +24,8 @@ from fedpriv.environment import set_environment
 set_environment()
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is asked of anybody
 
-from fuzz_all import CORPUS, TARGETS, corpus, shares, write_seeds  # noqa: E402
-from fuzz_run import Runner, Tally, workplace  # noqa: E402
+from tests.fuzz.fuzz_all import CORPUS, TARGETS, corpus, shares, write_seeds  # noqa: E402
+from tests.fuzz.fuzz_run import Runner, Tally, workplace  # noqa: E402
 
 
 def main() -> int:
@@ -74,8 +74,8 @@ def _options() -> argparse.Namespace:
 
 def _guided(name: str, cases: int, seed: int) -> Tally:
     with tempfile.NamedTemporaryFile() as result:
-        program = Path(__file__).with_name("fuzz_guided.py")
-        command = [sys.executable, str(program), name, str(cases), str(seed), result.name]
+        module = [sys.executable, "-m", "tests.fuzz.fuzz_guided"]
+        command = [*module, name, str(cases), str(seed), result.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{name}: the fuzzer itself failed.\n{done.stderr[-4000:]}")

@@ -9,8 +9,6 @@ from random import Random
 from typing import Any, get_args
 
 import numpy as np
-from fuzz_mutate import VALUES, json_bytes, mutate_bytes
-from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.errors import FedprivError, ProtocolError
 from fedpriv.models.config import LoraSection, ModelSection
@@ -33,6 +31,8 @@ from fedpriv.protocol import (
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
 from fedpriv.wire import Blocks, decode_text, encode, encode_text
+from tests.fuzz.fuzz_mutate import VALUES, json_bytes, mutate_bytes
+from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 
 KINDS: tuple[type[Body], ...] = (
     Proposal,

@@ -39,10 +39,6 @@ from flwr.supercore.date import now
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
-from fuzz_messages import HANDOVER, OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
-from fuzz_mutate import VALUES, json_bytes, mutate_bytes, mutate_tree
-from fuzz_objects import mutate_nodes, nodes_of, objects_of
-from fuzz_target import Target, packed, parts, raw, refuses
 from google.protobuf import json_format
 from google.protobuf.message import Message as Proto
 
@@ -71,6 +67,10 @@ from fedpriv_server.grid import NetworkGrid
 from fedpriv_server.shape import SLACK, UploadLimits
 from fedpriv_server.upload import Upload
 from fedpriv_strategies.messages import answer_of, as_blocks, as_text, body_bytes, payload_bytes
+from tests.fuzz.fuzz_messages import HANDOVER, OFFER, PROPOSAL, REPLY, REQUEST, VECTOR, changes
+from tests.fuzz.fuzz_mutate import VALUES, json_bytes, mutate_bytes, mutate_tree
+from tests.fuzz.fuzz_objects import mutate_nodes, nodes_of, objects_of
+from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 
 KEY = ec.derive_private_key(13, ec.SECP256R1())  # guards nothing
 PUBLIC_KEY = public_key_to_bytes(KEY.public_key())

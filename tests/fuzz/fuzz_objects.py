@@ -21,8 +21,9 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_head_values_from_object_content,
     get_object_id,
 )
-from fuzz_mutate import json_bytes, mutate_bytes, mutate_tree
-from fuzz_target import raw
+
+from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes, mutate_tree
+from tests.fuzz.fuzz_target import raw
 
 Nodes = list[dict[str, Any]]
 

@@ -11,10 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import fuzz_der
 from cryptography.hazmat.primitives.asymmetric import ec
-from fuzz_mutate import json_bytes, mutate_bytes
-from fuzz_target import Target, packed, parts, raw, refuses
 
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import read_document, write_document
@@ -24,6 +21,9 @@ from fedpriv.pki.request import make_request, read_request
 from fedpriv_server.issue import authority_certificate, site_certificate
 from fedpriv_server.manifest import new_manifest, sign_manifest
 from fedpriv_server.site_keys import SiteKeys
+from tests.fuzz import fuzz_der
+from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes
+from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CA_KEY = ec.derive_private_key(11, ec.SECP256R1())  # keys that guard nothing

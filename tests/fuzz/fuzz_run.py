@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzz_target import Target
-
 from fedpriv.errors import FedprivError
+from tests.fuzz.fuzz_target import Target
 
 SLOW = 2.0  # processor seconds of a case, whatever else the machine does
 GREEDY = 256 << 20  # bytes by which a case may raise the highest memory so far

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz_mutate import Mutator
+from tests.fuzz.fuzz_mutate import Mutator
 
 Run = Callable[[bytes, Path], None]
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-import fuzz_run
 import pytest
-from example_counts import new_seeds
-from fuzz_all import CORPUS, TARGETS, corpus, shares
-from fuzz_mutate import mutate_bytes
-from fuzz_run import Runner, workplace
-from fuzz_target import Target
 
 from fedpriv.config import load
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.privacy.ledger import witness
+from tests.example_counts import new_seeds
+from tests.fuzz import fuzz_run
+from tests.fuzz.fuzz_all import CORPUS, TARGETS, corpus, shares
+from tests.fuzz.fuzz_mutate import mutate_bytes
+from tests.fuzz.fuzz_run import Runner, workplace
+from tests.fuzz.fuzz_target import Target
 
 QUICK, LONG = 6_000, 20_000  # cases in all, the same each time
 MILLISECONDS = 15_000  # in all, with cases that are new each time

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from gradients_checks import disturb, loop, per_record, random_batch
-from small_models import ENCODERS, TARGETS
+
+from tests.gradients.gradients_checks import disturb, loop, per_record, random_batch
+from tests.small_models import ENCODERS, TARGETS
 
 KINDS = sorted(set(TARGETS))
 

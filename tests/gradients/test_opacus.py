@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from gradients_checks import disturb, loop, per_record, random_batch
 from torch import nn
 
 from fedpriv.errors import NotPrivateError
 from fedpriv.gradients.engine import gradients_of
 from fedpriv.gradients.opacus import OpacusGradients
 from fedpriv.private_training.record_loss import record_losses
+from tests.gradients.gradients_checks import disturb, loop, per_record, random_batch
 
 
 @pytest.mark.parametrize(

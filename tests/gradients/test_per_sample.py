@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from arithmetic import Rounded
-from gradients_checks import disturb, per_record, random_batch
 from torch import nn
 from transformers import AutoConfig
 
@@ -21,6 +19,8 @@ from fedpriv.gradients.per_sample import PerSampleGradients
 from fedpriv.loop.step import PrivateStep
 from fedpriv.private_training.probe import probe_gradients
 from fedpriv.private_training.record_loss import record_losses
+from tests.arithmetic import Rounded
+from tests.gradients.gradients_checks import disturb, per_record, random_batch
 
 KINDS = [
     ("bert", "classification"),

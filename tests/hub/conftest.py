@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_runs import MakeRun, report
 
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.plain_training.adapter import write_adapter
@@ -19,6 +18,7 @@ from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport
+from tests.hub.hub_runs import MakeRun, report
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_runs import MakeRun, report
 from huggingface_hub import ModelCard
 
 from fedpriv.hub.export import Wanted, export
 from fedpriv.report import budget
+from tests.hub.hub_runs import MakeRun, report
 
 HOSTILE = "<script>alert(1)</script> | [x](http://evil.example) `code` **bold**\n\n# Heading\n---\n"
 ALONE = {

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forked_commands import command
 from huggingface_hub import ModelCard
+
+from tests.forked_commands import command
 
 Make = Callable[..., Any]
 

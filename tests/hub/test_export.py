@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from arithmetic import Rounded
-from hub_runs import MakeRun, report
 from safetensors import safe_open
 
 from fedpriv.errors import ConfigError, LedgerCorruptError, ModelError, RunError
 from fedpriv.hub.export import Wanted, export
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts, write_facts
 from fedpriv.report import budget, received
+from tests.arithmetic import Rounded
+from tests.hub.hub_runs import MakeRun, report
 
 CLASSIFIER: dict[str, Any] = {"task": "classification"}
 TIED = {"tie_word_embeddings": True}
@@ -257,7 +257,8 @@ def test_an_adapter_whose_base_has_drawn_layers_is_refused_by_name_and_merged(
 ) -> None:
     """A pooler that is in no file: transformers would draw another one."""
     import transformers
-    from small_models import small_config
+
+    from tests.small_models import small_config
 
     folder = tmp_path / "masked"
     transformers.AutoModelForMaskedLM.from_config(small_config("bert")).save_pretrained(folder)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from arithmetic import Rounded
-from hub_runs import MakeRun
+
+from tests.arithmetic import Rounded
+from tests.hub.hub_runs import MakeRun
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install '.[test]'")
 pytestmark = pytest.mark.nightly

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from hub_runs import MakeRun
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.errors import ConfigError, ModelError
 from fedpriv.hub.writer import Writer
+from tests.hub.hub_runs import MakeRun
 
 PAIR = {"prompt": "mr", "completion": "ref"}
 
@@ -106,7 +106,7 @@ def test_a_chat_model_is_asked_through_its_template(
 
 
 def test_the_command_writes_and_scores(make_run: MakeRun, tmp_path: Path) -> None:
-    from forked_commands import command
+    from tests.forked_commands import command
 
     run, _ = make_run(columns=PAIR, private=False)
     plain = Writer(run).write(["fever", "cough"])

@@ -42,8 +42,9 @@ def lora(model_folder: Callable[..., Any]) -> Callable[..., Any]:
     def make(kind: str = "llama", dropout: float = 0.0, dtype: str = "float32") -> Any:
         import torch
         from peft import LoraConfig, get_peft_model
-        from small_models import TARGETS
         from transformers import AutoModelForCausalLM
+
+        from tests.small_models import TARGETS
 
         base = AutoModelForCausalLM.from_pretrained(model_folder(kind), dtype=dtype)
         torch.manual_seed(1)

@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arithmetic import Rounded
-from loop.conftest import SETTINGS
 from peft import LoraConfig, get_peft_model
 from scipy.stats import binom, chi2
 from transformers import AutoModelForSequenceClassification
-from waiting import wait_until
 
 from fedpriv.config.load import load_job
 from fedpriv.data.encode import encode_text
@@ -47,6 +44,9 @@ from fedpriv.privacy.mechanism.csprng import InsecureRandomness
 from fedpriv.private_training.pool import load_model
 from fedpriv.private_training.released import unpack
 from fedpriv_simulation.simulate import simulate
+from tests.arithmetic import Rounded
+from tests.loop.conftest import SETTINGS
+from tests.waiting import wait_until
 
 Make = Callable[..., Any]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gradients_checks import untouched
 
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
 from fedpriv.methods.pe_sgd.config import ProjectionSection
 from fedpriv.methods.pe_sgd.site import PeSgd
 from fedpriv.private_training.record_loss import record_losses
+from tests.gradients.gradients_checks import untouched
 
 CLIP, RIDGE, N = 0.4, 0.05, 5
 

@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from arithmetic import Rounded
-from gradients_checks import disturb, loop, per_record, random_batch
-from small_models import ENCODERS, TARGETS
 from torch import nn
 from transformers.pytorch_utils import Conv1D
-from waiting import CEILING, wait_until
 
 from fedpriv.environment import without_hub_code
 from fedpriv.errors import ConfigError, NotPrivateError
@@ -28,6 +24,10 @@ from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.pool import load_model
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import ModelRecipe
+from tests.arithmetic import Rounded
+from tests.gradients.gradients_checks import disturb, loop, per_record, random_batch
+from tests.small_models import ENCODERS, TARGETS
+from tests.waiting import CEILING, wait_until
 
 Make = Callable[..., Any]
 BITS = ["8bit", "4bit"]

@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 from architectures import LABELS, save_tiny
-from arithmetic import Rounded, permuted_products
 
 from fedpriv.data.batch import Batch
 from fedpriv.errors import NotPrivateError
@@ -20,6 +19,7 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.models.lora import attach_lora
 from fedpriv.models.trial import AS_IT_IS, MEANT, Trial
 from fedpriv.private_training.record_loss import record_losses
+from tests.arithmetic import Rounded, permuted_products
 
 Make = Callable[..., Any]
 LENGTHS = (3, 11, 26)

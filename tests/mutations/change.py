@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mutations.definitions import ChangeError, Definition, Function
+from tests.mutations.definitions import ChangeError, Definition, Function
 
 BLOCKS = ("body", "orelse", "finalbody")  # where a syntax tree holds lists of statements
 

@@ -44,7 +44,7 @@ class Runner:
         self.failed: list[str] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        from network_processes import HEAVY
+        from tests.network.network_processes import HEAVY
 
         changed = {change["module"] for order in self.orders for change in order["changes"]}
         for module in (*HEAVY, *changed):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mutations.change import Change
-from mutations.definitions import ChangeError, Definition, find, mentions
+from tests.mutations.change import Change
+from tests.mutations.definitions import ChangeError, Definition, find, mentions
 
 FILE = Path(__file__).with_name("sabotages.toml")
 

@@ -8,9 +8,10 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from mutations.change import Change
-from mutations.definitions import ChangeError, definitions, find, mentions
-from mutations.table import Sabotage, read_table
+
+from tests.mutations.change import Change
+from tests.mutations.definitions import ChangeError, definitions, find, mentions
+from tests.mutations.table import Sabotage, read_table
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''

@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mutations.definitions import ChangeError, Function, find
-from mutations.table import FILE, Sabotage, read_table
+
+from tests.mutations.definitions import ChangeError, Function, find
+from tests.mutations.table import FILE, Sabotage, read_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

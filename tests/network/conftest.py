@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network_federation import ROUNDS, UNITS, WORDS, Federation
-from network_processes import forking
-from waiting import free_port
+
+from tests.network.network_federation import ROUNDS, UNITS, WORDS, Federation
+from tests.network.network_processes import forking
+from tests.waiting import free_port
 
 Make = Callable[..., Any]
 

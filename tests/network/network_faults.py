@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from network_deaths import ROUND
-from network_deaths import around as _around
-from network_deaths import die as _die
-from network_deaths import strikes as _strikes
-from network_lies import SECURE_SUM
-from waiting import CEILING, wait_until
+from tests.network.network_deaths import ROUND
+from tests.network.network_deaths import around as _around
+from tests.network.network_deaths import die as _die
+from tests.network.network_deaths import strikes as _strikes
+from tests.network.network_lies import SECURE_SUM
+from tests.waiting import CEILING, wait_until
 
 
 def plant(name: str, marker: Path) -> None:

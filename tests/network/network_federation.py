@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from network_processes import Command
-from network_proxy import Proxy
-from waiting import wait_until
-
 from fedpriv.process import read_status
 from fedpriv.report.budget import read
+from tests.network.network_processes import Command
+from tests.network.network_proxy import Proxy
+from tests.waiting import wait_until
 
 ROUNDS, UNITS = 3, 24
 WORDS = ("fever", "cough", "pain", "chest", "heart", "lungs", "clear", "normal", "denies", "blood")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from network_deaths import ROUND, around, die
+from tests.network.network_deaths import ROUND, around, die
 
 Change = Callable[[Any, int], Any]
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from waiting import CEILING
+from tests.waiting import CEILING
 
 HEAVY = [  # what commands import
     "torch",
@@ -147,7 +147,7 @@ def _run(
 
     torch.set_num_threads(1)
     if fault:
-        import network_faults
+        from tests.network import network_faults
 
         network_faults.plant(fault, Path(marker))
     match arguments[0]:

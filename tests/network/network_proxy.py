@@ -9,7 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from waiting import CEILING
+from tests.waiting import CEILING
 
 CHUNK = 1024  # bytes; small, so that a transfer has a middle
 REQUEST = 4000  # bytes; only the upload of an array is longer

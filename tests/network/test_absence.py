@@ -6,11 +6,11 @@ import json
 import time
 
 import pytest
-from network_federation import Federation
-from network_processes import KILLED
-from waiting import wait_until
 
 from fedpriv_server.presence import PATIENCE
+from tests.network.network_federation import Federation
+from tests.network.network_processes import KILLED
+from tests.waiting import wait_until
 
 Totals = tuple[float, float, float, int]
 pytestmark = pytest.mark.slow

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from network_federation import Federation
-from waiting import wait_until
 
 from fedpriv.config.load import load_site
 from fedpriv.dossier.export import export_run
@@ -17,6 +15,8 @@ from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.ledger_export import export_ledger
 from fedpriv_client.settings import ledgers
+from tests.network.network_federation import Federation
+from tests.waiting import wait_until
 
 
 @pytest.mark.nightly

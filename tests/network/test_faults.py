@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from network_federation import ROUNDS, Federation
-from network_processes import KILLED
+
+from tests.network.network_federation import ROUNDS, Federation
+from tests.network.network_processes import KILLED
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from network_federation import Federation
-from waiting import wait_until
 
 from fedpriv.config.load import load_site
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
+from tests.network.network_federation import Federation
+from tests.waiting import wait_until
 
 
 @pytest.mark.nightly

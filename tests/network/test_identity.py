@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from network_federation import Federation
-from waiting import wait_until
 
 from fedpriv.errors import EnrolmentError
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.keys import load_key, new_key, write_key
 from fedpriv_server.authority import Authority
 from fedpriv_server.listen import ServerTls, serving
+from tests.network.network_federation import Federation
+from tests.waiting import wait_until
 
 Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow

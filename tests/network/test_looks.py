@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from network_federation import ROUNDS, Federation
+
+from tests.network.network_federation import ROUNDS, Federation
 
 nightly = pytest.mark.nightly
 

@@ -14,8 +14,9 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from network_federation import ROUNDS, WORDS, Federation
-from waiting import CEILING, free_port, wait_until
+
+from tests.network.network_federation import ROUNDS, WORDS, Federation
+from tests.waiting import CEILING, free_port, wait_until
 
 Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow

@@ -24,14 +24,14 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
-from network_federation import Federation
-from waiting import wait_until
 
 from fedpriv.config.load import load_site
 from fedpriv.errors import AdmissionError, PausedError
 from fedpriv.protocol import Refusal
 from fedpriv_client.connection import ServerConnection
 from fedpriv_client.serve import connection_of, identity
+from tests.network.network_federation import Federation
+from tests.waiting import wait_until
 
 REFUSED = (401, 404, 413)
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from network_federation import ROUNDS, Federation
-from network_processes import KILLED
 from typer.testing import CliRunner
 
 from fedpriv.commands.roster import app as roster_commands
@@ -20,6 +18,8 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.budget import read as read_report
 from fedpriv.secure_sum.roster import read
 from fedpriv_client.settings import ledgers
+from tests.network.network_federation import ROUNDS, Federation
+from tests.network.network_processes import KILLED
 
 pytestmark = pytest.mark.slow
 SITES, SPARE = 3, 2

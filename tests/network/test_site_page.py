@@ -8,10 +8,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from browser import Browser
-from network_federation import ROUNDS, Federation
-from network_processes import Command
-from waiting import free_port, wait_until
+
+from tests.client.browser import Browser
+from tests.network.network_federation import ROUNDS, Federation
+from tests.network.network_processes import Command
+from tests.waiting import free_port, wait_until
 
 Totals = tuple[float, float, float, int]
 pytestmark = pytest.mark.nightly

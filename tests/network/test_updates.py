@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from network_faults import UNUSABLE
-from network_federation import ROUNDS, Federation
+
+from tests.network.network_faults import UNUSABLE
+from tests.network.network_federation import ROUNDS, Federation
 
 pytestmark = pytest.mark.slow
 

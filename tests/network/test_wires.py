@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from network_federation import Federation
-from network_processes import KILLED, Command
-from network_proxy import Cable
-from waiting import wait_until
+
+from tests.network.network_federation import Federation
+from tests.network.network_processes import KILLED, Command
+from tests.network.network_proxy import Cable
+from tests.waiting import wait_until
 
 Totals = tuple[float, float, float, int]
 slow = pytest.mark.slow

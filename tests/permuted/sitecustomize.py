@@ -1,3 +1,3 @@
 """Lets every Python that a test starts add in the other order, too: conftest.py says when."""
 
-import arithmetic as arithmetic
+from tests import arithmetic as arithmetic

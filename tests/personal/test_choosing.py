@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_parts import in_parts
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.personal import choosing
@@ -17,6 +16,7 @@ from fedpriv.personal.choosing import Epoch, choose
 from fedpriv.plain_training import passes
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
+from tests.own_parts import in_parts
 
 SETTINGS = OwnTraining(rates=(3e-2,), epochs=3, patience=3, batch_size=4)
 

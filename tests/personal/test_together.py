@@ -8,7 +8,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from arithmetic import Rounded
 
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
@@ -16,6 +15,7 @@ from fedpriv.personal.together import mean_of_probabilities, own_and_federated, 
 from fedpriv.plain_training.scores import logits_of, score
 from fedpriv.private_training.record_loss import next_tokens
 from fedpriv.private_training.worker import Worker
+from tests.arithmetic import Rounded
 
 OWN = torch.tensor([0.0, math.log(3)])  # probabilities of 1/4 and 3/4
 FEDERATED = torch.tensor([math.log(9), 0.0])  # 9/10 and 1/10

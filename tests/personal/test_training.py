@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from own_parts import examples, in_parts
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.data.encode import Example
@@ -17,6 +16,7 @@ from fedpriv.personal.training import train_alone
 from fedpriv.plain_training import passes
 from fedpriv.plain_training.public_records import mean_gradient
 from fedpriv.private_training.worker import Worker
+from tests.own_parts import examples, in_parts
 
 SETTINGS = OwnTraining(rates=(3e-2,), epochs=3, patience=3, batch_size=4)
 

@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from secure_sites import LOW_ORDER
 
 import fedpriv
 from fedpriv.errors import ConfigError, LedgerCorruptError
@@ -20,6 +19,7 @@ from fedpriv.pki.points import is_exchange_key, is_signed, is_signing_key
 from fedpriv.report import received
 from fedpriv.report.budget import BudgetReport, Signature
 from fedpriv.secure_sum.roster import RosterEntry
+from tests.secure_sum.secure_sites import LOW_ORDER
 
 P = 2**255 - 19
 D = -121665 * pow(121666, P - 2, P) % P

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arithmetic import Rounded
-from example_counts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +16,8 @@ from fedpriv.privacy.mechanism.privatised import public, received
 from fedpriv.public_update.config import DenoiseSection
 from fedpriv.public_update.denoise import Denoiser
 from fedpriv.public_update.edge import edge_margin, noise_edge
+from tests.arithmetic import Rounded
+from tests.example_counts import examples
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -13,7 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given
 from hypothesis import strategies as st
-from secure_sites import (
+
+from fedpriv.errors import SetError, ShareLostError
+from fedpriv.secure_sum import masks
+from fedpriv.secure_sum.masks import BLOCK
+from fedpriv.secure_sum.members import Bits
+from fedpriv.secure_sum.ready import Ephemeral
+from tests.secure_sum.secure_sites import (
     LOW_ORDER,
     OTHER_SLOTS,
     SLOT,
@@ -23,12 +29,6 @@ from secure_sites import (
     sites,
     total_of,
 )
-
-from fedpriv.errors import SetError, ShareLostError
-from fedpriv.secure_sum import masks
-from fedpriv.secure_sum.masks import BLOCK
-from fedpriv.secure_sum.members import Bits
-from fedpriv.secure_sum.ready import Ephemeral
 
 INT64 = np.iinfo(np.int64)
 P = 2**255 - 19

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from secure_sites import LOW_ORDER, OTHER_SLOTS, SLOT, SecureSite, roster_of, set_of, sites
 
 from fedpriv.errors import SetError
 from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, Member, sign_member
+from tests.secure_sum.secure_sites import (
+    LOW_ORDER,
+    OTHER_SLOTS,
+    SLOT,
+    SecureSite,
+    roster_of,
+    set_of,
+    sites,
+)
 
 SITES = sites("a", "b", "c", "d")
 ROSTER = roster_of(SITES)

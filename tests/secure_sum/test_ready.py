@@ -9,10 +9,10 @@ import pickle
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from secure_sites import LOW_ORDER, OTHER_SLOTS, SLOT, SecureSite, roster_of, sites
 
 from fedpriv.errors import SetError, ShareLostError
 from fedpriv.secure_sum.ready import Ephemeral, Member, check_member, sign_member
+from tests.secure_sum.secure_sites import LOW_ORDER, OTHER_SLOTS, SLOT, SecureSite, roster_of, sites
 
 SITES = sites("a", "b", "c")
 ROSTER = roster_of(SITES)

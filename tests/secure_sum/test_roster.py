@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from secure_sites import roster_of, sites
 
 from fedpriv.errors import ConfigError
 from fedpriv.pki import keys
@@ -24,6 +23,7 @@ from fedpriv.secure_sum.roster import (
     write,
     write_entry,
 )
+from tests.secure_sum.secure_sites import roster_of, sites
 
 SITES = sites("b", "a", "C")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network_by_hand import Network
 
 from fedpriv_server import long_poll
 from fedpriv_server.fleet_api import fleet_api
 from fedpriv_server.listen import serving
+from tests.network.network_by_hand import Network
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secure_sites import roster_of, sites
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
@@ -27,6 +26,7 @@ from fedpriv_server.provision import provision
 from fedpriv_server.provision_options import ProvisionOptions
 from fedpriv_server.serve import _Door, serve
 from fedpriv_server.site_keys import SiteKeys
+from tests.secure_sum.secure_sites import roster_of, sites
 
 Found = dict[str, dict[str, Any]]
 Make = Callable[..., Any]

@@ -20,8 +20,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_object_id
-from network_by_hand import Network, Reply, Site, content_of
-from waiting import CEILING, wait_until
 
 from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key
@@ -29,6 +27,8 @@ from fedpriv.wire import BLOCK, encode
 from fedpriv_client.fleet import FleetClient
 from fedpriv_server import bounds, grid, long_poll, prompt
 from fedpriv_strategies.messages import as_blocks
+from tests.network.network_by_hand import Network, Reply, Site, content_of
+from tests.waiting import CEILING, wait_until
 
 
 def vector(values: np.ndarray[Any, Any]) -> RecordDict:

@@ -16,7 +16,6 @@ from flwr.common.serde import message_from_proto
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supernode import node_auth_http_interceptor as signing
-from network_by_hand import Network, Reply, content_of
 
 from fedpriv.errors import ProtocolError
 from fedpriv.pki.keys import new_key, public_pem
@@ -26,6 +25,7 @@ from fedpriv_server.flower.messages import ArrayChunk, ObjectTree
 from fedpriv_server.flower.requests import PushMessagesRequest, Signature
 from fedpriv_server.flower.state import FleetState
 from fedpriv_server.store import LARGE, FolderStore
+from tests.network.network_by_hand import Network, Reply, content_of
 
 
 class Expected:

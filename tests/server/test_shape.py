@@ -15,7 +15,6 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
-from secure_sites import set_of, sites
 
 from fedpriv.errors import ProtocolError
 from fedpriv.protocol import SetRequest
@@ -23,6 +22,7 @@ from fedpriv.secure_sum.masks import DTYPES
 from fedpriv.wire import encode_masked
 from fedpriv_server.shape import RECORDS, SLACK, Place, UploadLimits, check, outline
 from fedpriv_strategies.messages import TRAIN_SET, message
+from tests.secure_sum.secure_sites import set_of, sites
 
 MEMBERS = set_of(sites("a", "b")).members
 LIMITS = UploadLimits(SLACK, arrays=3)

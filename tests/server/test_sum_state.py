@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from secure_sites import set_of, sites
 
 from fedpriv.errors import RunError
 from fedpriv.protocol import SetRequest
 from fedpriv_server import sum_state as module
 from fedpriv_server.sum_state import SumFile
 from fedpriv_strategies.secure_rounds import SumState
+from tests.secure_sum.secure_sites import set_of, sites
 
 MEMBERS = set_of(sites("a", "b", "c"))
 REQUEST = SetRequest(job_id="job", slot=3, bits=16, members=MEMBERS.members)

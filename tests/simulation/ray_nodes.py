@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waiting import CEILING, free_port, wait_until
+from tests.waiting import CEILING, free_port, wait_until
 
 MARK = "FEDPRIV_TEST_NODE"
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex * 2}

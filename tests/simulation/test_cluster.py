@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_nodes import MARK, Cluster, environment
-from waiting import held_fedpriv, wait_until
 
 from fedpriv.errors import ConfigError, UnreachableError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv_simulation.cluster import _refused, reach
+from tests.simulation.ray_nodes import MARK, Cluster, environment
+from tests.waiting import held_fedpriv, wait_until
 
 Make = Callable[..., Any]
 FEDPRIV = str(Path(sys.executable).parent / "fedpriv")

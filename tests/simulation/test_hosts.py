@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import held_fedpriv, wait_until
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.hosts import gpus_of_a_host, shared_out
 from fedpriv_simulation.simulate import Outcome, simulate
+from tests.waiting import held_fedpriv, wait_until
 
 Make = Callable[..., Any]
 

@@ -8,9 +8,9 @@ import weakref
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from waiting import CEILING, wait_until
 
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
+from tests.waiting import CEILING, wait_until
 
 NODES = range(FIRST_SITE, FIRST_SITE + 40)
 

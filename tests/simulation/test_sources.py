@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omop_notes import note, sqlite
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
 from fedpriv_comparison.records import pooled
 from fedpriv_simulation.simulate import simulate
+from tests.data.omop_notes import note, sqlite
 
 Make = Callable[..., Any]
 TABLES = """

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-from asked_grid import AskedGrid
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -17,6 +16,7 @@ from fedpriv.secure_sum.members import MemberSet
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import RosterEntry
 from fedpriv.wire import Blocks, encode_masked
+from tests.strategies.asked_grid import AskedGrid
 
 UNITS = 100  # that each site declares
 SILENT = object()  # no answer at all

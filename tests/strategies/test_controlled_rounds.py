@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
-from summing_nodes import Node, Summing
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.controllers.interface import Seen
@@ -29,6 +27,8 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
+from tests.strategies.asked_grid import AskedGrid
+from tests.strategies.summing_nodes import Node, Summing
 
 NAMES, SHAPES = ["a.lora_A.w", "b.lora_A.w"], [(2,), (4,)]
 GROUPS = Groups.of(NAMES, SHAPES, "adapters")

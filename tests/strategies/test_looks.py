@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.config.looks import LooksSection
@@ -24,6 +23,7 @@ from fedpriv.public_update.update import Update
 from fedpriv_strategies.looks import TRIES, Look, look
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
+from tests.strategies.asked_grid import AskedGrid
 
 STEPS, SIZE = 10, 6
 ZEROS = "sha256:" + "0" * 64

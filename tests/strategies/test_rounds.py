@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asked_grid import AskedGrid
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.errors import BudgetError, FedprivError, JobRefusedError, PausedError, RoundError
@@ -20,6 +19,7 @@ from fedpriv.public_update.config import OptimizerSection
 from fedpriv.public_update.update import Update
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
+from tests.strategies.asked_grid import AskedGrid
 
 SIZE, STEPS = 6, 10
 ZEROS = "sha256:" + "0" * 64

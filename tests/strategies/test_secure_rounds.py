@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from summing_nodes import SILENT, UNITS, Node, Summing
 
 from fedpriv.errors import (
     BudgetError,
@@ -31,6 +30,7 @@ from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState
+from tests.strategies.summing_nodes import SILENT, UNITS, Node, Summing
 
 SIZE, ROUNDS = 6, 3
 ZEROS = "sha256:" + "0" * 64

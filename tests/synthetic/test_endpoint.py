@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import CEILING
 
 from fedpriv.errors import ConfigError, RoundError
 from fedpriv.synthetic.config import GeneratorSection
 from fedpriv.synthetic.endpoint import ATTEMPTS, endpoint
+from tests.waiting import CEILING
 
 Answer = tuple[int, bytes]
 

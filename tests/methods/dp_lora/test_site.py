@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gradients_checks import untouched
 
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
@@ -16,6 +15,7 @@ from fedpriv.methods.dp_lora.site import DpLora
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.grid import Grid
 from fedpriv.private_training.record_loss import record_losses
+from tests.gradients.gradients_checks import untouched
 
 CLIP = 0.4
 

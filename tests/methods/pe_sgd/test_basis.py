@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from gradients_checks import loop
 
 from fedpriv.data.batch import Batch
 from fedpriv.gradients.engine import gradients_of
@@ -17,6 +16,7 @@ from fedpriv.gradients.weighted import weighted_gradient
 from fedpriv.methods.pe_sgd.basis import Basis, _home
 from fedpriv.methods.pe_sgd.projection import Projection
 from fedpriv.private_training.record_loss import record_losses
+from tests.gradients.gradients_checks import loop
 
 N = 6
 

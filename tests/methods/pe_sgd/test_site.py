@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pe_sgd_checks import (
+
+from fedpriv.data.encode import Example
+from fedpriv.privacy.mechanism.clip import MARGIN
+from tests.methods.pe_sgd_checks import (
     CLIP,
     RECORDS,
     RIDGE,
@@ -20,9 +23,6 @@ from pe_sgd_checks import (
     prepared,
     units,
 )
-
-from fedpriv.data.encode import Example
-from fedpriv.privacy.mechanism.clip import MARGIN
 
 Make = Callable[..., Any]
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
-from example_counts import examples, new_seeds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
@@ -25,6 +24,7 @@ from fedpriv.privacy.accounting.accountant import (
     epsilon_upper,
 )
 from fedpriv.privacy.accounting.rdp import epsilon_from_rdp, rdp
+from tests.example_counts import examples, new_seeds
 
 DELTA = 1e-5
 rates = st.floats(-4, 0).map(lambda x: 10**x)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from fedpriv.privacy.accounting.calibration import (
     calibrate_rate,
     calibrate_steps,
 )
+from tests.example_counts import examples
 
 DELTA = 1e-5
 rates = st.floats(-4, 0).map(lambda x: 10**x)

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
@@ -16,6 +15,7 @@ from scipy.stats import norm
 from fedpriv.privacy.accounting import composition
 from fedpriv.privacy.accounting.composition import Composition
 from fedpriv.privacy.accounting.privacy_loss import SubsampledGaussian
+from tests.example_counts import examples
 
 DELTA = 1e-5
 PLANS = [

@@ -6,7 +6,6 @@ from fractions import Fraction
 import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from fedpriv.privacy.accounting.filter import (
     rounded_up,
 )
 from fedpriv.privacy.accounting.rdp import ORDERS, epsilon_from_rdp, rdp
+from tests.example_counts import examples
 
 DELTA = 1e-5
 rates = st.floats(-4, 0).map(lambda x: 10**x)

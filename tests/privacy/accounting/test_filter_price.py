@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from fedpriv.errors import AccountingError
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.accounting.filter_price import filtered
 from fedpriv.privacy.accounting.planning import solve
+from tests.example_counts import examples
 
 DELTA = 1e-5
 

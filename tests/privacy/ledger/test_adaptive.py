@@ -16,8 +16,6 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
-from earlier_rules import envelopes_are_made
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +44,8 @@ from fedpriv.privacy.ledger.ledger import (
 )
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
+from tests.earlier_rules import envelopes_are_made
+from tests.example_counts import examples
 
 DELTA, BUDGET, ORDER = 1e-5, 6.0, 8
 PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8, "sha256:" + "c" * 64, order=ORDER)

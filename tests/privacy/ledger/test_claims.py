@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from earlier_rules import envelopes_are_made
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +31,8 @@ from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule, new_rule
 from fedpriv.privacy.ledger.witness import Witness, seal_key
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
+from tests.earlier_rules import envelopes_are_made
+from tests.example_counts import examples
 
 DELTA, BUDGET, ALONE = 1e-5, 4.0, 9.0
 DIGEST = "sha256:" + "a" * 64

@@ -23,8 +23,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from earlier_rules import envelopes_are_made
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +50,8 @@ from fedpriv.privacy.ledger.ledger import (
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.witness import Witness
 from fedpriv.secret import create_secret
+from tests.earlier_rules import envelopes_are_made
+from tests.example_counts import examples
 
 TERMS = Terms(
     dataset_id="0" * 32,

@@ -9,7 +9,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from fedpriv.privacy.ledger.rules import (
     new_rule,
 )
 from fedpriv.report.ledger_export import export_ledger, verify_ledger
+from tests.example_counts import examples
 
 DELTA, BUDGET = 1e-5, 4.0
 PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8, "sha256:" + "c" * 64)

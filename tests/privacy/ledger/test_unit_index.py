@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, LedgerInUseError, OverlapError
 from fedpriv.privacy.ledger import unit_index as units
 from fedpriv.privacy.ledger.unit_index import ID, Identity, UnitIndex
+from tests.example_counts import examples
 
 OWN, OTHER = "a" * 32, "b" * 32
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import CEILING
 
 from fedpriv.config.load import digest, load_job
 from fedpriv.errors import ConfigError
@@ -22,6 +21,7 @@ from fedpriv_server.serve import serve
 from fedpriv_server.tracking import tracking
 from fedpriv_server.tracking.public import Figures
 from fedpriv_simulation.simulate import Outcome, Progress, simulate
+from tests.waiting import CEILING
 
 Make = Callable[..., Path]
 ALL = ("tracking.tensorboard=true", "tracking.wandb=true", "tracking.mlflow=sqlite:///m.db")
