@@ -20,10 +20,10 @@ from fedpriv.personal.together import Model, own_and_federated, together
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv_comparison.at_home import own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import WEIGHT as FIFTH
-from fedpriv_comparison.going_on import AsItIs, weighed
+from fedpriv_comparison.held_out_scores import own_examples
+from fedpriv_comparison.personalisation import WEIGHT as FIFTH
+from fedpriv_comparison.personalisation import AsItIs, weighed
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Trial, told, values_path
 from fedpriv_comparison.variants import parse_variants

@@ -44,8 +44,8 @@ from fedpriv.models.vector import Vector
 from fedpriv.personal.together import together
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import stop_on_terminate
-from fedpriv_comparison.at_home import own_examples
-from fedpriv_comparison.going_on import FIFTH
+from fedpriv_comparison.held_out_scores import own_examples
+from fedpriv_comparison.personalisation import FIFTH
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial, values_path
 

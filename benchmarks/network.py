@@ -164,7 +164,7 @@ def server(pipe: Any, sites: int, size: int, wire: str, rounds: int, folder: Pat
     import numpy as np
 
     from fedpriv.heap import share_heap
-    from fedpriv.methods.dp_lora.server import DpLoraServer
+    from fedpriv.methods.dp_lora.server_half import DpLoraServer
     from fedpriv.models.config import LoraSection, ModelSection
     from fedpriv.pki.keys import new_key, private_pem, public_pem
     from fedpriv.privacy.config import PrivacySection

@@ -32,9 +32,9 @@ from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv_comparison.at_home import OwnExamples, own_examples
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.going_on import weighed
+from fedpriv_comparison.held_out_scores import OwnExamples, own_examples
+from fedpriv_comparison.personalisation import weighed
 from fedpriv_comparison.trial import Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 

@@ -40,9 +40,9 @@ from fedpriv.data.spec import DataSpec
 from fedpriv.data.store import TokenFile, UnitStore
 from fedpriv.environment import set_environment
 from fedpriv.gradients.groups import Groups
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, Terms

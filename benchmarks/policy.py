@@ -38,7 +38,7 @@ from fedpriv.gradients.groups import Groups
 from fedpriv.privacy.mechanism.clip import clip_and_sum
 from fedpriv.privacy.mechanism.privatised import Privatised, public, received, restored
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.control import Control
+from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.update import Aggregate, Update
 
 ROUNDS, UNITS, NOISE, SIZE = 40, 64, 1.0, 64  # of a task; units in a round, σ, parameters a group
@@ -113,7 +113,7 @@ def play(task: Task, controller: Controller | None, groups: int, rate: float, se
     return task.loss(update.vector.value)
 
 
-def control_of(controller: Controller, task: Task, groups: int) -> Control:
+def control_of(controller: Controller, task: Task, groups: int) -> ControllerRun:
     """A controller at its work, rewarded by the logarithm of the task's own loss."""
     layout = Groups.of([f"g{index}" for index in range(groups)], [(SIZE,)] * groups, "matrices")
     terms = GroupTerms(
@@ -123,7 +123,7 @@ def control_of(controller: Controller, task: Task, groups: int) -> Control:
     def judge(vector: Privatised[Any]) -> float:
         return math.log(task.loss(vector.value) + 1e-12)
 
-    return Control(controller, layout, terms, clip_norm=1.0, rounds=ROUNDS, judge=judge)
+    return ControllerRun(controller, layout, terms, clip_norm=1.0, rounds=ROUNDS, judge=judge)
 
 
 def pretrain(groups: int, episodes: int) -> State:

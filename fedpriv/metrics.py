@@ -47,11 +47,11 @@ class Figure:
         return made
 
 
-Look = Callable[[], Mapping[Figure, Samples]]
+Reading = Callable[[], Mapping[Figure, Samples]]
 
 
 @contextlib.contextmanager
-def metrics_service(port: int | None, key: str, look: Look) -> Iterator[None]:
+def metrics_service(port: int | None, key: str, look: Reading) -> Iterator[None]:
     """Serve figures to this machine while the context lasts; without a port, do nothing.
 
     Args:
@@ -80,7 +80,7 @@ def metrics_service(port: int | None, key: str, look: Look) -> Iterator[None]:
         thread.join()
 
 
-def registry_of(look: Look) -> Any:
+def registry_of(look: Reading) -> Any:
     """What the library collects from, with these figures and no others."""
     from prometheus_client import CollectorRegistry
 

@@ -280,16 +280,16 @@ def pay(tmp_path: Path) -> Make:
 
     from fedpriv.privacy.ledger.ledger import (
         AS_PLANNED,
-        Choice,
         Ledger,
         Plan,
         Reservation,
+        SlotChoice,
         Terms,
     )
 
     numbers = count()
 
-    def paid(plan: Plan, *, private: bool = False, choice: Choice = AS_PLANNED) -> Reservation:
+    def paid(plan: Plan, *, private: bool = False, choice: SlotChoice = AS_PLANNED) -> Reservation:
         path = tmp_path / f"paid-{next(numbers)}.db"
         terms = Terms("0" * 32, 2, "record", 1, 0.4, 1e6, simulated=True, private=private)
         if plan.is_shared:

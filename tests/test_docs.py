@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import OwnSiteFile
-from fedpriv.config.site import SiteData
+from fedpriv.config.site_file import SiteData
 from fedpriv.config.sites import SiteSection
 from fedpriv.defaults import TABLE
 from tests.forked_commands import command

@@ -108,7 +108,7 @@ _ALONE = (
     "import fedpriv.loop.step, fedpriv.loop.arguments, fedpriv.loop.trainer",
     "import fedpriv_client.serve, fedpriv_client.site, fedpriv_client.cli",
     "import fedpriv_simulation.simulate, fedpriv_server.serve, fedpriv_audit.pipeline",
-    "import fedpriv.private_training.team, fedpriv.methods.pe_sgd.site, fedpriv.hub.export",
+    "import fedpriv.private_training.team, fedpriv.methods.pe_sgd.site_half, fedpriv.hub.export",
 )
 SECTION = "from fedpriv.models.config import ModelSection as S; s = S(name={folder!r}); "
 TRAINER = (

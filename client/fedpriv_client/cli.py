@@ -18,7 +18,7 @@ from fedpriv.environment import set_environment
 
 if TYPE_CHECKING:
     from fedpriv.config.personal import OwnSiteFile
-    from fedpriv_client.control import Orders
+    from fedpriv_client.orders import Orders
 
 app = typer.Typer(
     add_completion=False,
@@ -133,7 +133,7 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
     """How this site's process goes, and what its budget report says."""
     from fedpriv.process import read_status
     from fedpriv.report import budget
-    from fedpriv_client.control import Orders
+    from fedpriv_client.orders import Orders
 
     file = _load(config)
     folder = file.site.state_dir
@@ -289,7 +289,7 @@ def serve_page(
 
 
 def _order(config: Path, how: Callable[[Orders], Orders]) -> None:
-    from fedpriv_client.control import Orders
+    from fedpriv_client.orders import Orders
 
     stands = Orders.change(_load(config).site.state_dir, how)
     print("paused" if stands.paused else "not paused", end="")

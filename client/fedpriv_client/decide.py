@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.report.figures import upper, when
-from fedpriv_client.control import Orders
 from fedpriv_client.job_words import cost, described
 from fedpriv_client.jobs import WAITS, Job, jobs_of
+from fedpriv_client.orders import Orders
 from fedpriv_client.settings import site_settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import LedgerCorruptError, LedgerError
 from fedpriv.files import private_folder
 from fedpriv.privacy.ledger.ledger import Ledger

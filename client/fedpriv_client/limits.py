@@ -14,7 +14,7 @@ from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.filter import calibrate_filtered
 from fedpriv.privacy.ledger.claims import ALONE
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Plan, Terms
+from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, SlotChoice, Terms
 from fedpriv.privacy.ledger.rules import RdpRule
 from fedpriv.privacy.usual import MAX_PUBLIC_RECORDS
 from fedpriv.protocol import Proposal, SharedNoise
@@ -31,7 +31,7 @@ class Limits:
     """What the site's administrator allows.
 
     What is left out here is what a simulation allows; a site's file says all of it, with its own
-    defaults (`fedpriv.config.site.AllowSection`).
+    defaults (`fedpriv.config.site_file.AllowSection`).
 
     Attributes:
         per_job: ε that one job may cost by itself; a ledger's rule may charge more for it.
@@ -229,7 +229,7 @@ class Limits:
             shares=1 if shared is None else shared.shares,
         )
 
-    def choice(self, plan: Plan, decision: Decision | None) -> Choice:
+    def choice(self, plan: Plan, decision: Decision | None) -> SlotChoice:
         """What a controller's decision means for a slot of a plan: noise and rate.
 
         Raises:
@@ -238,7 +238,7 @@ class Limits:
         """
         if plan.filter is None or decision is None or decision.share is None:
             return AS_PLANNED
-        choice = Choice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
+        choice = SlotChoice(plan.filter.noise_of(decision.share, decision.rate), decision.rate)
         noise = choice.noise * plan.noise_multiplier
         if noise < self.min_noise:
             raise BudgetError(

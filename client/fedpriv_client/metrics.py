@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import FedprivError
 from fedpriv.metrics import Figure, Samples
 from fedpriv.process import read_status
 from fedpriv_client.account import written_account
-from fedpriv_client.control import Orders
 from fedpriv_client.jobs import STATES, jobs_of
+from fedpriv_client.orders import Orders
 from fedpriv_client.settings import site_settings
 
 CONNECTED = Figure("fedpriv_site_connected", "1 while the site is connected to its server, else 0.")

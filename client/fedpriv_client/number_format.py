@@ -10,11 +10,11 @@ import json
 import logging
 from dataclasses import replace
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.number_format import SETTLED, settled_dtype, warn_if_slower
-from fedpriv.private_training.pool import Look, WorkerPool
+from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, computed_in
 from fedpriv.protocol import Proposal
 from fedpriv_client.disk_space import FORMATS
@@ -43,7 +43,7 @@ def settle(
     proposal: Proposal,
     recipe: ModelRecipe,
     pool: WorkerPool,
-    look: Look,
+    look: Inspect,
     held: HeldSpace | None = None,
 ) -> ModelRecipe:
     """The recipe of a job with the number format that it is computed in, the same for its life.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.config.sources import FhirSection, OmopSection, Source, where
 from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import FedprivError
 from fedpriv.files import write_atomic
 from fedpriv.privacy.accounting.shares import share_of, shares_of

@@ -28,11 +28,11 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from fastapi.security import HTTPBasic
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.files import private_folder, write_atomic
-from fedpriv_client.control import Orders
 from fedpriv_client.jobs import jobs_of
+from fedpriv_client.orders import Orders
 from fedpriv_client.page import page
 from fedpriv_client.settings import site_settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.secure_sum import roster
 from fedpriv_client.site_settings import SIGNING_KEY

@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.clientapp import ClientApp
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import (
     AdmissionError,
     CertificateError,
@@ -95,7 +95,7 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv.private_training.pool import WorkerPool
     from fedpriv_client.account import account_file, write_account
     from fedpriv_client.app import client_app
-    from fedpriv_client.control import Orders
+    from fedpriv_client.orders import Orders
     from fedpriv_client.settings import site_settings
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
@@ -124,7 +124,7 @@ def connection_of(file: SiteFile) -> ServerConnection:
 
     Raises:
         EnrolmentError: the enrolment can't be used.
-        ConfigError: see `fedpriv.config.site`.
+        ConfigError: see `fedpriv.config.site_file`.
     """
     tls, key = identity(file)
     largest = 4 * file.allow.max_trainable + MAX_BYTES + MIB

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from fedpriv.config.looks import held_out_units
-from fedpriv.config.site import AllowSection, SiteFile
+from fedpriv.config.site_file import AllowSection, SiteFile
 from fedpriv.errors import ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.privacy.ledger.ledger import Terms
 from fedpriv.secure_sum.roster import Roster

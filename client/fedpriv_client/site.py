@@ -53,10 +53,10 @@ from fedpriv.protocol import (
     StepRequest,
 )
 from fedpriv.synthetic.records import SetChange
-from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import LedgerGrowth, reserve_disk_space, space_for_files
 from fedpriv_client.handover import keep_adapter
 from fedpriv_client.held_space import HeldSpace
+from fedpriv_client.orders import Orders
 from fedpriv_client.own_records import check_examples, read_records, refuse_empty
 from fedpriv_client.proposals import KeptProposal, keep_proposal
 from fedpriv_client.shared_slots import SharedSlots

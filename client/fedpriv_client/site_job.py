@@ -20,7 +20,7 @@ from fedpriv.privacy.mechanism.execution import PlanExecution
 from fedpriv.privacy.mechanism.noise_share import check_added_delta
 from fedpriv.private_training.method import SiteHalf, SiteMethod
 from fedpriv.private_training.microbatch import private_microbatch
-from fedpriv.private_training.pool import Look
+from fedpriv.private_training.pool import Inspect
 from fedpriv.private_training.worker import ModelRecipe, Worker
 from fedpriv.protocol import Proposal, StepRequest
 from fedpriv.synthetic.records import SetChange, SyntheticSet
@@ -44,7 +44,7 @@ class SiteJob:
     proposal: Proposal
     plan: Plan
     recipe: ModelRecipe
-    check: Look
+    check: Inspect
     half: SiteHalf
     population: Population
     spec: DataSpec

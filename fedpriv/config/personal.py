@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.names import OwnKind
 from fedpriv.section import Section
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
 from fedpriv.dossier.findings import Finding, holds, left_open, word
-from fedpriv.dossier.said import DIGITS, LEAST, SECOND, check_signed
+from fedpriv.dossier.statement import DIGITS, LEAST, SECOND, check_signed
 from fedpriv.errors import ForkedError, SignerError, shown
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
 from fedpriv.privacy.ledger.ledger import read_history

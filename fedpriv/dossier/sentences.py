@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import Said
+from fedpriv.dossier.statement import Statement
 from fedpriv.errors import DossierError, UnderstatedError, shown
 from fedpriv.privacy.ledger.history import UNKNOWN, History
 from fedpriv.report.words import Basis, basis_of
 from fedpriv.software import software
 
 
-def check_sentences(said: Said, history: History | None) -> Iterator[Finding]:
+def check_sentences(said: Statement, history: History | None) -> Iterator[Finding]:
     """Make a report's sentences again, and compare what they rest on with what is known.
 
     Args:
@@ -50,7 +50,9 @@ def check_sentences(said: Said, history: History | None) -> Iterator[Finding]:
     yield from _believed(said, basis, history)
 
 
-def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterator[tuple[str, str]]:
+def _contradictions(
+    said: Statement, basis: Basis, history: History | None
+) -> Iterator[tuple[str, str]]:
     """Fields whose sentences rest on what is not so, and how that is known."""
     if basis.at_ticks and (said.report.simulated or not said.report.private):
         yield "", "that its replies left at public ticks, and nobody waited for one"
@@ -87,7 +89,7 @@ def _contradictions(said: Said, basis: Basis, history: History | None) -> Iterat
         yield "assumptions", f"nothing of what {missing[0][1]} states of data set {missing[0][0]}"
 
 
-def _check_trust(said: Said, history: History | None) -> None:
+def _check_trust(said: Statement, history: History | None) -> None:
     """The claim trusts in no less than the sums that it is about."""
     report, shared = said.report, said.facts.proposal.shared
     if history is not None:
@@ -112,7 +114,7 @@ def _check_trust(said: Said, history: History | None) -> None:
         )
 
 
-def _believed(said: Said, basis: Basis, history: History | None) -> Iterator[Finding]:
+def _believed(said: Statement, basis: Basis, history: History | None) -> Iterator[Finding]:
     """What the sentences rest on that no row shows."""
     if basis.strict and not (history is not None and history.is_full):
         yield word("that other jobs of its ledger are computed strictly, too", said.name)

@@ -14,14 +14,14 @@ from pathlib import Path
 from fedpriv.dossier.adapter import CONFIG, WEIGHTS, check_adapter
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.audit import check_audit
+from fedpriv.dossier.check_site import check_site
 from fedpriv.dossier.earlier import check_continues
 from fedpriv.dossier.facts import ANSWERS, PAGE, Contents, Facts, contents_of
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
-from fedpriv.dossier.said import Ask, Others, Said
-from fedpriv.dossier.site import check_site
+from fedpriv.dossier.statement import Ask, Others, Statement
 from fedpriv.dossier.sums import Term
 from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import (
@@ -230,7 +230,7 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
         others = Others(given.second, given.third)
-        yield from check_site(Said(path, facts, site, report, rows, key), others)
+        yield from check_site(Statement(path, facts, site, report, rows, key), others)
 
 
 def _key_of(site: str, given: Given) -> str | None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import (
+from fedpriv.dossier.sentences import check_sentences
+from fedpriv.dossier.statement import (
     DIGITS,
     Others,
-    Said,
+    Statement,
     asked_again,
     check_answered,
     check_stated,
     figures_in_words,
 )
-from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.sums import epsilon_of, figures_of
 from fedpriv.errors import DossierError, ForkedError, UnderstatedError
 from fedpriv.privacy.ledger.chain import Row
@@ -29,11 +29,11 @@ _TERMS = (
 )
 
 
-def check_with_rows(said: Said, rows: list[Row], others: Others) -> Iterator[Finding]:
+def check_with_rows(said: Statement, rows: list[Row], others: Others) -> Iterator[Finding]:
     """Compare all that a report states with what the rows of its ledger add up to.
 
     Raises:
-        DossierError, LedgerError: as `fedpriv.dossier.site.check_site`.
+        DossierError, LedgerError: as `fedpriv.dossier.check_site.check_site`.
     """
     report, name = said.report, said.name
     history = _history(said, rows)
@@ -66,7 +66,7 @@ def check_with_rows(said: Said, rows: list[Row], others: Others) -> Iterator[Fin
     yield from asked_again(said, figures, others)
 
 
-def _history(said: Said, rows: list[Row]) -> History:
+def _history(said: Statement, rows: list[Row]) -> History:
     """What the rows up to the report's head add up to; the newer ones have to follow, too."""
     report, path = said.report, said.path / f"sites/{said.name}/ledger.json"
     if report.ledger_rows > len(rows):
@@ -94,7 +94,7 @@ def _history(said: Said, rows: list[Row]) -> History:
     return history
 
 
-def _check_terms(said: Said, history: History) -> None:
+def _check_terms(said: Statement, history: History) -> None:
     for field in _TERMS:
         stated, found = getattr(said.report, field), getattr(history.terms, field)
         if stated != found:
@@ -109,7 +109,7 @@ def _check_terms(said: Said, history: History) -> None:
         )
 
 
-def _check_plan(said: Said, history: History) -> Iterator[Finding]:
+def _check_plan(said: Statement, history: History) -> Iterator[Finding]:
     """The plan that the site committed to is that of the proposal."""
     account, proposal = history.accounts.get(said.facts.job), said.facts.proposal
     if account is None:
@@ -145,7 +145,7 @@ def _check_plan(said: Said, history: History) -> Iterator[Finding]:
     )
 
 
-def _check_events(said: Said, history: History) -> None:
+def _check_events(said: Statement, history: History) -> None:
     """The report's events are the slots that were reserved, and no fewer than were answered."""
     report, job = said.report, said.facts.job
     account = history.accounts.get(job)
@@ -163,7 +163,7 @@ def _check_events(said: Said, history: History) -> None:
     check_answered(said, len(slots))
 
 
-def _stated(said: Said, history: History) -> Iterator[tuple[str, float]]:
+def _stated(said: Statement, history: History) -> Iterator[tuple[str, float]]:
     """Each figure of a report, with what the rows come to."""
     for prefix in ("epsilon", "epsilon_alone"):
         for key in ("spent", "allocated", "committed"):

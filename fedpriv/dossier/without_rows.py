@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import (
+from fedpriv.dossier.sentences import check_sentences
+from fedpriv.dossier.statement import (
     DIGITS,
     Others,
-    Said,
+    Statement,
     asked_again,
     check_answered,
     check_stated,
     figures_in_words,
 )
-from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
 from fedpriv.errors import DossierError, UnderstatedError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
 
-def check_without_rows(said: Said, others: Others) -> Iterator[Finding]:
+def check_without_rows(said: Statement, others: Others) -> Iterator[Finding]:
     """What a report's own events cost at least, where nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
@@ -45,7 +45,7 @@ def check_without_rows(said: Said, others: Others) -> Iterator[Finding]:
     )
 
 
-def _check_asked(said: Said) -> None:
+def _check_asked(said: Statement) -> None:
     """The events are no others than the proposal asked for, as far as it says."""
     proposal = said.facts.proposal
     rates = {event.sample_rate for event in said.report.events}
@@ -62,7 +62,7 @@ def _check_asked(said: Said) -> None:
         )
 
 
-def _of_events(said: Said) -> list[Figure]:
+def _of_events(said: Statement) -> list[Figure]:
     """The least that each figure of a report can be, by the events and the plan of this job."""
     report, proposal = said.report, said.facts.proposal
     events = tuple(
@@ -106,7 +106,7 @@ def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
     )
 
 
-def _check_order(said: Said) -> None:
+def _check_order(said: Statement) -> None:
     """What is spent is within what is allocated, and that within the claim and the budget."""
     report = said.report
     for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):

@@ -25,7 +25,7 @@ from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
 from fedpriv.loop.records import own_units, public_examples, spec_of
 from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.scores import Scores, score
 from fedpriv.privacy import usual

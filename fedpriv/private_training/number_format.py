@@ -24,7 +24,7 @@ from fedpriv.models.base import linear_sizes
 from fedpriv.models.config import ModelSection
 from fedpriv.private_training.config import ComputeSection
 from fedpriv.private_training.microbatch import TRIED
-from fedpriv.private_training.pool import Look, WorkerPool
+from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.random_batch import random_batch
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import ModelRecipe, computed_in, device_of
@@ -140,7 +140,7 @@ def warn_if_slower(model: ModelSection, compute: ComputeSection) -> None:
 
 
 def settled_dtype(
-    recipe: ModelRecipe, pool: WorkerPool, look: Look | None = None, *, exact: bool
+    recipe: ModelRecipe, pool: WorkerPool, look: Inspect | None = None, *, exact: bool
 ) -> str:
     """What ``auto`` is for a job on this machine: ``mixed`` where it pays, else ``float32``.
 
@@ -177,7 +177,7 @@ def settled_dtype(
 
 
 def _tried(
-    recipe: ModelRecipe, dtype: str, pool: WorkerPool, look: Look | None
+    recipe: ModelRecipe, dtype: str, pool: WorkerPool, look: Inspect | None
 ) -> tuple[float, Tensor]:
     """Seconds of a step in a number format, and the losses of its random records (B,)."""
     compute = computed_in(recipe.compute, dtype)

@@ -29,7 +29,7 @@ from fedpriv.private_training.probe import probe_gradients
 from fedpriv.private_training.worker import InvariantSizes, ModelRecipe, Worker, device_of
 
 log = logging.getLogger(__name__)
-Look = Callable[[Base, TrainableVector], None]
+Inspect = Callable[[Base, TrainableVector], None]
 
 
 def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
@@ -78,7 +78,7 @@ def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any
 
 def make_worker(
     recipe: ModelRecipe,
-    look: Look | None = None,
+    look: Inspect | None = None,
     load: Callable[[ModelRecipe], tuple[Base, Any]] = load_model,
 ) -> Worker:
     """A worker whose gradients were tried on random tokens.
@@ -169,7 +169,7 @@ class WorkerPool:
         self._loaded: dict[ModelRecipe, tuple[Base, Any]] = {}
 
     @contextmanager
-    def borrow(self, recipe: ModelRecipe, look: Look | None = None) -> Iterator[Worker]:
+    def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
         """A worker for the time of a `with` block.
 
         Args:

@@ -69,7 +69,7 @@ def audit(
         )
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_audit import audit as running
-        from fedpriv_audit.carry_out import carry_out
+        from fedpriv_audit.run_audit import run_audit
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     wanted = running.check_parts(parts)
     size = (running.QUICK if quick else running.AuditSize()).stated(
@@ -83,7 +83,7 @@ def audit(
     folder = run or out
     status = console.status("Beginning") if console.is_terminal else None
     with status or nullcontext():
-        found = carry_out(
+        found = run_audit(
             subject,
             folder,
             wanted,

@@ -54,7 +54,7 @@ def audit(
     """
     set_environment()
     from fedpriv_audit.audit import QUICK, AuditSize, Subject, check_parts
-    from fedpriv_audit.carry_out import carry_out
+    from fedpriv_audit.run_audit import run_audit
 
     if run is not None and (job is not None or overrides):
         raise ConfigError(
@@ -76,7 +76,7 @@ def audit(
             job if isinstance(job, JobConfig) else load_job(file or HOSPITALS, overrides)
         )
     said = f"run={str(run)!r}" if run is not None else f"{subject.config.job.name!r}"
-    return carry_out(
+    return run_audit(
         subject,
         Path(out if run is None else run),
         wanted,

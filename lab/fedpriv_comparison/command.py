@@ -65,10 +65,10 @@ def compare(
     console = Console(stderr=as_json)
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_comparison import present
-        from fedpriv_comparison.carry_out import carry_out
+        from fedpriv_comparison.run_comparison import run_comparison
     stop_on_terminate()
     try:
-        compared = carry_out(
+        compared = run_comparison(
             file,
             methods,
             set_ or [],

@@ -15,8 +15,8 @@ from fedpriv.errors import ConfigError
 from fedpriv.methods.registry import find_method
 from fedpriv.names import MAX_SEED
 from fedpriv.synthetic.config import SyntheticSection
-from fedpriv_comparison.going_on import FIFTH
 from fedpriv_comparison.inputs import Inputs
+from fedpriv_comparison.personalisation import FIFTH
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant

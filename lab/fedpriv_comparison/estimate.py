@@ -13,7 +13,7 @@ import torch
 from fedpriv.config.job import JobConfig
 from fedpriv.config.personal import MANY
 from fedpriv.errors import FedprivError
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import make_worker

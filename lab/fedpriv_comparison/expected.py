@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fedpriv.errors import FedprivError
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.figures import Figures
-from fedpriv_comparison.going_on import FIFTH, PERSONAL
+from fedpriv_comparison.personalisation import FIFTH, PERSONAL
 from fedpriv_comparison.variants import PUBLIC
 from fedpriv_forecasting.of_file import forecast
 

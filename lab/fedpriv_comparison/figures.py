@@ -176,7 +176,7 @@ def _figures(
         delta=config.privacy.delta,
         scores=scores,
         difference=None if row is base else Spread.of(differences),
-        home=at_home(
+        home=held_out_gains(
             row.results, () if alone is None or row is alone else alone.results, untrained
         ),
         half=reached(pairs, max(1, rounds // 2), config) if is_other else None,
@@ -191,7 +191,7 @@ def _figures(
     )
 
 
-def at_home(
+def held_out_gains(
     results: Sequence[Result], alone: Sequence[Result], base: Sequence[Result] = ()
 ) -> AtHome | None:
     """The scores on the sites' own records, beside those that each has alone.

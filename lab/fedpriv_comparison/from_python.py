@@ -67,7 +67,7 @@ def compare(
         None: samples and noise are drawn from seeds. It takes data that is marked as public alone.
     """
     set_environment()
-    from fedpriv_comparison.carry_out import carry_out
+    from fedpriv_comparison.run_comparison import run_comparison
 
     use_readable_output()
     console = Console()
@@ -75,7 +75,7 @@ def compare(
     path = None if file is None else Path(file)
     asked = {"methods": methods, "overrides": overrides, "grid": grid, "seeds": seeds}
     said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
-    found = carry_out(
+    found = run_comparison(
         path,
         ",".join(methods),
         overrides,

@@ -16,7 +16,7 @@ from fedpriv.data.encode import Example
 from fedpriv.data.population import Population, encode_population
 from fedpriv.data.store import TokenFile
 from fedpriv.errors import ConfigError
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.public_records import mean_gradient

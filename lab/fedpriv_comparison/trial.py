@@ -24,9 +24,9 @@ from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv_comparison.at_home import Home, home_scores, own_examples
 from fedpriv_comparison.controls import bring_controls
-from fedpriv_comparison.going_on import FIFTH, AsItIs, go_on
+from fedpriv_comparison.held_out_scores import Home, home_scores, own_examples
+from fedpriv_comparison.personalisation import FIFTH, AsItIs, go_on
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -45,7 +45,8 @@ class Trial:
         config: with all settings applied; its seed too.
         seed: of samples and noise.
         inputs: digests of what the configuration names.
-        way: how each site goes on by itself afterwards, one of `going_on.WAYS`; "" if it does not.
+        way: how each site goes on by itself afterwards, one of `personalisation.WAYS`; "" if it
+            does not.
     """
 
     method: str
@@ -193,15 +194,15 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
         # Before hours of training: what is wrong with records fails at once.
-        at_home = {} if trial.way else own_examples(config, worker)
+        examples = {} if trial.way else own_examples(config, worker)
     if trial.way:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
-    if not at_home:
+    if not examples:
         return result
     with pool.borrow(recipe) as worker:
         home = {
-            name: home_scores(AsItIs(worker, values[name]), own) for name, own in at_home.items()
+            name: home_scores(AsItIs(worker, values[name]), own) for name, own in examples.items()
         }
     if trial.place == "federated":
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:

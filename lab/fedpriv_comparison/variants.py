@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import METHODS, installed
-from fedpriv_comparison.going_on import WAYS
+from fedpriv_comparison.personalisation import WAYS
 
 Place = Literal["federated", "pooled", "local"]
 PUBLIC = {  # methods without noise, for public records alone
@@ -69,7 +69,7 @@ class Variant:
         method: a registered method, or a key of `PUBLIC`.
         place: who trains: all sites together, one party with all records, each site alone.
         way: how each site goes on by itself with its own records and without noise, one of
-            `going_on.WAYS`; "" if it does not.
+            `personalisation.WAYS`; "" if it does not.
         settings: fixed for this row.
         grid: settings to choose from, the best being reported.
     """

@@ -21,7 +21,7 @@ from fedpriv.data.batch import Batch
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
 from fedpriv.private_training.batch_invariance import batches_of, invariant_sizes
 from fedpriv.private_training.microbatch import private_microbatch, public_microbatch
-from fedpriv.private_training.pool import Look, WorkerPool
+from fedpriv.private_training.pool import Inspect, WorkerPool
 from fedpriv.private_training.worker import ModelRecipe, Worker
 
 MOST_RECORDS = 8  # in a batch; more are hardly faster, and to try them takes longer
@@ -67,7 +67,7 @@ class JointPool(WorkerPool):
         self._sizes: dict[tuple[ModelRecipe, int, int], Sequence[int]] = {}
 
     @contextmanager
-    def borrow(self, recipe: ModelRecipe, look: Look | None = None) -> Iterator[Worker]:
+    def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
         """As `WorkerPool.borrow`; nobody waits for another."""
         with self._changed:
             if recipe not in self._first:

@@ -23,10 +23,10 @@ from typing import Any
 from fedpriv.errors import LedgerError, LedgerInUseError
 from fedpriv.privacy.ledger.ledger import (
     AS_PLANNED,
-    Choice,
     Ledger,
     OpenSlots,
     Plan,
+    SlotChoice,
     StoredReply,
 )
 from fedpriv_client.site_ledger import open_or_create_ledger
@@ -126,7 +126,7 @@ class LentLedger(Ledger):
         self._ask("give_back", *self._which)
 
     def ask(
-        self, plan: Plan, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+        self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> StoredReply | OpenSlots:
         """As `Ledger.ask`; what is then paid for is paid for through this one."""
         stored: StoredReply | None = self._call("ask", plan, slots, request_digest, choice)

@@ -40,7 +40,6 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_server.card import card
 from fedpriv_server.checkpoint import Checkpoint
-from fedpriv_server.controlled import control_of
 from fedpriv_server.evaluation import (
     controller_records,
     evaluate,
@@ -48,6 +47,7 @@ from fedpriv_server.evaluation import (
     hardest_of,
     scores,
 )
+from fedpriv_server.job_controller import control_of
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_server.synthetic import evolution_of
 from fedpriv_server.tracking.tracking import Tracking

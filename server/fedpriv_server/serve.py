@@ -15,7 +15,7 @@ from typing import Any
 from fedpriv.config.duration import seconds
 from fedpriv.config.job import JobConfig
 from fedpriv.config.server import ServerSection
-from fedpriv.config.site import is_loopback
+from fedpriv.config.site_file import is_loopback
 from fedpriv.errors import ConfigError, FedprivError, RoundError
 from fedpriv.health import health_service
 from fedpriv.heap import share_heap

@@ -26,7 +26,7 @@ from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.ledger.ledger import Head
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.protocol import VECTOR, Kind, Offer, Proposal, Refusal, StepReply, StepRequest
-from fedpriv.public_update.control import Control
+from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
 from fedpriv.public_update.update import Aggregate, Update
@@ -115,7 +115,7 @@ class Rounds:
         sites: int,
         site_of: Callable[[int], str | None] | None = None,
         heads: Mapping[str, Head] | None = None,
-        control: Control | None = None,
+        control: ControllerRun | None = None,
     ) -> None:
         self.proposal = proposal
         self.control = control

@@ -10,10 +10,10 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal, SharedNoise
-from fedpriv_client.control import Orders
 from fedpriv_client.held_space import HeldSpace
 from fedpriv_client.init import init_site
 from fedpriv_client.jobs import Jobs, jobs_of
+from fedpriv_client.orders import Orders
 from fedpriv_client.proposals import keep_proposal
 from fedpriv_client.settings import site_settings
 

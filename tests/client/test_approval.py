@@ -23,8 +23,8 @@ from fedpriv.protocol import (
 )
 from fedpriv_client import proposals
 from fedpriv_client.app import client_app
-from fedpriv_client.control import Orders
 from fedpriv_client.held_space import HeldSpace
+from fedpriv_client.orders import Orders
 from fedpriv_client.proposals import (
     KeptProposal,
     keep_proposal,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fedpriv.config.groups import MIN_SHARE, Decision, Grouping, GroupTerms
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import BudgetError, FedprivError, ProtocolError, SlotError, StepFailedError
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.accounting.filter import calibrate_filtered
 from fedpriv.privacy.accounting.rdp import rdp
 from fedpriv.privacy.ledger.account import Account

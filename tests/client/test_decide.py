@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from fedpriv.errors import ConfigError, JobRefusedError
 from fedpriv_client.cli import app
-from fedpriv_client.control import Orders
+from fedpriv_client.orders import Orders
 from tests.client.page_setting import PROPOSAL, Place
 
 

@@ -29,9 +29,9 @@ from fedpriv.private_training.pool import make_worker
 from fedpriv.private_training.worker import ModelRecipe
 from fedpriv.protocol import Handover, Proposal, values_digest
 from fedpriv_client.app import client_app
-from fedpriv_client.control import Orders
 from fedpriv_client.disk_space import disk_space_needed
 from fedpriv_client.handover import SLACK
+from fedpriv_client.orders import Orders
 from fedpriv_client.site import Site
 from fedpriv_client.site_job import recipe_of
 from fedpriv_simulation.inline import InlineGrid

@@ -10,7 +10,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.accountant import epsilon_upper
 from fedpriv.privacy.ledger import administration
 from fedpriv_client.account import write_account
-from fedpriv_client.control import Orders
+from fedpriv_client.orders import Orders
 from tests.client.page_setting import PROPOSAL, Place
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import FedprivError, ProtocolError, SlotError, StepFailedError
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.private_training.held_out_sum import Distances
 from fedpriv.private_training.unit_sum import Unit
 from fedpriv.protocol import Centres, LocalSteps, Proposal, StepRequest

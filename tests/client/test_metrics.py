@@ -14,8 +14,8 @@ from prometheus_client import generate_latest
 from fedpriv.metrics import registry_of
 from fedpriv.process import Status
 from fedpriv_client.account import write_account
-from fedpriv_client.control import Orders
 from fedpriv_client.metrics import FIGURES, site_figures
+from fedpriv_client.orders import Orders
 from fedpriv_client.report import write_budget_report
 from tests.client.client_setting import Setting, request
 from tests.client.page_setting import PROPOSAL, Place

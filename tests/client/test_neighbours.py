@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from fedpriv import files
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.private_training.worker import Worker

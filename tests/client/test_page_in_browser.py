@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fedpriv_client.control import Orders
+from fedpriv_client.orders import Orders
 from tests.client.browser import Browser, needed
 from tests.client.page_setting import PROPOSAL, Place
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from fedpriv_client.control import Orders
+from fedpriv_client.orders import Orders
 from fedpriv_client.page_server import MOST, new_token, page_app
 from tests.client.page_setting import PROPOSAL, Place
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedpriv.config.load import load_site
-from fedpriv.config.site import SiteFile
+from fedpriv.config.site_file import SiteFile
 from fedpriv.errors import BudgetError, ConfigError, LedgerCorruptError, LedgerError
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper

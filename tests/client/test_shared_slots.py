@@ -25,7 +25,7 @@ from fedpriv.errors import (
     StepFailedError,
 )
 from fedpriv.gradients.groups import Groups, GroupScaling
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.ledger.ledger import Ledger

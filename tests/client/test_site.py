@@ -34,9 +34,9 @@ from fedpriv.errors import (
     ProtocolError,
     SlotError,
 )
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger import administration
-from fedpriv.privacy.ledger.ledger import Choice, Head, Ledger, Plan, Terms
+from fedpriv.privacy.ledger.ledger import Head, Ledger, Plan, SlotChoice, Terms
 from fedpriv.privacy.ledger.rules import RdpRule, SumRule
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
@@ -308,7 +308,8 @@ def test_the_report_says_what_each_step_of_an_adaptive_plan_was_paid_for(
     assert report.filter is None and "Rényi filter" not in report.accountant
     plan = Plan("job-1", "dp-lora", 0.1, 4.0, 1.0, 9, "p", order=8)
     site.ledger.commit(plan)
-    choices = [Choice(), Choice(), Choice(noise=2.0), Choice(noise=2.0, rate=0.5), None, Choice()]
+    usual, half = SlotChoice(), SlotChoice(noise=2.0, rate=0.5)
+    choices = [usual, usual, SlotChoice(noise=2.0), half, None, usual]
     for slot, choice in enumerate(choices):
         if choice is not None:
             site.ledger.reserve("job-1", slot, f"request {slot}", choice)

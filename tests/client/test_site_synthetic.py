@@ -15,7 +15,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 
 from fedpriv.errors import ConfigError, ProtocolError, SlotError, SyntheticSetError
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.methods.registry import CONTROLS
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.mechanism.privatised import public

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from fedpriv.errors import DataError, ProtocolError, StepFailedError
 from fedpriv.kept import FOLDER
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.ledger.rules import SumRule
 from fedpriv.privacy.ledger.terms import Terms
 from fedpriv.private_training import batch_invariance

@@ -18,7 +18,7 @@ from fedpriv.errors import ConfigError, FedprivError, LedgerCorruptError, Ledger
 from fedpriv.files import canonical_json
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
-from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Reservation
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, Reservation, SlotChoice
 from fedpriv.privacy.ledger.rules import OPTIONS, RULES, PlanRule, RdpRule, SumRule
 from fedpriv.privacy.usual import AnyRule, RuleName
 
@@ -120,7 +120,7 @@ def test_show_says_what_an_adaptive_plan_was_debited(path: Path, tmp_path: Path)
     with Ledger.open(path) as opened:
         opened.commit(replace(PLAN, job="fixed"))
         opened.commit(plan)
-        opened.reserve("job-1", 0, DIGEST, Choice(noise=1.25, rate=0.5))
+        opened.reserve("job-1", 0, DIGEST, SlotChoice(noise=1.25, rate=0.5))
     found = json.loads(ledger("show", path, "--json").stdout)
     assert plan.filter is not None
     debited, whole = plan.filter.debit(1.25, 0.5), plan.filter.budget

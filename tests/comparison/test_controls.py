@@ -14,9 +14,9 @@ import torch
 from fedpriv.config.load import load_job
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError
-from fedpriv.methods.dp_lora.site import DpLora
-from fedpriv.methods.pe_sgd.server import PeSgdServer
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.dp_lora.site_half import DpLora
+from fedpriv.methods.pe_sgd.server_half import PeSgdServer
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.methods.proposal import propose
 from fedpriv.methods.registry import CONTROLS, find_method, find_server_half
 from fedpriv.methods.server_half import ServerContext

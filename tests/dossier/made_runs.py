@@ -26,7 +26,7 @@ from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.chain import GENESIS, row_hash
 from fedpriv.privacy.ledger.history import UNKNOWN
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Ledger, Plan, Reservation, Terms
+from fedpriv.privacy.ledger.ledger import AS_PLANNED, Ledger, Plan, Reservation, SlotChoice, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, Rule
 from fedpriv.protocol import Proposal, SharedNoise
 from fedpriv.report import budget, received
@@ -42,7 +42,7 @@ SITE_KEYS = {
     for number, name in enumerate(("north", "south", "east"), 1)
 }
 HASH = "sha256:" + "a" * 64
-CHOICES = (AS_PLANNED, Choice(1.5, 0.5), Choice(2.0, 1.0))
+CHOICES = (AS_PLANNED, SlotChoice(1.5, 0.5), SlotChoice(2.0, 1.0))
 
 
 def public(key: Ed25519PrivateKey) -> str:

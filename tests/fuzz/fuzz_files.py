@@ -30,9 +30,9 @@ from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.process import read_status
 from fedpriv.report.rundir import read_run
 from fedpriv.synthetic.endpoint import _answer
-from fedpriv_client.control import Orders
 from fedpriv_client.job_words import described
 from fedpriv_client.jobs import Job
+from fedpriv_client.orders import Orders
 from fedpriv_client.proposals import KeptProposal, kept_proposals
 from fedpriv_server.checkpoint import Checkpoint
 from fedpriv_server.run_directory import RunDirectory

@@ -19,7 +19,7 @@ from fedpriv.errors import BudgetError, FedprivError, OverlapError
 from fedpriv.privacy.accounting.accountant import ACCOUNTANT
 from fedpriv.privacy.ledger import administration
 from fedpriv.privacy.ledger.chain import APPLICATION, FORMAT, GENESIS, row_hash
-from fedpriv.privacy.ledger.ledger import Choice, Ledger, Plan, Terms
+from fedpriv.privacy.ledger.ledger import Ledger, Plan, SlotChoice, Terms
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, Rule, SumRule
 from fedpriv.privacy.ledger.unit_index import ID, KEY_BYTES, Identity, UnitIndex
 from fedpriv.privacy.ledger.witness import Witness, seal_key
@@ -182,10 +182,10 @@ def _adaptive_rows() -> list[list[Any]]:
         with Ledger.create(Path(folder) / "ledger.db", terms) as ledger:
             for job in ("one", "two"):
                 ledger.commit(Plan(job, "dp-lora", 0.1, 2.0, 0.5, 5, "p", order=8))
-                paid = ledger.reserve(job, 0, "request 0", Choice(noise=0.9, rate=1.0))
+                paid = ledger.reserve(job, 0, "request 0", SlotChoice(noise=0.9, rate=1.0))
                 if not isinstance(paid, bytes):
                     ledger.release(paid, b"reply")
-                ledger.reserve(job, 1, "request 1", Choice(noise=2.0, rate=0.25))
+                ledger.reserve(job, 1, "request 1", SlotChoice(noise=2.0, rate=0.25))
             administration.close_job(ledger, "two")
             return [[row.kind, row.body] for row in ledger.rows()]
 

@@ -10,7 +10,7 @@ import torch
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.private_training.record_loss import record_losses
 from tests.gradients.gradients_checks import untouched
 

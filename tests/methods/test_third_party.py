@@ -25,8 +25,8 @@ METHOD = '''
 import numpy as np
 
 from fedpriv.errors import ConfigError, ProtocolError
-from fedpriv.methods.dp_lora.server import DpLoraServer
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.server_half import DpLoraServer
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.mechanism.privatised import post_process
 from fedpriv.private_training.unit_sum import sum_of_units
 from fedpriv.public_update.update import Aggregate

@@ -14,9 +14,9 @@ import torch
 
 from fedpriv import memory
 from fedpriv.data.encode import Example
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.private_training import microbatch
 from fedpriv.private_training.microbatch import (
     ON_A_CPU,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedpriv.data.encode import Example
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.methods.dp_lora import DpLoraMethod
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.method import SiteHalf

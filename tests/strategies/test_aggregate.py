@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedpriv import wire as wire_module
 from fedpriv.errors import ProtocolError, RoundError
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised, TrustModel, public, received
 from fedpriv.public_update.config import OptimizerSection

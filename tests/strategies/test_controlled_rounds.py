@@ -13,7 +13,7 @@ from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.controllers.interface import Seen
 from fedpriv.errors import RoundError
 from fedpriv.gradients.groups import Groups, GroupScaling
-from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.config import PrivacySection
@@ -21,7 +21,7 @@ from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, SetRequest, SharedNoise, StepReply, StepRequest
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.control import Control
+from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import as_arrays
@@ -67,8 +67,8 @@ def proposal(terms: GroupTerms, **changes: Any) -> Proposal:
     )  # fmt: skip
 
 
-def control(counting: Counting, terms: GroupTerms) -> Control:
-    return Control(counting, GROUPS, terms, clip_norm=CLIP, rounds=STEPS)
+def control(counting: Counting, terms: GroupTerms) -> ControllerRun:
+    return ControllerRun(counting, GROUPS, terms, clip_norm=CLIP, rounds=STEPS)
 
 
 def offer(site: str, **changes: Any) -> Offer:
@@ -196,13 +196,13 @@ def test_sites_weigh_by_the_noise_that_each_made_of_the_decision(
     offers = {node: offer(f"s{node}", noise_multiplier=n, order=o) for node, (n, o) in own.items()}
     values = {7: np.full(SIZE, 3.0), 8: np.full(SIZE, 5.0)}
     taken: list[Aggregate] = []
-    gradient = Control.gradient
+    gradient = ControllerRun.gradient
 
-    def watched(self: Control, number: int, mean: Aggregate, before: Any) -> Aggregate:
+    def watched(self: ControllerRun, number: int, mean: Aggregate, before: Any) -> Aggregate:
         taken.append(mean)
         return gradient(self, number, mean, before)
 
-    monkeypatch.setattr(Control, "gradient", watched)
+    monkeypatch.setattr(ControllerRun, "gradient", watched)
     made.run(1, Sites(offers, values))
     noises = [n * RdpFilter(o, 0.1, n, STEPS).noise_of(0.3, 0.5) for n, o in own.values()]
     assert noises[0] < 1.0  # a large share, at half of the rate

@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.config.looks import LooksSection
 from fedpriv.errors import BudgetError, FedprivError, PausedError, RoundError
-from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.ledger.ledger import Head

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpriv.errors import BudgetError, FedprivError, JobRefusedError, PausedError, RoundError
-from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.privatised import public

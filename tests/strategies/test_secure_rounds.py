@@ -18,7 +18,7 @@ from fedpriv.errors import (
     StepFailedError,
     SyntheticSetError,
 )
-from fedpriv.methods.dp_lora.server import DpLoraServer
+from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
 from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation

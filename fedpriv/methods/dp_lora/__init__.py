@@ -19,7 +19,7 @@ class DpLoraMethod:
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `site`."""
-        from fedpriv.methods.dp_lora.site import DpLora
+        from fedpriv.methods.dp_lora.site_half import DpLora
 
         if proposal.settings or proposal.public_records:
             raise ProtocolError("settings: dp-lora has none, and no use for public records.")

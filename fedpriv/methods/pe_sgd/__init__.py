@@ -17,6 +17,6 @@ class PeSgdMethod:
 
     def at_site(self, proposal: Proposal, records: Records = ()) -> SiteMethod:
         """See `site`."""
-        from fedpriv.methods.pe_sgd.site import PeSgd, projection_of
+        from fedpriv.methods.pe_sgd.site_half import PeSgd, projection_of
 
         return PeSgd(projection_of(proposal), records)

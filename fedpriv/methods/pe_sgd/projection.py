@@ -87,12 +87,3 @@ def normalised(vectors: Tensor, norm: float) -> Tensor:
     vectors = torch.where(usable, vectors / largest, 0.0)
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     return vectors * (norm / lengths.clamp_min(1.0))
-
-
-def shortened(vectors: Tensor, norm: float) -> Tensor:
-    """Every row (B, K) at length `norm` at most, in float64; one that is not finite as 0."""
-    vectors = vectors.double()
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    finite = torch.isfinite(lengths)
-    scale = torch.where(finite, (norm / lengths).clamp_max(1.0), 0.0)
-    return torch.where(finite, vectors, 0.0) * torch.where(lengths > 0, scale, 0.0)

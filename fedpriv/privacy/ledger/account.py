@@ -20,7 +20,7 @@ KEPT_APART = 100  # different events of a plan in an ε of what was spent; more 
 
 
 @dataclass(frozen=True, order=True)
-class Choice:
+class SlotChoice:
     """What a slot of an adaptive plan asks for, relative to the plan.
 
     Attributes:
@@ -55,7 +55,7 @@ class Choice:
         return plan.event(1) if found is None else found.event(self.noise, self.rate)
 
 
-AS_PLANNED = Choice()
+AS_PLANNED = SlotChoice()
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Account:
     plan: Plan
     reserved: int = 0
     closed: Literal["", "closed", "lost"] = ""
-    choices: Counter[Choice] = field(default_factory=Counter)
+    choices: Counter[SlotChoice] = field(default_factory=Counter)
     debited: Fraction = Fraction(0)
 
     def charged(self, *, refunds: bool) -> int:
@@ -96,7 +96,7 @@ class Account:
         """The same, were it closed now."""
         return None if self.plan.order is None else rounded_up(self.debited)
 
-    def check(self, choice: Choice, slots: int = 1, tolerance: float = 0.0) -> None:
+    def check(self, choice: SlotChoice, slots: int = 1, tolerance: float = 0.0) -> None:
         """Check that so many more slots may be reserved, each for `choice`.
 
         Args:
@@ -129,7 +129,7 @@ class Account:
                 " noise or a lower rate."
             )
 
-    def take(self, choice: Choice) -> None:
+    def take(self, choice: SlotChoice) -> None:
         """One more slot was reserved."""
         self.reserved += 1
         if self.plan.filter is not None:
@@ -160,12 +160,12 @@ class Account:
         ]
 
 
-def _grouped(choices: Counter[Choice], width: float) -> Counter[Choice]:
+def _grouped(choices: Counter[SlotChoice], width: float) -> Counter[SlotChoice]:
     """Each with its noise rounded down and its rate up, to multiples of `width` of logarithms."""
-    grouped: Counter[Choice] = Counter()
+    grouped: Counter[SlotChoice] = Counter()
     for choice, count in choices.items():
         noise = math.exp(width * math.floor(math.log(choice.noise) / width))
         rate = math.exp(width * math.ceil(math.log(choice.rate) / width))
         least, most = min(noise, choice.noise), min(max(rate, choice.rate), 1.0)
-        grouped[Choice(least, most)] += count
+        grouped[SlotChoice(least, most)] += count
     return grouped

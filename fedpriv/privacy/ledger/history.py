@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from fedpriv.errors import BudgetError, FedprivError, LedgerError, shown
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.filter import rounded_up
-from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
+from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
 from fedpriv.privacy.ledger.chain import Head
 from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Plan
@@ -79,7 +79,7 @@ class History:
             raise ValueError(f"its terms can't be read ({error})") from None
         self.accounts: dict[str, Account] = {}
         self.requests: dict[Slot, str] = {}
-        self.choices: dict[Slot, Choice] = {}
+        self.choices: dict[Slot, SlotChoice] = {}
         self.releases: dict[Slot, str] = {}
         self.tags: dict[Slot, str] = {}
         self.lost: set[Head] = set()
@@ -152,14 +152,14 @@ class History:
             raise ValueError
         if set(chosen) != ({"noise", "rate"} if account.plan.filter else set()):
             raise ValueError
-        choice = Choice(**chosen)
+        choice = SlotChoice(**chosen)
         account.check(choice, tolerance=DIGITS)
         self.requests[key] = request
         account.take(choice)
         if chosen:
             self.choices[key] = choice
 
-    def chosen(self, key: Slot) -> Choice:
+    def chosen(self, key: Slot) -> SlotChoice:
         """What a reserved slot asked for."""
         return self.choices.get(key, AS_PLANNED)
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from fedpriv.errors import LedgerCorruptError, LedgerError, SlotError
 from fedpriv.files import replacing
-from fedpriv.privacy.ledger.account import AS_PLANNED, Account, Choice
+from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
 from fedpriv.privacy.ledger.chain import Chain, Head, Row, corrupt
 from fedpriv.privacy.ledger.figures import Figures
 from fedpriv.privacy.ledger.history import History, Slot
@@ -36,12 +36,12 @@ from fedpriv.privacy.ledger.witness import Sighting, Witness, seal_key
 
 __all__ = [
     "AS_PLANNED",
-    "Choice",
     "Head",
     "Ledger",
     "OpenSlots",
     "Plan",
     "Reservation",
+    "SlotChoice",
     "StoredReply",
     "Terms",
 ]
@@ -63,7 +63,7 @@ class OpenSlots:
     plan: Plan
     slots: range
     request_digest: str
-    choice: Choice = AS_PLANNED
+    choice: SlotChoice = AS_PLANNED
 
     def pay(self) -> list[Reservation]:
         """Commit to the plan, if that is still to be done, and reserve the slots, on disk.
@@ -272,7 +272,7 @@ class Ledger(Figures):
             return epsilon
 
     def ask(
-        self, plan: Plan, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+        self, plan: Plan, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> StoredReply | OpenSlots:
         """What is to be done for a request: send a stored reply, or pay for slots. Writes nothing.
 
@@ -300,14 +300,14 @@ class Ledger(Figures):
         return OpenSlots(self, plan, slots, request_digest, choice)
 
     def reserve(
-        self, job: str, slot: int, request_digest: str, choice: Choice = AS_PLANNED
+        self, job: str, slot: int, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> Reservation | bytes:
         """As `reserve_all`, for one slot."""
         found = self.reserve_all(job, range(slot, slot + 1), request_digest, choice)
         return found if isinstance(found, bytes) else found[0]
 
     def reserve_all(
-        self, job: str, slots: range, request_digest: str, choice: Choice = AS_PLANNED
+        self, job: str, slots: range, request_digest: str, choice: SlotChoice = AS_PLANNED
     ) -> list[Reservation] | bytes:
         """Pay for slots that make one reply, all or none; or find the reply they paid for.
 
@@ -340,7 +340,7 @@ class Ledger(Figures):
                         self._append("reserve", {**body, **chosen})
             return [Reservation._of(self.terms, plan, s, request_digest, choice) for s in slots]
 
-    def _known(self, job: str, slots: range, request_digest: str, choice: Choice) -> Plan:
+    def _known(self, job: str, slots: range, request_digest: str, choice: SlotChoice) -> Plan:
         """The plan that holds the slots, after a check that they are this request's or nobody's.
 
         Raises:

@@ -6,7 +6,7 @@ from typing import Never
 
 from fedpriv.errors import LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.ledger.account import AS_PLANNED, Choice
+from fedpriv.privacy.ledger.account import AS_PLANNED, SlotChoice
 from fedpriv.privacy.ledger.plan import Plan
 from fedpriv.privacy.ledger.terms import Terms
 
@@ -32,7 +32,7 @@ class Reservation:
     plan: Plan
     slot: int
     request_digest: str
-    choice: Choice
+    choice: SlotChoice
     _used: bool
 
     @classmethod
@@ -42,7 +42,7 @@ class Reservation:
         plan: Plan,
         slot: int,
         request_digest: str,
-        choice: Choice = AS_PLANNED,
+        choice: SlotChoice = AS_PLANNED,
     ) -> Reservation:
         made = object.__new__(cls)
         made.ledger, made.private = terms.dataset_id, terms.private

@@ -33,7 +33,7 @@ class _Control:
         Raises:
             ProtocolError: as of PE-SGD, or it asks for local steps.
         """
-        from fedpriv.methods.pe_sgd.site import projection_of
+        from fedpriv.methods.pe_sgd.site_half import projection_of
 
         if proposal.local is not None:
             raise ProtocolError(f"local: {proposal.method} has one step a round.")

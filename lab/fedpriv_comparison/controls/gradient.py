@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.methods.pe_sgd.config import ProjectionSection
-from fedpriv.methods.pe_sgd.server import Lifted
+from fedpriv.methods.pe_sgd.server_half import Lifted
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedpriv.methods.pe_sgd.server import Lifted
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.server_half import Lifted
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.clip import ClippedSum

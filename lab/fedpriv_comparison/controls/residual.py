@@ -12,9 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedpriv.methods.pe_sgd.projection import shortened
-from fedpriv.methods.pe_sgd.server import Lifted
-from fedpriv.methods.pe_sgd.site import PeSgd
+from fedpriv.methods.pe_sgd.server_half import Lifted
+from fedpriv.methods.pe_sgd.site_half import PeSgd
 from fedpriv.methods.pe_sgd.span import Span, as_vector
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.vector import Vector
@@ -63,7 +62,7 @@ class Residual(PeSgd):
         rest = means.double() - basis.combinations(projection.root(inside))  # (U, P)
         bounds = (clip_norm * (1 - self.share) ** 0.5, clip_norm * self.share**0.5)
         return torch.cat(
-            [shortened(part, bound) for part, bound in zip((inside, rest), bounds, strict=True)], 1
+            [_shortened(part, bound) for part, bound in zip((inside, rest), bounds, strict=True)], 1
         )
 
 
@@ -84,3 +83,12 @@ class ResidualServer(ControlServer):
         z = span.projection.root(inside.to(span.basis.gram))
         gradient = span.basis.combine(z)
         return as_vector(gradient + rest.to(gradient)), as_vector(z)
+
+
+def _shortened(vectors: Tensor, norm: float) -> Tensor:
+    """Every row (B, K) at length `norm` at most, in float64; one that is not finite as 0."""
+    vectors = vectors.double()
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    finite = torch.isfinite(lengths)
+    scale = torch.where(finite, (norm / lengths).clamp_max(1.0), 0.0)
+    return torch.where(finite, vectors, 0.0) * torch.where(lengths > 0, scale, 0.0)

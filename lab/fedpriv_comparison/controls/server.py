@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv.methods.pe_sgd.server import PeSgdServer
+from fedpriv.methods.pe_sgd.server_half import PeSgdServer
 
 
 class ControlServer(PeSgdServer):

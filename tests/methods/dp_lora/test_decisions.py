@@ -12,7 +12,7 @@ import torch
 from fedpriv.config.groups import Decision, Grouping, GroupTerms
 from fedpriv.data.encode import Example
 from fedpriv.gradients.groups import Groups, GroupScaling
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.usual import MAX_CLIP, MIN_CLIP
 from fedpriv.private_training.worker import Worker
 

@@ -34,11 +34,11 @@ from fedpriv.privacy.ledger import administration, chain
 from fedpriv.privacy.ledger.account import KEPT_APART
 from fedpriv.privacy.ledger.ledger import (
     AS_PLANNED,
-    Choice,
     Ledger,
     OpenSlots,
     Plan,
     Reservation,
+    SlotChoice,
     StoredReply,
     Terms,
 )
@@ -52,7 +52,7 @@ PLAN = Plan("job-1", "dp-lora", 0.1, 1.5, 1.0, 8, "sha256:" + "c" * 64, order=OR
 FIXED = replace(PLAN, order=None)
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 RULES = [PlanRule(), RdpRule(ORDER), SumRule(DELTA / 4)]
-HALF = Choice(noise=2.0, rate=0.5)
+HALF = SlotChoice(noise=2.0, rate=0.5)
 
 
 def terms(rule: Rule, alone: float | None = None) -> Terms:
@@ -78,7 +78,7 @@ def debited(ledger: Ledger, job: str = "job-1") -> Fraction:
     return ledger._history.accounts[job].debited
 
 
-def take(ledger: Ledger, slot: int, choice: Choice = AS_PLANNED) -> Reservation:
+def take(ledger: Ledger, slot: int, choice: SlotChoice = AS_PLANNED) -> Reservation:
     reservation = ledger.reserve("job-1", slot, DIGEST, choice)
     assert isinstance(reservation, Reservation)
     return reservation
@@ -127,30 +127,30 @@ def test_all_slots_as_planned_fit_and_use_it_up(opened: Ledger) -> None:
 
 def test_a_slot_that_would_overrun_is_refused_and_one_that_fits_is_not(opened: Ledger) -> None:
     """To the last digit: the noise of which the debit is what is left, and a little less noise."""
-    take(opened, 0, Choice(noise=0.9))
+    take(opened, 0, SlotChoice(noise=0.9))
     left = math.nextafter(float(Fraction(budget_of().budget) - debited(opened)), 0.0)
     least, rows = budget_of().noise_for(left), opened.head
     for less in (0.99 * least, 0.1, 1e-300):
         with pytest.raises(BudgetError, match=r"Rényi budget at order 8, and \S+ of \S+ is left"):
-            opened.reserve("job-1", 1, DIGEST, Choice(noise=less))
+            opened.reserve("job-1", 1, DIGEST, SlotChoice(noise=less))
         with pytest.raises(BudgetError):
-            opened.ask(PLAN, range(1, 2), DIGEST, Choice(noise=less))
+            opened.ask(PLAN, range(1, 2), DIGEST, SlotChoice(noise=less))
     assert opened.head == rows
-    take(opened, 1, Choice(noise=least))
+    take(opened, 1, SlotChoice(noise=least))
     with pytest.raises(BudgetError):
-        opened.reserve("job-1", 2, DIGEST, Choice(noise=10.0))
+        opened.reserve("job-1", 2, DIGEST, SlotChoice(noise=10.0))
     assert debited(opened) <= Fraction(budget_of().budget)
 
 
 def test_there_is_no_slot_beyond_the_plans_however_little_it_asks(opened: Ledger) -> None:
     for slot in range(PLAN.steps):
-        take(opened, slot, Choice(noise=1000.0))
+        take(opened, slot, SlotChoice(noise=1000.0))
     with pytest.raises(SlotError, match="no plan"):
-        opened.reserve("job-1", PLAN.steps, DIGEST, Choice(noise=1000.0))
+        opened.reserve("job-1", PLAN.steps, DIGEST, SlotChoice(noise=1000.0))
 
 
 def test_slots_that_are_paid_together_have_to_fit_together(opened: Ledger) -> None:
-    choice = Choice(noise=budget_of().noise_for(budget_of().budget / 3.5))
+    choice = SlotChoice(noise=budget_of().noise_for(budget_of().budget / 3.5))
     head = opened.head
     with pytest.raises(BudgetError, match="4 ×"):
         opened.reserve_all("job-1", range(4), DIGEST, choice)
@@ -159,22 +159,22 @@ def test_slots_that_are_paid_together_have_to_fit_together(opened: Ledger) -> No
 
 
 REFUSED = [
-    (Choice(rate=1.0000001), "rate=1.0000001"),
-    (Choice(rate=2.0, noise=100.0), "rate=2.0"),
-    (Choice(rate=0.0), "rate=0.0"),
-    (Choice(rate=-0.5), "rate=-0.5"),
-    (Choice(rate=math.nan), "rate=nan"),
-    (Choice(noise=0.0), "noise=0.0"),
-    (Choice(noise=-1.0), "noise=-1.0"),
-    (Choice(noise=math.nan), "noise=nan"),
-    (Choice(noise=math.inf), "noise=inf"),
-    (Choice(noise=1e300), "noise=1e"),
+    (SlotChoice(rate=1.0000001), "rate=1.0000001"),
+    (SlotChoice(rate=2.0, noise=100.0), "rate=2.0"),
+    (SlotChoice(rate=0.0), "rate=0.0"),
+    (SlotChoice(rate=-0.5), "rate=-0.5"),
+    (SlotChoice(rate=math.nan), "rate=nan"),
+    (SlotChoice(noise=0.0), "noise=0.0"),
+    (SlotChoice(noise=-1.0), "noise=-1.0"),
+    (SlotChoice(noise=math.nan), "noise=nan"),
+    (SlotChoice(noise=math.inf), "noise=inf"),
+    (SlotChoice(noise=1e300), "noise=1e"),
 ]
 
 
 @pytest.mark.parametrize(("choice", "words"), REFUSED)
 def test_what_no_slot_may_ask_is_refused_before_anything_is_written(
-    tmp_path: Path, choice: Choice, words: str
+    tmp_path: Path, choice: SlotChoice, words: str
 ) -> None:
     with Ledger.create(tmp_path / "l.db", terms(RdpRule(ORDER))) as opened:
         head = opened.head
@@ -191,15 +191,15 @@ def test_what_no_slot_may_ask_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("values", [(1, 1.0), (1.0, True), ("1.0", 1.0), (10**400, 1.0)])
 def test_a_choice_is_two_numbers(values: tuple[Any, Any]) -> None:
     with pytest.raises(AccountingError, match="decimal point"):
-        Choice(*values)
+        SlotChoice(*values)
 
 
 def test_a_plan_of_fixed_noise_has_nothing_to_choose(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "l.db", terms(RdpRule(ORDER))) as opened:
         with pytest.raises(AccountingError, match="is not adaptive"):
-            opened.ask(FIXED, range(1), DIGEST, Choice(noise=2.0))
+            opened.ask(FIXED, range(1), DIGEST, SlotChoice(noise=2.0))
         opened.commit(FIXED)
-        for choice in (Choice(noise=2.0), Choice(rate=0.5)):
+        for choice in (SlotChoice(noise=2.0), SlotChoice(rate=0.5)):
             with pytest.raises(AccountingError, match="is not adaptive"):
                 opened.reserve("job-1", 0, DIGEST, choice)
         assert opened.slots("job-1") == []
@@ -234,10 +234,10 @@ def test_after_a_crash_a_slot_is_not_debited_again(tmp_path: Path) -> None:
 
 
 def test_a_slot_that_is_paid_for_stays_open_when_nothing_else_fits(opened: Ledger) -> None:
-    all_of_it = Choice(noise=budget_of().noise_for(budget_of().budget))
+    all_of_it = SlotChoice(noise=budget_of().noise_for(budget_of().budget))
     take(opened, 0, all_of_it)
     with pytest.raises(BudgetError):
-        opened.reserve("job-1", 1, DIGEST, Choice(noise=100.0))
+        opened.reserve("job-1", 1, DIGEST, SlotChoice(noise=100.0))
     opened.release(take(opened, 0, all_of_it), b"reply")
     assert opened.reserve("job-1", 0, DIGEST, all_of_it) == b"reply"
 
@@ -245,7 +245,12 @@ def test_a_slot_that_is_paid_for_stays_open_when_nothing_else_fits(opened: Ledge
 def test_the_same_slot_at_another_noise_or_rate_is_refused_for_ever(tmp_path: Path) -> None:
     """Even if somebody's digest left the choice out."""
     path = tmp_path / "l.db"
-    others = (AS_PLANNED, Choice(noise=2.0), Choice(noise=4.0, rate=0.5), Choice(2.0, 0.25))
+    others = (
+        AS_PLANNED,
+        SlotChoice(noise=2.0),
+        SlotChoice(noise=4.0, rate=0.5),
+        SlotChoice(2.0, 0.25),
+    )
 
     def refused(ledger: Ledger) -> None:
         for choice in others:
@@ -270,8 +275,8 @@ def test_the_same_slot_at_another_noise_or_rate_is_refused_for_ever(tmp_path: Pa
 
 def test_slots_of_one_request_have_one_choice(opened: Ledger) -> None:
     take(opened, 0, HALF)
-    take(opened, 1, Choice(noise=3.0))
-    for choice in (HALF, Choice(noise=3.0)):
+    take(opened, 1, SlotChoice(noise=3.0))
+    for choice in (HALF, SlotChoice(noise=3.0)):
         with pytest.raises(SlotError, match="another noise or rate"):
             opened.reserve_all("job-1", range(2), DIGEST, choice)
 
@@ -300,7 +305,7 @@ def test_closing_gives_nothing_back_where_nothing_ever_is(tmp_path: Path, rule: 
 
 def test_closing_gives_back_what_was_not_debited(opened: Ledger) -> None:
     take(opened, 0, HALF)
-    take(opened, 1, Choice(noise=0.8))
+    take(opened, 1, SlotChoice(noise=0.8))
     taken = budget_of().debit(2.0, 0.5) + budget_of().debit(0.8)
     administration.close_job(opened, "job-1")
     assert opened._history.used == (pytest.approx(taken, rel=1e-12),)
@@ -490,7 +495,7 @@ def test_after_a_rollback_an_adaptive_plan_is_spent_in_full(tmp_path: Path) -> N
         opened.commit(PLAN)
         take(opened, 0, HALF)
         shutil.copy(path, backup)
-        take(opened, 1, Choice(noise=0.9))
+        take(opened, 1, SlotChoice(noise=0.9))
         whole = opened.epsilon_allocated
     with administration.recover(backup, witness) as opened:
         assert opened.epsilon_allocated == whole == pytest.approx(budget_of().epsilon(DELTA))
@@ -572,7 +577,7 @@ def test_no_sequence_gets_past_the_budget_or_the_steps(
                     assert opened.figures() == figures
                 else:
                     slots = range(slot, slot + (3 if kind == "several" else 1))
-                    found = opened.reserve_all("job-1", slots, DIGEST, Choice(noise, rate))
+                    found = opened.reserve_all("job-1", slots, DIGEST, SlotChoice(noise, rate))
                     if not isinstance(found, bytes):
                         paid.update({one.slot: one for one in found})
             except (BudgetError, SlotError, AccountingError):
@@ -601,11 +606,11 @@ def test_no_sequence_gets_past_the_budget_or_the_steps(
 @settings(max_examples=examples(20), deadline=None)
 @given(
     choices=st.lists(
-        st.builds(Choice, st.floats(0.5, 5.0), st.floats(0.05, 1.0)), min_size=1, max_size=40
+        st.builds(SlotChoice, st.floats(0.5, 5.0), st.floats(0.05, 1.0)), min_size=1, max_size=40
     )
 )
 def test_jobs_by_turns_stay_within_a_ledger_for_life(
-    tmp_path_factory: pytest.TempPathFactory, choices: list[Choice]
+    tmp_path_factory: pytest.TempPathFactory, choices: list[SlotChoice]
 ) -> None:
     """Adaptive and fixed plans in one filter, closed with what they debited, and more of them."""
     path = tmp_path_factory.mktemp("ledger") / "l.db"
@@ -637,7 +642,7 @@ def test_very_many_different_slots_are_grouped_on_the_safe_side(tmp_path: Path) 
         opened.commit(plan)
         exact = []
         for slot in range(plan.steps):
-            choice = Choice(noise=1.0 + slot / plan.steps, rate=1.0 - slot / plan.steps / 2)
+            choice = SlotChoice(noise=1.0 + slot / plan.steps, rate=1.0 - slot / plan.steps / 2)
             exact.append(take(opened, slot, choice).event)
         grouped = opened.spent_events
         assert len(grouped) <= KEPT_APART < len(exact)
@@ -649,6 +654,6 @@ def test_very_many_different_slots_are_grouped_on_the_safe_side(tmp_path: Path) 
 
 
 def test_a_choice_is_what_its_row_says() -> None:
-    assert Choice(**asdict(HALF)) == HALF
+    assert SlotChoice(**asdict(HALF)) == HALF
     assert HALF.event(PLAN) == Event(0.05, 3.0, 1)
     assert HALF.event(FIXED) == FIXED.event(1)

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from fedpriv.errors import AccountingError, LedgerError, SlotError
 from fedpriv.privacy.accounting.accountant import Event
-from fedpriv.privacy.ledger.ledger import AS_PLANNED, Choice, Plan, Reservation
+from fedpriv.privacy.ledger.ledger import AS_PLANNED, Plan, Reservation, SlotChoice
 from fedpriv.privacy.mechanism.clip import ClippedSum, zeros
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, SystemCsprng
 from fedpriv.privacy.mechanism.execution import PlanExecution
@@ -72,7 +72,7 @@ def test_the_noise_of_a_slot_is_the_one_that_it_paid_for(
     execution, sigma = PlanExecution(plan, SIZE), noise * plan.noise_multiplier * plan.clip_norm
     zero = ClippedSum(zeros(SIZE, execution.grid), plan.clip_norm, execution.grid)
     for step in (False, True):
-        paid, csprng = pay(plan, choice=Choice(noise=noise)), SystemCsprng()
+        paid, csprng = pay(plan, choice=SlotChoice(noise=noise)), SystemCsprng()
         if step:
             value = execution.step(paid, 9, lambda _: zero, csprng, _never).value
         else:
@@ -91,7 +91,7 @@ def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
         return ClippedSum(torch.zeros(3, dtype=torch.float64), 2.0)
 
     execution = PlanExecution(ADAPTIVE, 3)
-    for choice in (AS_PLANNED, Choice(rate=0.2), Choice(noise=4.0, rate=1.0)):
+    for choice in (AS_PLANNED, SlotChoice(rate=0.2), SlotChoice(noise=4.0, rate=1.0)):
         execution.step(pay(ADAPTIVE, choice=choice), 10**5, sum_over, SystemCsprng(), _never)
     planned, fewer, same = seen
     assert abs(planned - 10_000) < 600 and abs(same - 10_000) < 600
@@ -100,7 +100,7 @@ def test_a_slot_samples_at_the_rate_that_it_paid_for(pay: Pay) -> None:
 
 def test_noise_of_a_slot_that_cannot_be_drawn_is_refused_before_it_is_sampled(pay: Pay) -> None:
     execution = PlanExecution(ADAPTIVE, 10**6)
-    choice = Choice(noise=1e8)
+    choice = SlotChoice(noise=1e8)
     with pytest.raises(AccountingError, match="noise_multiplier"):
         execution.check(choice.event(ADAPTIVE))
     execution.check(Event(0.1, 3.0, 1))
@@ -114,7 +114,7 @@ def test_a_grid_is_the_plans_whatever_a_slot_asks(pay: Pay) -> None:
     values = []
     for noise in (0.5, 1.0, 8.0):
         total = ClippedSum(zeros(1000, grid), 2.0, grid)
-        paid = pay(plan, choice=Choice(noise=noise))
+        paid = pay(plan, choice=SlotChoice(noise=noise))
         values.append(PlanExecution(plan, 1000).release(total, paid, SystemCsprng()).value)
     for value in values:
         near = value[np.abs(value) < 2**24 * grid.step].astype(np.float64) / grid.step

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.said import Others, Said, check_signed
+from fedpriv.dossier.statement import Others, Statement, check_signed
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
 from fedpriv.report.budget import BudgetReport
 
 
-def check_site(said: Said, others: Others) -> Iterator[Finding]:
+def check_site(said: Statement, others: Others) -> Iterator[Finding]:
     """Check what a site says; stops at the first thing that is not so.
 
     Args:
@@ -39,7 +39,7 @@ def check_site(said: Said, others: Others) -> Iterator[Finding]:
     yield from _claims(said.report)
 
 
-def _check_signature(said: Said) -> Iterator[Finding]:
+def _check_signature(said: Statement) -> Iterator[Finding]:
     report = said.report
     check_signed(report, said.path)
     key = "" if report.signature is None else report.signature.public_key

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
-from fedpriv_client.control import Orders
+from fedpriv_client.orders import Orders
 
 DIGEST = "sha256:" + "0" * 64
 

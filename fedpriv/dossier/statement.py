@@ -37,7 +37,7 @@ class Others:
 
 
 @dataclass(frozen=True)
-class Said:
+class Statement:
     """What a dossier has of one site.
 
     Attributes:
@@ -75,7 +75,7 @@ def check_signed(report: BudgetReport, path: Path) -> None:
         raise AlteredError(f"{path}: {error}") from None
 
 
-def check_answered(said: Said, slots: int) -> None:
+def check_answered(said: Statement, slots: int) -> None:
     """Check that a site paid for at least the steps that the coordinator had replies for."""
     proposal = said.facts.proposal
     looks = 0 if proposal.evaluation is None else said.site.looks * proposal.evaluation.slots
@@ -88,7 +88,7 @@ def check_answered(said: Said, slots: int) -> None:
         )
 
 
-def check_stated(said: Said, name: str, least: float, why: str, slack: float = DIGITS) -> None:
+def check_stated(said: Statement, name: str, least: float, why: str, slack: float = DIGITS) -> None:
     stated = getattr(said.report, name)
     enough = least - max(slack * least, LEAST * (slack > DIGITS))
     if stated is None or not stated >= enough:  # of an infinite ε, `enough` is no number
@@ -98,7 +98,7 @@ def check_stated(said: Said, name: str, least: float, why: str, slack: float = D
         )
 
 
-def asked_again(said: Said, figures: list[Figure], others: Others) -> Iterator[Finding]:
+def asked_again(said: Statement, figures: list[Figure], others: Others) -> Iterator[Finding]:
     """The same figures by other accountants."""
     if others.second is not None:
         yield from _second_opinion(said, figures, others.second)
@@ -119,7 +119,7 @@ def asked_again(said: Said, figures: list[Figure], others: Others) -> Iterator[F
         yield holds(f"dp-accounting agrees: {', '.join(shown)}", said.name)
 
 
-def _second_opinion(said: Said, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
+def _second_opinion(said: Statement, figures: list[Figure], ask: Ask) -> Iterator[Finding]:
     """What prv-accountant says; it is no reason to refuse anything."""
     shown, unasked, agrees = [], dict[str, list[str]](), True
     for figure in figures:

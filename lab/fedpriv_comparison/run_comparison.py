@@ -19,10 +19,10 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
-from fedpriv_comparison.at_home import check_records
 from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.estimate import estimate
 from fedpriv_comparison.figures import Figures, figures
+from fedpriv_comparison.held_out_scores import check_records
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.variants import ALONE, BASE, listed, parse_variants
 
@@ -44,7 +44,7 @@ class Compared:
 
 
 @controls_known()
-def carry_out(
+def run_comparison(
     file: Path | None,
     methods: str,
     overrides: Sequence[str],

@@ -27,7 +27,7 @@ class _Pending:
     before: Privatised[Vector]
 
 
-class Control:
+class ControllerRun:
     """Stands between the sites' releases and the server's half of a method.
 
     Args:

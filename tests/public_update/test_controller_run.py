@@ -15,7 +15,7 @@ from fedpriv.errors import RawValueError
 from fedpriv.gradients.groups import Groups, GroupScaling
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.mechanism.privatised import TrustModel, public, received, restored
-from fedpriv.public_update.control import Control
+from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.update import Aggregate
 
 NAMES = ["a.lora_A.weight", "a.lora_B.weight", "b.lora_A.weight", "b.lora_B.weight"]
@@ -52,9 +52,9 @@ def terms(bits: float = 0.0, adaptive: bool = False) -> GroupTerms:
     return GroupTerms(by="adapters", count=2, bits=bits, adaptive=adaptive)
 
 
-def control(recording: Recording, judge: Any = None, adaptive: bool = False) -> Control:
+def control(recording: Recording, judge: Any = None, adaptive: bool = False) -> ControllerRun:
     own = terms(recording.bits, adaptive)
-    return Control(recording, GROUPS, own, clip_norm=CLIP, rounds=ROUNDS, judge=judge)
+    return ControllerRun(recording, GROUPS, own, clip_norm=CLIP, rounds=ROUNDS, judge=judge)
 
 
 def scaling(bits: float = 0.0, decision: Decision = DECISION) -> GroupScaling:
@@ -221,7 +221,7 @@ def test_what_it_sees_rests_on_the_sites_word_and_so_does_its_state(name: Any) -
     own = GroupTerms(
         by="adapters", count=2, together=made.together, bits=made.bits, adaptive=adaptive
     )
-    controlled = Control(made, GROUPS, own, clip_norm=CLIP, rounds=ROUNDS)
+    controlled = ControllerRun(made, GROUPS, own, clip_norm=CLIP, rounds=ROUNDS)
     assert controlled.state().trust_model == TrustModel.PUBLIC
     generator = np.random.default_rng(3)
     for number in (1, 2, 3):

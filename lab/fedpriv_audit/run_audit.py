@@ -12,7 +12,7 @@ from fedpriv_audit.audit import Auditor, AuditSize, Subject
 from fedpriv_audit.pipeline import Tell
 
 
-def carry_out(
+def run_audit(
     subject: Subject,
     folder: Path,
     parts: Collection[PartName],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpriv.errors import RawValueError, RoundError
-from fedpriv.methods.pe_sgd.server import PeSgdServer
+from fedpriv.methods.pe_sgd.server_half import PeSgdServer
 from fedpriv.methods.server_half import ServerContext
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection

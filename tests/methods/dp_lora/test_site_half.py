@@ -11,7 +11,7 @@ import torch
 
 from fedpriv.data.batch import padded_length
 from fedpriv.data.encode import Example
-from fedpriv.methods.dp_lora.site import DpLora
+from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.privacy.mechanism.clip import MARGIN
 from fedpriv.privacy.mechanism.grid import Grid
 from fedpriv.private_training.record_loss import record_losses

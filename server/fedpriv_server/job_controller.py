@@ -17,7 +17,7 @@ from fedpriv.models.vector import TrainableVector, Vector
 from fedpriv.privacy.accounting.filter import RdpFilter, calibrate_filtered
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.private_training.method import has_groups
-from fedpriv.public_update.control import Control
+from fedpriv.public_update.controller_run import ControllerRun
 
 
 def control_of(
@@ -25,7 +25,7 @@ def control_of(
     vector: TrainableVector,
     records: Sequence[Example],
     judge: Callable[[Sequence[Example], Privatised[Vector]], float],
-) -> Control | None:
+) -> ControllerRun | None:
     """The controller of a job which trains this vector, at its work; None without one.
 
     Args:
@@ -53,7 +53,7 @@ def control_of(
         bits=controller.bits,
         adaptive=section.adaptive,
     )
-    return Control(
+    return ControllerRun(
         controller,
         groups,
         terms,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.config.load import load_site
-from fedpriv.config.site import SiteFile, is_loopback
+from fedpriv.config.site_file import SiteFile, is_loopback
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.ledger.rules import PlanRule, RdpRule, SumRule
 

@@ -24,11 +24,11 @@ from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import make_worker
 from fedpriv_comparison import expected as expected_module
 from fedpriv_comparison import public_training, trial
-from fedpriv_comparison.at_home import check_records, own_examples
 from fedpriv_comparison.comparison import Comparison, compare
 from fedpriv_comparison.expected import expected
-from fedpriv_comparison.figures import at_home, figures, verdict, worse_than_base
-from fedpriv_comparison.going_on import WAYS, go_on
+from fedpriv_comparison.figures import figures, held_out_gains, verdict, worse_than_base
+from fedpriv_comparison.held_out_scores import check_records, own_examples
+from fedpriv_comparison.personalisation import WAYS, go_on
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
@@ -248,7 +248,7 @@ def test_who_gains_is_counted_by_site_and_by_seed() -> None:
 
     alone = [result(a=3.0, b=3.0), result(a=3.0, b=3.0)]
     mine = [result(a=2.0, b=3.5), result(a=2.0, b=2.5)]
-    found = at_home(mine, alone)
+    found = held_out_gains(mine, alone)
     assert found is not None and found.difference and found.pays
     assert (found.loss.mean, found.accuracy.mean) == (2.5, 0.25)
     assert found.difference.mean == -0.5
@@ -256,9 +256,9 @@ def test_who_gains_is_counted_by_site_and_by_seed() -> None:
     assert found.verdict == "a tie"  # 1 ± 3.2 by two sites
     assert found.worst.mean == 3.0  # of 3.5 and 2.5
     assert found.by_site["b"].mean == 3.0
-    assert at_home([Result([], error="no")], alone) is None
+    assert held_out_gains([Result([], error="no")], alone) is None
     shuffled = random.Random(0).sample(mine, 2)
-    assert at_home(shuffled, ()) is not None
+    assert held_out_gains(shuffled, ()) is not None
 
 
 def of_sites(**losses: float) -> Result:
@@ -268,11 +268,11 @@ def of_sites(**losses: float) -> Result:
 
 def test_nothing_pays_against_a_model_that_is_worse_than_none() -> None:
     base, alone = of_sites(a=0.69, b=0.70, c=0.70), of_sites(a=1.30, b=1.20, c=0.65)
-    untrained = at_home([base], [alone], [base])
+    untrained = held_out_gains([base], [alone], [base])
     assert untrained is not None and untrained.pays is not None
     assert untrained.pays.mean == 0
     assert untrained.verdict != "pays"
-    better = at_home([of_sites(a=0.60, b=0.71, c=0.60)], [alone], [base])
+    better = held_out_gains([of_sites(a=0.60, b=0.71, c=0.60)], [alone], [base])
     assert better is not None and better.pays is not None and better.difference is not None
     assert better.pays.mean == pytest.approx(2 / 3)
     assert better.difference.mean == pytest.approx(-(0.70 + 0.49 + 0.05) / 3)
@@ -280,7 +280,7 @@ def test_nothing_pays_against_a_model_that_is_worse_than_none() -> None:
 
 def test_less_than_is_shown_is_a_tie() -> None:
     one, other = of_sites(a=0.6931, b=0.6935), of_sites(a=0.6935, b=0.6937)
-    found = at_home([one], [other], [other])
+    found = held_out_gains([one], [other], [other])
     assert found is not None and found.pays is not None
     assert (found.pays.mean, found.verdict) == (0, "a tie")
 
@@ -301,7 +301,7 @@ def test_the_verdict_is_that_of_the_mean_over_the_sites(gains: list[float], said
 
 def test_it_is_said_where_training_alone_does_harm() -> None:
     def row(name: str, result: Result) -> Any:
-        return SimpleNamespace(name=name, home=at_home([result], ()))
+        return SimpleNamespace(name=name, home=held_out_gains([result], ()))
 
     base, harmed = of_sites(a=0.69, b=0.70), of_sites(a=1.30, b=0.60)
     said = worse_than_base([row("base", base), row("lora-alone", harmed)])
