@@ -76,21 +76,21 @@ def _load(kind: type[File], path: Path, overrides: Sequence[str]) -> File:
     _check_values(tree, path)
     try:
         with naming(path):
-            found: File = _absolute(kind.model_validate(tree), path.resolve().parent)
+            found: File = absolute(kind.model_validate(tree), path.resolve().parent)
     except ValidationError as error:
         raise config_error(error, path, kind) from None
     return found
 
 
-def _absolute(value: Any, folder: Path) -> Any:
-    """The same, with every path in it that was relative to a folder made absolute."""
+def absolute(value: Any, folder: Path) -> Any:
+    """Return the same, with every path in it that was relative to a folder made absolute."""
     match value:
         case Path():
             return folder / value
         case tuple():
-            return tuple(_absolute(item, folder) for item in value)
+            return tuple(absolute(item, folder) for item in value)
         case Section():
-            found = {key: (old, _absolute(old, folder)) for key, old in value}
+            found = {key: (old, absolute(old, folder)) for key, old in value}
             changed = {key: new for key, (old, new) in found.items() if new != old}
             if isinstance(value, OmopSection) and (file := SQLITE.fullmatch(value.url)):
                 changed["url"] = f"{file[1]}{folder / file[2]}{file[3]}"

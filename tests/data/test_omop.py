@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedpriv.config.load import absolute
 from fedpriv.config.sources import OmopSection
 from fedpriv.data import omop
 from fedpriv.data.held_out import read_own
@@ -384,10 +385,10 @@ def test_a_schema_other_than_the_users_own(tmp_path: Path) -> None:
 
 
 def test_only_a_file_of_sqlite_is_a_file(tmp_path: Path) -> None:
-    assert OmopSection(url="sqlite:///a/b.db").beside(tmp_path).file == tmp_path / "a/b.db"
-    assert (
-        OmopSection(url=f"sqlite:///{tmp_path}/b.db").beside(Path("/x")).file == tmp_path / "b.db"
-    )
-    server = OmopSection(url="postgresql://u@h/d", password_file=Path("pw")).beside(tmp_path)
+    assert absolute(OmopSection(url="sqlite:///a/b.db"), tmp_path).file == tmp_path / "a/b.db"
+    elsewhere = absolute(OmopSection(url=f"sqlite:///{tmp_path}/b.db"), Path("/x"))
+    assert elsewhere.file == tmp_path / "b.db"
+    given = OmopSection(url="postgresql://u@h/d", password_file=Path("pw"))
+    server = absolute(given, tmp_path)
     assert server.file is None and server.password_file == tmp_path / "pw"
     assert os.fspath(tmp_path) not in server.url

@@ -60,6 +60,7 @@ def test_a_span_is_computed_once_a_round_and_not_once_a_site(
 
 
 @pytest.mark.parametrize("noise", ["", "-products", "-gradient", "-residual"])
+@controls_known()
 def test_a_set_of_public_records_stays_as_it_is(
     federation: Make, tmp_path: Path, given: str, noise: str
 ) -> None:
