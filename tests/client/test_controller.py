@@ -59,7 +59,7 @@ def ruled(rule: Rule, **changes: Any) -> Terms:
 
 
 def account(site: Site) -> Account:
-    return site.ledger._history.accounts["job-1"]
+    return site.ledger.history.accounts["job-1"]
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ class Hostile:
         noise = plan.filter.noise_of(chosen.share, chosen.rate)
         if noise * plan.noise_multiplier < MIN_NOISE:
             return False
-        known = self.site.ledger._history.accounts.get("job-1")
+        known = self.site.ledger.history.accounts.get("job-1")
         used = Fraction(0) if known is None else known.debited
         return used + Fraction(plan.filter.debit(noise, chosen.rate)) <= plan.filter.budget
 

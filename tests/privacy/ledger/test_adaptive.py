@@ -75,7 +75,7 @@ def budget_of(plan: Plan = PLAN) -> RdpFilter:
 
 
 def debited(ledger: Ledger, job: str = "job-1") -> Fraction:
-    return ledger._history.accounts[job].debited
+    return ledger.history.accounts[job].debited
 
 
 def take(ledger: Ledger, slot: int, choice: SlotChoice = AS_PLANNED) -> Reservation:
@@ -308,11 +308,11 @@ def test_closing_gives_back_what_was_not_debited(opened: Ledger) -> None:
     take(opened, 1, SlotChoice(noise=0.8))
     taken = budget_of().debit(2.0, 0.5) + budget_of().debit(0.8)
     administration.close_job(opened, "job-1")
-    assert opened._history.used == (pytest.approx(taken, rel=1e-12),)
-    assert Fraction(opened._history.used[0]) >= debited(opened)
+    assert opened.history.used == (pytest.approx(taken, rel=1e-12),)
+    assert Fraction(opened.history.used[0]) >= debited(opened)
     opened.commit(replace(PLAN, job="job-2"))
     administration.close_job(opened, "job-2")  # no slot of it was reserved
-    assert opened._history.used == (pytest.approx(taken, rel=1e-12),)
+    assert opened.history.used == (pytest.approx(taken, rel=1e-12),)
     with pytest.raises(SlotError, match="closed"):
         opened.reserve("job-1", 2, DIGEST, HALF)
 
@@ -350,7 +350,7 @@ def test_the_claim_alone_may_have_a_lower_order_and_no_higher(tmp_path: Path) ->
     rule = RdpRule(ORDER, 4)
     with Ledger.create(tmp_path / "lower.db", terms(rule, alone=12.0)) as opened:
         opened.commit(PLAN)
-        assert opened._history.used == (budget_of().budget, budget_of().budget)
+        assert opened.history.used == (budget_of().budget, budget_of().budget)
         at_its_own = replace(PLAN, order=4).filter
         assert at_its_own is not None and at_its_own.budget < budget_of().budget
     higher = terms(RdpRule(ORDER, 9), alone=12.0)
@@ -511,12 +511,12 @@ def test_a_closed_plan_stays_at_its_debits_after_a_rollback(tmp_path: Path) -> N
         opened.commit(PLAN)
         take(opened, 0, HALF)
         administration.close_job(opened, "job-1")
-        used = opened._history.used
+        used = opened.history.used
         shutil.copy(path, backup)
         opened.commit(replace(PLAN, job="job-2"))
     with administration.recover(backup, witness) as opened:
-        assert opened._history.used[0] >= used[0] + budget_of().budget
-        assert opened._history.used[0] == pytest.approx(used[0] + budget_of().budget)
+        assert opened.history.used[0] >= used[0] + budget_of().budget
+        assert opened.history.used[0] == pytest.approx(used[0] + budget_of().budget)
 
 
 # Whatever is asked
@@ -615,7 +615,7 @@ def test_jobs_by_turns_stay_within_a_ledger_for_life(
     """Adaptive and fixed plans in one filter, closed with what they debited, and more of them."""
     path = tmp_path_factory.mktemp("ledger") / "l.db"
     with Ledger.create(path, terms(RdpRule(ORDER))) as opened:
-        limit = Fraction(opened._history.limit[0])
+        limit = Fraction(opened.history.limit[0])
         total = Fraction(0)
         for number, choice in enumerate(choices):
             plan = replace(PLAN if number % 3 else FIXED, job=f"job-{number}")

@@ -132,7 +132,7 @@ def test_a_local_plan_costs_the_same_under_both_claims(tmp_path: Path, rule: Rul
         assert alone[:2] == trusting[:2]
         assert trusting[0] > 0 and trusting[1] > 0
         assert opened.max_colluding is None
-        assert opened._history.used[: len(opened._history.used) // 2] * 2 == opened._history.used
+        assert opened.history.used[: len(opened.history.used) // 2] * 2 == opened.history.used
 
 
 @each_rule
@@ -149,7 +149,7 @@ def test_a_shared_plan_costs_the_share_alone(tmp_path: Path, rule: Rule) -> None
     delta = getattr(rule, "delta_per_plan", DELTA)
     whole, alone = LOCAL.event(), Event(0.1, share, 8)
     if isinstance(rule, RdpRule):
-        used = opened._history.used
+        used = opened.history.used
         orders = ((8, 1.5), (3, share))
         expected = [8 * float(rdp(0.1, noise, (order,))[0]) for order, noise in orders]
         assert used == pytest.approx(tuple(expected))
@@ -203,13 +203,13 @@ def test_closing_gives_back_to_both(tmp_path: Path) -> None:
         for slot in range(4):
             opened.reserve("job-1", slot, DIGEST)
         administration.close_job(opened, "untouched")
-        both = opened._history.used
+        both = opened.history.used
         administration.close_job(opened, "job-1")
-        assert opened._history.used == tuple(amount / 2 for amount in both)
+        assert opened.history.used == tuple(amount / 2 for amount in both)
         figures = opened.figures()
     with Ledger.open(path) as opened:
         assert opened.figures() == figures
-        assert opened._history._open == [0, 0]
+        assert opened.history._open == [0, 0]
         opened.commit(replace(SHARED, job="job-2", max_colluding=4))
         assert opened.max_colluding == 1
         administration.close_job(opened, "job-2")
@@ -262,7 +262,7 @@ def test_no_history_gets_past_either_claim(
                     assert opened.figures() == figures
             except (BudgetError, SlotError):
                 pass
-            used, limit = opened._history.used, opened._history.limit
+            used, limit = opened.history.used, opened.history.limit
             assert all(a <= b for a, b in zip(used, limit, strict=True))
             trusting, alone = claims(opened)
             for (spent, allocated, committed), budget in ((trusting, BUDGET), (alone, ALONE)):
@@ -289,11 +289,11 @@ def test_after_a_rollback_both_count_what_may_be_missing(tmp_path: Path, rule: R
     with Ledger.open(path, witness) as opened:
         opened.commit(replace(SHARED, job="job-2", steps=4))
         opened.reserve("job-2", 0, DIGEST)
-        used, (_, before) = opened._history.used, claims(opened)
+        used, (_, before) = opened.history.used, claims(opened)
     assert Witness.read(witness).seen[-1].used == used
     shutil.copy(backup, path)
     with administration.recover(path, witness) as opened:
-        assert opened._history.used == pytest.approx(used)
+        assert opened.history.used == pytest.approx(used)
         (spent, allocated, committed), alone = claims(opened)
         assert alone[0] == alone[1] == pytest.approx(before[1])
         assert spent == allocated <= committed <= BUDGET

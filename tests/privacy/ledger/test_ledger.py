@@ -975,13 +975,13 @@ def test_after_a_rollback_all_that_may_be_missing_is_spent(
     with Ledger.open(path, witness) as ledger:
         ledger.commit(replace(PLAN, job="job-2", steps=6))
         take(ledger, 0, job="job-2")
-        lost_head, used, allocated = ledger.head, ledger._history.used, ledger.epsilon_allocated
+        lost_head, used, allocated = ledger.head, ledger.history.used, ledger.epsilon_allocated
     shutil.copy(backup, path)
     with pytest.raises(LedgerCorruptError, match=r"back in time.*fedpriv ledger recover"):
         Ledger.open(path, witness, reading=True)
     Ledger.open(path, reading=True).close()
     with administration.recover(path, witness) as ledger:
-        assert ledger._history.used == pytest.approx(used)
+        assert ledger.history.used == pytest.approx(used)
         assert ledger.epsilon_allocated == pytest.approx(allocated) == ledger.epsilon_spent
         assert ledger.epsilon_allocated <= ledger.epsilon_committed <= TERMS.budget
         ledger.check_witness(lost_head)  # the server and the site's report may say so still
@@ -1015,7 +1015,7 @@ def test_a_copy_that_went_its_own_way_is_counted_with_the_other(
             take(ledger, 0)
             ledger.commit(replace(PLAN, job=job, steps=5))
             take(ledger, 0, job=job)
-            return ledger._history.used
+            return ledger.history.used
 
     first = spend("job-2")
     shutil.copy(backup, path)
@@ -1024,7 +1024,7 @@ def test_a_copy_that_went_its_own_way_is_counted_with_the_other(
     second = spend("job-3")
     witness.write_bytes(newer)
     with administration.recover(path, witness) as ledger:
-        used = ledger._history.used
+        used = ledger.history.used
     for total, one, other in zip(used, first, second, strict=True):
         assert total == pytest.approx(one + other)
 
@@ -1233,10 +1233,10 @@ def test_a_witness_of_an_older_version_is_sealed_when_its_ledger_is_opened(
     (tmp_path / "witness.key").unlink()
     with Ledger.open(path, witness) as ledger:
         take(ledger, 0)
-        used = ledger._history.used
+        used = ledger.history.used
     shutil.copy(older, path)
     with administration.recover(path, witness) as ledger:
-        assert ledger._history.used == used
+        assert ledger.history.used == used
 
 
 def test_what_was_lost_is_never_less_than_nothing(path: Path) -> None:
@@ -1338,7 +1338,7 @@ def test_a_recovery_that_stopped_half_way_charges_once(path: Path, tmp_path: Pat
     finally:
         Witness.start = plain  # type: ignore[method-assign]
     with administration.recover(path, witness) as ledger:
-        assert ledger._history.used == (8.0,)
+        assert ledger.history.used == (8.0,)
         assert [row.kind for row in ledger.rows()].count("restored") == 1
 
 
@@ -1472,11 +1472,11 @@ def test_what_was_promised_in_a_lost_copy_is_promised_still(tmp_path: Path) -> N
         backup = path.read_bytes()
         administration.grow(ledger, 200_000, 1e-6)
         take(ledger, 0)
-        limit = ledger._history.limit
+        limit = ledger.history.limit
     path.write_bytes(backup)
     with administration.recover(path, witness) as ledger:
         assert (ledger.terms.declared_size, ledger.terms.delta) == (200_000, 1e-6)
-        assert ledger.grown and ledger._history.limit == limit
+        assert ledger.grown and ledger.history.limit == limit
     with Ledger.open(path, witness) as ledger:
         assert ledger.terms.delta == 1e-6
 

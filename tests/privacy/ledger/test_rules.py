@@ -126,7 +126,7 @@ def test_a_filter_is_debited_at_its_one_order(tmp_path: Path) -> None:
         assert opened.epsilon_committed == BUDGET
         curve = rdp(0.1, 1.5, (8,)) * 8
         assert opened.commit(PLAN) == pytest.approx(epsilon_from_rdp(curve, DELTA, (8,))[0])
-        most = int(opened._history.limit[0] / float(curve[0]))
+        most = int(opened.history.limit[0] / float(curve[0]))
         for number in range(2, most + 1):
             opened.commit(replace(PLAN, job=f"job-{number}"))
         assert opened.epsilon_allocated <= BUDGET
