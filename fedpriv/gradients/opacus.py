@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from opacus import GradSampleModule  # type: ignore[import-untyped]
@@ -51,7 +52,11 @@ class OpacusGradients(GradientEngine):
             self._hooks = GradSampleModule(model, loss_reduction="sum")
         except NotImplementedError as error:
             raise NotPrivateError(f"opacus can't take this model: {error}.") from None
-        self._checked = False
+        self._handles: list[Any] = [
+            p.register_hook(self._refuse)  # type: ignore[no-untyped-call]
+            for p in self._trained
+        ]
+        self._checked = self._at_work = False
         self._forget()  # so that what opacus sets at first is there
 
     def stream(self, losses: Losses, batch_size: int, take: Take) -> None:
@@ -63,6 +68,7 @@ class OpacusGradients(GradientEngine):
         """
         for layer in self._layers:
             layer.training = True  # opacus looks at no others; a layer of these has no dropout
+        self._at_work = True
         try:
             with _quiet():
                 summed = backward(self._model, losses, batch_size, self._trained)
@@ -76,8 +82,17 @@ class OpacusGradients(GradientEngine):
         for (start, _), part in zip(self.blocks, parts, strict=True):
             take(start, part)
 
+    def _refuse(self, _: Tensor) -> None:
+        """Let no batch go backwards outside of a private step."""
+        if not self._at_work:
+            raise NotPrivateError(
+                "A batch went backwards outside of a private step. Its gradients would be those of"
+                " the records themselves, so none are made."
+            )
+
     def _forget(self) -> None:
         """Let go of what the hooks keep, also after a batch that failed half-way."""
+        self._at_work = False
         for layer in self._layers:
             vars(layer).pop("max_batch_len", None)
             layer.activations, layer.training = [], False
@@ -117,15 +132,19 @@ class OpacusGradients(GradientEngine):
     def set_aside(self) -> Iterator[None]:
         """As `GradientEngine.set_aside`: opacus only looks on, and looks away meanwhile."""
         self._hooks.disable_hooks()
+        self._at_work = True
         try:
             with _quiet():
                 yield
         finally:
+            self._at_work = False
             self._hooks.enable_hooks()
 
     def detach(self) -> None:
         """Take the hooks off."""
         self._hooks.remove_hooks()
+        for handle in self._handles:
+            handle.remove()
 
 
 @contextmanager

@@ -137,6 +137,23 @@ def test_no_gradient_is_left_where_an_optimizer_looks(
     assert not seen and all(p.grad is None for p in worker.model.parameters())
 
 
+def test_a_batch_that_goes_backwards_outside_of_a_step_is_refused(
+    make_worker: Callable[..., Any],
+) -> None:
+    """Its gradients, without noise, would be where an optimizer looks."""
+    worker = make_worker("gpt2", modules_to_save=("ln_f",), engine="opacus")
+    batch = random_batch(worker, [5, 3])
+    with torch.enable_grad(), pytest.raises(NotPrivateError, match="outside of a private step"):
+        record_losses(worker.model, batch).sum().backward()
+    assert all(p.grad is None for p in worker.model.parameters())
+    rows = per_record(worker, batch)
+    worker.gradients.detach()
+    with torch.enable_grad():
+        record_losses(worker.model, batch).sum().backward()
+    found = torch.cat([p.grad.reshape(-1) for p in worker.model.parameters() if p.requires_grad])
+    assert (found - rows.sum(0)).norm() / found.norm() < 1e-10
+
+
 def test_dora_is_refused_by_name(make_worker: Callable[..., Any]) -> None:
     from peft import LoraConfig, get_peft_model
 
