@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import example as for_example
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedpriv.config.load import load_job
 from fedpriv.data.encode import Example
@@ -31,7 +34,7 @@ from fedpriv.synthetic.evolution import Evolution
 from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.controls.gradient import Gradient, GradientServer
 from fedpriv_comparison.controls.products import Products, ProductsServer
-from fedpriv_comparison.controls.residual import Residual, ResidualServer
+from fedpriv_comparison.controls.residual import Residual, ResidualServer, shortened
 from fedpriv_comparison.from_python import compare
 from fedpriv_simulation.simulate import simulate
 from tests.methods.pe_sgd_checks import (
@@ -237,3 +240,17 @@ def test_a_comparison_runs_its_controls(
     losses = {row["name"]: row["scores"]["eval_loss"]["mean"] for row in found.rows}
     assert len(set(losses.values())) == len(losses) == len(names)
     assert not {*CONTROLS} & {*installed(METHODS)}
+
+
+@given(
+    st.lists(st.lists(st.floats(width=64), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.floats(1e-6, 1e6),
+)
+@for_example([[0.0, 0.0, 479904.75]], 479904.75)
+def test_no_row_is_longer_than_it_may_be(rows: list[list[float]], norm: float) -> None:
+    before = torch.tensor(rows, dtype=torch.float64)
+    for row, found in zip(before, shortened(before, norm), strict=True):
+        length = float(row.norm())
+        assert float(found.norm()) <= norm * (1 + 1e-12)
+        if length <= norm * (1 - 1e-12):  # of that length it may be rounded
+            assert torch.equal(found, row) or length == 0

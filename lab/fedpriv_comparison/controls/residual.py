@@ -62,7 +62,7 @@ class Residual(PeSgd):
         rest = means.double() - basis.combinations(projection.root(inside))  # (U, P)
         bounds = (clip_norm * (1 - self.share) ** 0.5, clip_norm * self.share**0.5)
         return torch.cat(
-            [_shortened(part, bound) for part, bound in zip((inside, rest), bounds, strict=True)], 1
+            [shortened(part, bound) for part, bound in zip((inside, rest), bounds, strict=True)], 1
         )
 
 
@@ -85,7 +85,7 @@ class ResidualServer(ControlServer):
         return as_vector(gradient + rest.to(gradient)), as_vector(z)
 
 
-def _shortened(vectors: Tensor, norm: float) -> Tensor:
+def shortened(vectors: Tensor, norm: float) -> Tensor:
     """Every row (B, K) at length `norm` at most, in float64; one that is not finite as 0."""
     vectors = vectors.double()
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
