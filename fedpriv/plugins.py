@@ -29,7 +29,11 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
     """
     if (group, name) in BROUGHT:
         return BROUGHT[group, name]
-    for point in entry_points(group=group, name=name):
+    found = {point.value: point for point in entry_points(group=group, name=name)}
+    if len(found) > 1:
+        both = " and ".join(sorted(found))
+        raise ConfigError(f"is in two packages ({both})", key=key, value=name, fix="Remove one.")
+    for point in found.values():
         return point.load()
     fix = f"Choose one of: {', '.join(installed(group))}."
     raise ConfigError(problem, key=key, value=name, fix=fix)

@@ -15,8 +15,8 @@ from fedpriv.files import canonical_json, sha256
 from fedpriv.section import Section
 
 OURS = (
-    *("fedpriv", "fedpriv_client", "fedpriv_comparison", "fedpriv_server"),
-    *("fedpriv_simulation", "fedpriv_strategies"),
+    *("fedpriv", "fedpriv_audit", "fedpriv_client", "fedpriv_comparison", "fedpriv_forecasting"),
+    *("fedpriv_server", "fedpriv_simulation", "fedpriv_strategies"),
 )
 # Digests of every file of ours, in a distribution that holds only some (scripts/hatch_build.py).
 SOURCE = Path(__file__).with_name("source.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,14 @@ def test_what_a_setting_has_loaded_is_reached_by_no_other_way() -> None:
 def test_a_part_that_is_not_installed_is_named_with_those_that_are() -> None:
     with pytest.raises(ConfigError, match=r"compute\.magic: is not installed.*compute\.devices"):
         load_part("compute.magic")
+
+
+def test_a_name_that_two_packages_have_is_taken_of_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def twice(**of: str) -> list[EntryPoint]:
+        return [EntryPoint(value=value, **of) for value in ("ours:A", "theirs:A", "ours:A")]
+
+    monkeypatch.setattr("fedpriv.plugins.entry_points", twice)
+    with pytest.raises(ConfigError, match=r"two packages \(ours:A and theirs:A\)"):
+        load(PARTS, "compute.of_two", key="compute.of_two")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -51,3 +52,10 @@ def test_to_know_it_nothing_of_it_is_imported() -> None:
         "sys.exit(bool({'torch', 'flwr', 'fedpriv_client'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_all_that_is_installed_of_ours_is_in_its_digest() -> None:
+    file = Path(__file__).parents[1] / "pyproject.toml"
+    wheel = tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    packages = wheel["wheel"]["packages"]
+    assert sorted(module.OURS) == sorted(Path(package).name for package in packages)

@@ -100,12 +100,13 @@ def _app(file: SiteFile, config: Path, stack: contextlib.ExitStack) -> ClientApp
     from fedpriv_client.site import Site
     from fedpriv_client.ticks import preparation, until_tick
 
+    # Some processors are slower with numbers that are next to 0 (law 19). Threads that torch starts
+    # later inherit it, so nothing is computed before.
+    torch.set_flush_denormal(True)
+    stack.callback(torch.set_flush_denormal, False)
     settings = site_settings(file, config)
     if settings.compute.is_tried:
         load_part("compute.dtype").warn(file)
-    # Some processors are slower with numbers that are next to 0 (law 19). Threads inherit it.
-    torch.set_flush_denormal(True)
-    stack.callback(torch.set_flush_denormal, False)
     stack.enter_context(in_memory_alone())
     # A server was greeted: how long reading takes depends on the records (law 19).
     with until_tick(preparation(settings)) if settings.limits.ticks else contextlib.nullcontext():

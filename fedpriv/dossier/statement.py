@@ -163,3 +163,22 @@ def figures_in_words(report: BudgetReport) -> str:
         f"{text}; alone, spent {upper(spent)}, allocated {upper(allocated)}, committed"
         f" {upper(committed)} of {upper(limit)}"
     )
+
+
+def check_order(said: Statement) -> None:
+    """Check that what is spent is within what is allocated, and that within claim and budget.
+
+    Raises:
+        UnderstatedError: it is not.
+    """
+    report = said.report
+    for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):
+        if limit is None:
+            continue
+        names = [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
+        stated = [getattr(report, name) for name in names]
+        if sorted(stated) != stated or stated[-1] > limit * (1 + DIGITS):
+            raise UnderstatedError(
+                f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
+                f" and a budget of {limit}: each has to be within the next."
+            )

@@ -12,7 +12,6 @@ from dataclasses import replace
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.statement import (
-    DIGITS,
     Others,
     Statement,
     asked_again,
@@ -21,7 +20,7 @@ from fedpriv.dossier.statement import (
     figures_in_words,
 )
 from fedpriv.dossier.sums import Figure, Numerical, Renyi, Term, epsilon_of
-from fedpriv.errors import DossierError, UnderstatedError
+from fedpriv.errors import DossierError
 from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
@@ -35,7 +34,6 @@ def check_without_rows(said: Statement, others: Others) -> Iterator[Finding]:
     figures = _of_events(said)
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
-    _check_order(said)
     yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
     yield from asked_again(said, figures, others)
     yield word(
@@ -104,18 +102,3 @@ def _shares(events: tuple[Event, ...], parts: int) -> tuple[Event, ...]:
     return tuple(
         replace(event, noise_multiplier=share_of(event.noise_multiplier, parts)) for event in events
     )
-
-
-def _check_order(said: Statement) -> None:
-    """What is spent is within what is allocated, and that within the claim and the budget."""
-    report = said.report
-    for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):
-        if limit is None:
-            continue
-        names = [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
-        stated = [getattr(report, name) for name in names]
-        if sorted(stated) != stated or stated[-1] > limit * (1 + DIGITS):
-            raise UnderstatedError(
-                f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
-                f" and a budget of {limit}: each has to be within the next."
-            )

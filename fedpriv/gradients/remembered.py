@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedpriv.models.packed import Packed
 
-_OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}  # which engines replace
+_OF_TORCH = frozenset(vars(nn.Module())) | {"forward", "train"}  # which engines replace
 _CONTAINERS = (dict, list, set, deque)
 _NO_STATE = (FunctionType, MethodType, ModuleType, type, torch.Generator)
 _DESCRIBED = [property, classmethod, staticmethod]  # in a class

@@ -108,14 +108,28 @@ def base_of(model: Any) -> Any:
 
 @contextmanager
 def computing(model: nn.Module) -> Iterator[None]:
-    """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's."""
+    """Everything in evaluation mode for the time of a `with` block: no dropout, whoever's.
+
+    Another thread that would change the mode meanwhile is refused: a mask of dropout depends on who
+    else was drawn.
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
+    for module, _ in modes:
+        vars(module)["train"] = _refuse_mode
     try:
         yield
     finally:
         for module, mode in modes:
+            vars(module).pop("train", None)
             module.training = mode
+
+
+def _refuse_mode(mode: bool = True) -> None:
+    raise NotPrivateError(
+        "A private step is computed with this model, and somebody asked for train() or eval()."
+        " With dropout, one record would move the gradients of others. Wait until it is taken."
+    )
 
 
 def refuse_more(model: nn.Module, trained: Collection[str]) -> None:

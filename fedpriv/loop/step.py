@@ -247,15 +247,18 @@ class PrivateStep:
             check_vector(parameters, worker.vector.size)
             paid = self._slots.pay(parameters)
             with computing(worker.model):
-                total = private_step(
-                    self._execution,
-                    self._method,
-                    worker,
-                    self._population,
-                    parameters,
-                    paid,
-                    self._csprng(paid.slot),
-                )
+                try:
+                    total = private_step(
+                        self._execution,
+                        self._method,
+                        worker,
+                        self._population,
+                        parameters,
+                        paid,
+                        self._csprng(paid.slot),
+                    )
+                finally:  # a forward pass may have changed what is trained
+                    worker.vector.write(parameters)
             self._slots.release(paid, total.value.values)
             gradient = post_process(self._mean, total)
             worker.vector.add_gradient(gradient.value)

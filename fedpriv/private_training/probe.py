@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -39,11 +40,13 @@ def probe_gradients(worker: Worker) -> None:
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(worker.vector.size, generator=generator) * 0.02
     worker.vector.write(original + noise.numpy())  # a fresh lora_B is 0 and hides errors
+    written = worker.vector.read()
     try:
         together = gradients(batch)
         alone = _by_torch(worker, batch)
         gradients(_long_record(worker))
         again = gradients(batch)
+        stays = np.array_equal(worker.vector.read(), written)
     finally:
         worker.vector.write(original)
     kind = worker.model.config.model_type
@@ -52,6 +55,11 @@ def probe_gradients(worker: Worker) -> None:
             f"{name}: keeps something of what this {kind} computes. Of private records it would be"
             " shown without noise, in a checkpoint or in the next evaluation. Switch off what"
             " counts or caches there, or use another architecture."
+        )
+    if not stays:
+        raise NotPrivateError(
+            f"This {kind} changes what is trained when it computes, as an embedding with max_norm"
+            " does. That would show private records without noise. Switch it off."
         )
     lengths = alone.norm(dim=1)
     allowed = TOLERANCE[worker.recipe.compute.dtype]

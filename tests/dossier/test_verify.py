@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.rules import EnvelopeRule, PlanRule, RdpRule, Rule, SumRule
 from fedpriv.report import budget, received
 from fedpriv.secure_sum.roster import Roster, RosterEntry
+from tests.dossier import made_runs
 from tests.dossier.made_runs import (
     ADAPTIVE,
     COORDINATOR,
@@ -730,3 +733,26 @@ def test_where_an_adapter_has_its_base_is_no_part_of_it(tmp_path: Path) -> None:
         config.write_text(other)
         with pytest.raises(OtherAdapterError, match=r"adapter_config\.json"):
             made.verify(adapter=made.run / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "problem"),
+    [
+        (EnvelopeRule(0.001, 20.0, 9), LedgerCorruptError, "does not follow"),
+        (EnvelopeRule(0.1, 0.3, 900), UnderstatedError, "each has to be within the next"),
+    ],
+)
+def test_an_envelope_claims_for_what_fits_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule, error: Any, problem: str
+) -> None:
+    """Rows of an older ledger that nobody made: steps beyond it, or a claim beyond the budget."""
+    usual = made_runs.plan_of
+    loud = partial(replace, noise_multiplier=0.3)
+    monkeypatch.setattr(made_runs, "plan_of", lambda *of: loud(usual(*of)))
+    with envelopes_are_made(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EnvelopeRule, "check_dominates", lambda *_: None)
+        patch.setattr("fedpriv.dossier.check_site.check_order", lambda _: None)
+        made = made_runs.new_run(tmp_path / "run", rule=rule, slots=6, names=("north",))
+        made.export()
+    with pytest.raises(error, match=problem):
+        made.verify()

@@ -548,3 +548,41 @@ def test_threads_take_turns(
     assert step.taken == len(drawn) - 1 == (2 if other == "backward" else 1)
     if other == "backward":
         assert np.array_equal(found[0].value, expected)
+
+
+def test_nobody_changes_the_mode_of_a_model_while_a_step_is_taken(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, one record would move the gradients of others."""
+    step, taken = private_step(sample_rate=1.0), module.private_step
+    model = step._worker.model
+    refused = []
+
+    def watched(*of: Any) -> Any:
+        for change in (model.train, model.eval, next(model.children()).train):
+            with pytest.raises(NotPrivateError, match="asked for train"):
+                change()
+            refused.append(change)
+        return taken(*of)
+
+    monkeypatch.setattr(module, "private_step", watched)
+    step.backward()
+    assert len(refused) == 3
+    assert model.train().training and not model.eval().training
+
+
+def test_what_a_step_changes_of_what_is_trained_is_put_back(
+    private_step: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an embedding does that shortens the rows which it looks up."""
+    step, taken = private_step(sample_rate=1.0), module.private_step
+    vector = step._worker.vector
+    before = vector.read()
+
+    def changing(*of: Any) -> Any:
+        vector.write(before + 1)
+        return taken(*of)
+
+    monkeypatch.setattr(module, "private_step", changing)
+    step.backward()
+    assert np.array_equal(vector.read(), before)

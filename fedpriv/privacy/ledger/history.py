@@ -21,7 +21,7 @@ from fedpriv.privacy.ledger.account import AS_PLANNED, Account, SlotChoice
 from fedpriv.privacy.ledger.chain import Head
 from fedpriv.privacy.ledger.claims import ALONE, Claim, check_second_budget
 from fedpriv.privacy.ledger.plan import Plan
-from fedpriv.privacy.ledger.rules import Amounts, PlanRule, rule_of
+from fedpriv.privacy.ledger.rules import Amounts, EnvelopeRule, PlanRule, rule_of
 from fedpriv.privacy.ledger.terms import Terms
 
 Slot = tuple[str, int]
@@ -123,6 +123,8 @@ class History:
 
     def _check_kind(self, plan: Plan) -> None:
         """Raises: BudgetError, when a plan is none that the terms can hold, whatever it costs."""
+        if isinstance(self.terms.rule, EnvelopeRule):
+            self.terms.rule.check_dominates(plan)
         check_second_budget(plan, self.terms.budget_alone)
         for claim in self.terms.claims:
             claim.check_order(plan)

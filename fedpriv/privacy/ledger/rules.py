@@ -107,6 +107,11 @@ class EnvelopeRule:
     def cost(self, plan: Plan, steps: int, delta: float, kept: float | None = None) -> Amounts:
         return (float(steps),)
 
+    def check_dominates(self, plan: Plan) -> None:
+        """Raises: BudgetError, when steps of a plan are none that may fill the envelope."""
+        if plan.sample_rate > self.sample_rate or plan.noise_multiplier < self.noise_multiplier:
+            raise BudgetError(f"Steps of job {plan.job!r} are more dangerous than the envelope.")
+
     def check(self, plan: Plan, budget: float, delta: float) -> None:
         raise BudgetError(
             "This ledger is an older one of the rule 'envelope', which takes no new plan. What it"
