@@ -386,7 +386,7 @@ def test_a_byte_that_was_changed_is_found(seed: int, change: int) -> None:
     """Of weights that only have to be a file for that."""
     from tempfile import TemporaryDirectory
 
-    from test_app import PROPOSAL
+    from tests.client.test_app import PROPOSAL
 
     from fedpriv.plain_training.adapter import write_facts
 
