@@ -386,9 +386,8 @@ def test_a_byte_that_was_changed_is_found(seed: int, change: int) -> None:
     """Of weights that only have to be a file for that."""
     from tempfile import TemporaryDirectory
 
-    from tests.client.test_app import PROPOSAL
-
     from fedpriv.plain_training.adapter import write_facts
+    from tests.client.test_app import PROPOSAL
 
     content = bytearray(np.random.default_rng(seed).bytes(64))
     with TemporaryDirectory() as folder:
