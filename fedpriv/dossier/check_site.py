@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.statement import Others, Statement, check_order, check_signed
+from fedpriv.dossier.statement import Others, Statement, check_order, check_signed, signer_of
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
@@ -44,7 +44,7 @@ def check_site(said: Statement, others: Others) -> Iterator[Finding]:
 def _check_signature(said: Statement) -> Iterator[Finding]:
     report = said.report
     check_signed(report, said.path)
-    key = "" if report.signature is None else report.signature.public_key
+    key = signer_of(report)
     if said.key is not None and key != said.key.lower():
         raise SignerError(
             f"{said.whose} is signed by key {key}, not by the expected {said.key}. Ask the site"

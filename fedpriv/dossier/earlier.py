@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedpriv.dossier.facts import Contents
 from fedpriv.dossier.findings import Finding, holds, left_open, word
-from fedpriv.dossier.statement import DIGITS, LEAST, SECOND, check_signed
+from fedpriv.dossier.statement import DIGITS, LEAST, SECOND, check_signed, signer_of
 from fedpriv.errors import ForkedError, SignerError, shown
 from fedpriv.privacy.ledger.chain import GENESIS, Head, Row
 from fedpriv.privacy.ledger.ledger import read_history
@@ -48,11 +48,11 @@ def check_continues(
         common += 1
         older = before.reports[known]
         check_signed(older, earlier)
-        if name not in given and _key_of(report) != _key_of(older):
+        if name not in given and signer_of(report) != signer_of(older):
             raise SignerError(
-                f"{path}: the report of site {name!r} is signed by key {_key_of(report)}, and in"
-                f" {earlier} that of the same ledger by {_key_of(older)}. Ask the site itself which"
-                f" key is its own, and give it: --site {name}=KEY."
+                f"{path}: the report of site {name!r} is signed by key {signer_of(report)}, and in"
+                f" {earlier} that of the same ledger by {signer_of(older)}. Ask the site itself"
+                f" which key is its own, and give it: --site {name}=KEY."
             )
         yield _Two(
             *(name, path, earlier, report, older),
@@ -60,10 +60,6 @@ def check_continues(
         ).compared()
     if not common:
         yield left_open(f"{earlier} is about none of these ledgers, so there is nothing to compare")
-
-
-def _key_of(report: BudgetReport) -> str | None:
-    return None if report.signature is None else report.signature.public_key
 
 
 @dataclass(frozen=True)

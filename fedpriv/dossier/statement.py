@@ -75,6 +75,11 @@ def check_signed(report: BudgetReport, path: Path) -> None:
         raise AlteredError(f"{path}: {error}") from None
 
 
+def signer_of(report: BudgetReport) -> str | None:
+    """Return the key that a report says it is signed with, in hex; see `check_signed`."""
+    return None if report.signature is None else report.signature.public_key
+
+
 def check_answered(said: Statement, slots: int) -> None:
     """Check that a site paid for at least the steps that the coordinator had replies for."""
     proposal = said.facts.proposal
