@@ -1,6 +1,6 @@
 """What the administrator says to a running site: pause, go on, refuse a job, approve a proposal.
 
-Statement by a file in the site's folder, so that it holds across restarts and needs no port.
+Said by a file in the site's folder, so that it holds across restarts and needs no port.
 """
 
 from __future__ import annotations

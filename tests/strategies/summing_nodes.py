@@ -20,7 +20,7 @@ from tests.strategies.asked_grid import AskedGrid
 
 UNITS = 100  # that each site declares
 SILENT = object()  # no answer at all
-Statement = Callable[[Any], Any]  # what becomes of an honest answer
+Said = Callable[[Any], Any]  # what becomes of an honest answer
 
 
 def honest(answer: Any) -> Any:
@@ -41,9 +41,9 @@ class Node:
     def __init__(self, name: str, numbers: Iterable[int]) -> None:
         self.name, self.numbers = name, np.array(list(numbers), np.int64)
         self.signing_key = Ed25519PrivateKey.generate()
-        self.on_offer: Statement = honest
-        self.on_ready: Statement = honest
-        self.on_share: Statement = honest
+        self.on_offer: Said = honest
+        self.on_ready: Said = honest
+        self.on_share: Said = honest
         self.asked: list[StepRequest | SetRequest] = []
         self.sent: dict[int, Any] = {}
         self._ready: dict[int, tuple[SlotId, Ephemeral]] = {}
