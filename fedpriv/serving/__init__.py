@@ -1,0 +1,44 @@
+"""Let a hospital's models answer together, by transformers' own means.
+
+Importing this package makes transformers' auto classes know site models, so that `pipeline`,
+`generate`, evaluation harnesses and `transformers serve` take one as any other model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from fedpriv.serving.config import SiteModelConfig
+from fedpriv.serving.model import (
+    SiteModel,
+    SiteModelForCausalLM,
+    SiteModelForSequenceClassification,
+)
+
+AutoConfig.register(SiteModelConfig.model_type, SiteModelConfig, exist_ok=True)
+AutoModelForCausalLM.register(SiteModelConfig, SiteModelForCausalLM, exist_ok=True)
+AutoModelForSequenceClassification.register(
+    SiteModelConfig, SiteModelForSequenceClassification, exist_ok=True
+)
+
+
+def load_site_model(folder: str | Path, **options: Any) -> SiteModel:
+    """Load the site model that `fedpriv-client personalise` made.
+
+    Args:
+        folder: of the site model.
+        options: of transformers' `from_pretrained`.
+
+    Raises:
+        ConfigError: the folder is none of a site model, or a file in it was changed.
+
+    Privacy:
+        As confidential as the site's records (law 16).
+    """
+    settings = SiteModelConfig.from_pretrained(folder)
+    writes = SiteModelForCausalLM.__name__ in (settings.architectures or ())
+    found: Any = SiteModelForCausalLM if writes else SiteModelForSequenceClassification
+    return found.from_pretrained(folder, config=settings, **options)  # type: ignore[no-any-return]

@@ -1,0 +1,76 @@
+"""The configuration of a site model: its base, and the weight of each adapter's answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from fedpriv.errors import ConfigError
+
+
+class SiteModelConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
+    """Describe a site model: several adapters on one base that answer together.
+
+    What is asked of the base model, such as `vocab_size`, is answered by the base's configuration.
+
+    Attributes:
+        base: the configuration of the base model.
+        weights: name of an adapter, which is that of its folder → weight of its probabilities.
+        pooling: of a classifier, as in `[model]`.
+
+    Raises:
+        ConfigError: the weights are not above 0 with the sum 1.
+    """
+
+    model_type = "fedpriv_site_model"
+
+    def __init__(
+        self,
+        base: Mapping[str, Any] | None = None,
+        weights: Mapping[str, float] | None = None,
+        pooling: str = "own",
+        **settings: Any,
+    ) -> None:
+        self.base = dict(base or {"model_type": "llama"})  # transformers makes one of no arguments
+        self.weights = dict(weights or {"none": 1.0})
+        self.pooling = pooling
+        check_weights(self.weights)
+        super().__init__(**settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer for the base model what this configuration does not have."""
+        if name.startswith("_") or "base" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.get_text_config(), name)
+
+    def get_text_config(self, *_: Any, **__: Any) -> PretrainedConfig:
+        """Return the configuration of the base model's part that reads text."""
+        found = self.__dict__.get("_text")
+        if found is None:
+            base: Any = AutoConfig.for_model(**self.base)
+            found = self.__dict__["_text"] = base.get_text_config()
+        return found  # type: ignore[no-any-return]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what config.json holds."""
+        return {name: value for name, value in super().to_dict().items() if name != "_text"}
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Check that each weight is above 0 and that their sum is 1.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    numbers = list(weights.values())
+    if not (numbers and all(value > 0 for value in numbers) and math.isclose(sum(numbers), 1)):
+        raise ConfigError(
+            f"expected weights above 0 whose sum is 1, got the sum {sum(numbers):g}",
+            file="config.json",
+            key="weights",
+            value=dict(weights),
+            fix="Make the site model again: fedpriv-client personalise.",
+        )

@@ -1,0 +1,88 @@
+"""A site model as a folder, which is as it was made or is refused.
+
+Privacy
+    Some of the adapters were trained on a site's own records without noise, so the folder is as
+    confidential as these. It is for its owner alone (law 16).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import warnings
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from fedpriv.errors import ConfigError
+from fedpriv.names import Digest
+from fedpriv.section import Section
+
+BASE, FACTS = "base", "site_model.json"
+AGAIN = "Make the site model again: fedpriv-client personalise."
+
+
+class SiteModelFacts(Section):
+    """What `site_model.json` says.
+
+    Attributes:
+        site, job: whose it is, and of which job's adapter.
+        place: machine and folder where it was made.
+        files: path → digest of each file.
+    """
+
+    site: str
+    job: str
+    place: str
+    files: dict[str, Digest] = Field(min_length=1)
+
+
+def check_folder(folder: Path) -> SiteModelFacts:
+    """Check that a site model is as it was made; warn where it was copied or others may read it.
+
+    Raises:
+        ConfigError: there is none, a file was changed, is missing, or was put there.
+    """
+    path = folder / FACTS
+    try:
+        facts = SiteModelFacts.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"holds no site model: {FACTS} is missing",
+            file=folder,
+            fix="Name the folder that fedpriv-client personalise made.",
+        ) from None
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"can't be read ({error})", file=path, fix=AGAIN) from None
+    found = digests(folder)
+    for name in sorted(found.keys() | facts.files.keys()):
+        if found.get(name) != facts.files.get(name):
+            how = "was changed" if name in found and name in facts.files else "is missing"
+            how = how if name in facts.files else "was put there later"
+            fix = "Take it away." if name not in facts.files else AGAIN
+            raise ConfigError(f"{how}: it is not as it was made", file=folder / name, fix=fix)
+    if facts.place != place_of(folder):
+        warnings.warn(
+            f"{folder}: made of the records of {facts.site} at {facts.place}, and copied here."
+            " It is as confidential as these records: not to leave this house.",
+            stacklevel=3,
+        )
+    if folder.stat().st_mode & 0o077:
+        warnings.warn(f"{folder}: others may read it. Type: chmod 700 {folder}", stacklevel=3)
+    return facts
+
+
+def place_of(folder: Path) -> str:
+    """Name this machine and the folder."""
+    return f"{platform.node()}:{folder.resolve()}"
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Digest each file of a folder but the facts, and but hidden ones."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and not path.name.startswith(".") and name != FACTS:
+            with path.open("rb") as stream:
+                found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+    return found

@@ -1,0 +1,167 @@
+"""Compute several adapters on one base in one pass: each row of a batch has its own adapter.
+
+A batch of B texts becomes B·K rows, those of a text one after another, one for each of K adapters.
+So the base's weights are read once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+FEW = 16  # rows, of which a product takes about as long as reading the weights
+
+
+class AdapterRows(nn.Module):
+    """A linear layer with another LoRA adapter for each row: y = W x + s B_k A_k x.
+
+    Args:
+        layer: of peft, with all adapters.
+        names: of the adapters, in the order of the rows.
+        pack: keep the base's weights in the layout in which oneDNN multiplies few rows.
+    """
+
+    def __init__(self, layer: Any, names: Sequence[str], *, pack: bool) -> None:
+        super().__init__()
+        base = layer.get_base_layer()
+        self.base: nn.Module = PackedLinear(base, len(names)) if pack else base
+        down = [layer.lora_A[name].weight.detach().T for name in names]
+        up = [layer.lora_B[name].weight.detach().T * layer.scaling[name] for name in names]
+        self.down = nn.Parameter(torch.stack(down).contiguous(), requires_grad=False)  # (K, in, r)
+        self.up = nn.Parameter(torch.stack(up).contiguous(), requires_grad=False)  # (K, r, out)
+
+    @property
+    def weight(self) -> Tensor:
+        """Return the base's weight, for models that ask for its type."""
+        return self.base.weight  # type: ignore[return-value]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Multiply rows, (B·K, ..., in)."""
+        count = len(self.down)
+        found: Tensor = self.base(rows)
+        split = rows.reshape(-1, count, rows[0].numel() // rows.shape[-1], rows.shape[-1])
+        if len(split) == 1:
+            return found + torch.bmm(torch.bmm(split[0], self.down), self.up).view_as(found)
+        return found + ((split @ self.down) @ self.up).view_as(found)
+
+
+class WholeRows(nn.Module):
+    """A layer that is another for each adapter, as training changed all of it.
+
+    Args:
+        layer: of peft, with the layers of all adapters.
+        names: of the adapters, in the order of the rows.
+    """
+
+    def __init__(self, layer: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer.modules_to_save[name] for name in names)
+
+    @property
+    def weight(self) -> Tensor:
+        """Return the first one's weight, for models that ask for its type."""
+        return self.layers[0].weight  # type: ignore[return-value]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Send each row through its own layer."""
+        count = len(self.layers)
+        made = [layer(rows[index::count]) for index, layer in enumerate(self.layers)]
+        return torch.stack(made, dim=1).flatten(0, 1)
+
+
+class PackedLinear(nn.Module):
+    """A frozen linear layer on a CPU, in the layout in which oneDNN multiplies few rows.
+
+    A product with three rows then takes as long as one with one row, where torch's own takes two to
+    three times as long (`benchmarks/serving.py`).
+    """
+
+    def __init__(self, layer: Any, rows: int) -> None:
+        super().__init__()
+        weight = layer.weight.detach()
+        if not isinstance(layer, nn.Linear):  # the Conv1D of GPT-2 has it the other way round
+            weight = weight.T.contiguous()
+        self.width: int = weight.shape[0]
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+        self.bias = None if layer.bias is None else layer.bias.detach()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Multiply rows, (..., in)."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        found = torch.ops.mkldnn._linear_pointwise(flat, self.packed, self.bias, "none", [], "")
+        return found.view(*rows.shape[:-1], self.width)  # type: ignore[no-any-return]
+
+
+class SharedOutput(nn.Module):
+    """An output layer whose weights are the embeddings', which stay as they are."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Multiply rows, (..., in); of few rows the order of the factors decides how fast."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        if len(flat) > FEW:
+            return nn.functional.linear(rows, self.weight, self.bias)
+        found = (self.weight @ flat.T).T
+        if self.bias is not None:
+            found = found + self.bias
+        return found.reshape(*rows.shape[:-1], -1)
+
+
+class RowsCache(Cache):
+    """The view that the base has of a text's cache: B·K rows, where the cache holds B.
+
+    The keys of a text's K rows lie in the cache as K times as many heads. So it stays one of
+    transformers' own caches, which beam search and `crop` handle as any other.
+    """
+
+    def __init__(self, kept: Cache, count: int) -> None:
+        self.kept, self.count = kept, count
+
+    @property
+    def layers(self) -> Any:  # type: ignore[override]
+        """Return the layers of what is kept, which know their lengths."""
+        return self.kept.layers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *where: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep the keys and values (B·K, H, T, D) of a layer, and return all so far."""
+        keys, values = self.kept.update(
+            self._fold(key_states), self._fold(value_states), *where, **options
+        )
+        return self._unfold(keys), self._unfold(values)
+
+    def update_conv_state(self, conv_states: Tensor, *where: Any, **options: Any) -> Tensor:
+        """Keep the state (B·K, C, W) of a convolution, and return it."""
+        found = self.kept.update_conv_state(self._fold(conv_states), *where, **options)
+        return self._unfold(found)
+
+    def get_conv_state(self, *where: Any) -> Tensor | None:
+        """Return the state of a convolution, if there is one."""
+        found = self.kept.get_conv_state(*where)
+        return None if found is None else self._unfold(found)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, *where: Any, **options: Any
+    ) -> Tensor:
+        """Keep a recurrent state (B·K, ...), and return it."""
+        found = self.kept.update_recurrent_state(self._fold(recurrent_states), *where, **options)
+        return self._unfold(found)
+
+    def get_recurrent_state(self, *where: Any) -> Tensor | None:
+        """Return a recurrent state, if there is one."""
+        found = self.kept.get_recurrent_state(*where)
+        return None if found is None else self._unfold(found)
+
+    def _fold(self, rows: Tensor) -> Tensor:
+        return rows.reshape(-1, self.count * rows.shape[1], *rows.shape[2:])
+
+    def _unfold(self, kept: Tensor) -> Tensor:
+        return kept.reshape(-1, kept.shape[1] // self.count, *kept.shape[2:])

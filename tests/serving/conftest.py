@@ -1,0 +1,79 @@
+"""Site models of small random bases, with adapters that were drawn instead of trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv.models.config import LoraSection, ModelSection
+from fedpriv.plain_training.adapter import write_adapter
+from fedpriv.privacy.config import PrivacySection
+from fedpriv.private_training.config import ComputeSection
+from fedpriv.private_training.pool import make_worker
+from fedpriv.private_training.worker import ModelRecipe
+from fedpriv.protocol import Proposal
+from fedpriv.serving.write import write_site_model
+from tests.serving.answering import KINDS, Made, MakeSiteModel
+
+
+@pytest.fixture
+def make_site_model(tmp_path: Path, model_folder: Any) -> MakeSiteModel:
+    """A factory of site models, each with a worker that has the same model and what was drawn."""
+
+    def make(
+        kind: str = "llama",
+        *,
+        task: Any = "causal-lm",
+        pooling: Any = "own",
+        quantize: Any = None,
+        targets: Any = "all-linear",
+        weights: dict[str, float] | None = None,
+        whole: tuple[str, ...] = (),
+        **changes: Any,
+    ) -> Made:
+        recipe = ModelRecipe(
+            ModelSection(
+                name=str(model_folder(kind, **changes)),
+                task=task,
+                labels=("no", "yes", "may be") if task == "classification" else (),
+                max_length=32,
+                pooling=pooling,
+                quantize=quantize,
+            ),
+            LoraSection(r=2, alpha=4, target_modules=targets, modules_to_save=whole),
+            3,
+            ComputeSection(device="cpu"),
+        )
+        worker = make_worker(recipe)
+        proposal = Proposal(
+            job_id="job-1",
+            method="dp-lora",
+            steps=2,
+            seed=recipe.seed,
+            fields=("label", "text") if recipe.model.labels else ("text",),
+            model=recipe.model,
+            lora=recipe.lora,
+            privacy=PrivacySection(epsilon=5.0, delta=1e-3, sample_rate=0.5),
+            base_digest=worker.base.digest,
+            vector_digest=worker.vector.digest,
+        )
+        weights = weights or {"alone": 0.5, "personal": 0.3, "federated": 0.2}
+        values, adapters = {}, {}
+        for index, name in enumerate(weights):
+            drawn = np.random.default_rng(index).normal(scale=0.5, size=worker.vector.size)
+            values[name] = worker.initial + drawn.astype(np.float32)
+            adapters[name] = tmp_path / "adapters" / name
+            write_adapter(adapters[name], worker, values[name], proposal, "", kind=KINDS[name])
+        made = Made(tmp_path / "site-model", worker, weights, values, adapters)
+        return replace(
+            made,
+            folder=write_site_model(
+                made.folder, recipe, adapters, weights, site="north", job="job-1"
+            ),
+        )
+
+    return make
