@@ -176,19 +176,19 @@ def status(config: Config = SITE, as_json: AsJson = False, probe: Probe = False)
 def personalise(
     config: Config = SITE,
     adapter: Adapter = None,
-    alone: Annotated[
-        bool, typer.Option("--alone", help="From the base model, to compare with.")
+    single: Annotated[
+        bool, typer.Option("--single", help="Train one adapter only, which answers by itself.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train an adapter on this site's own records, without noise; it is not to leave the house."""
+    """Make a model of this site's own records and the federation's; it stays in this house."""
     from fedpriv.process import stop_on_terminate
 
     file = _load(config)
     stop_on_terminate()
     from fedpriv_client.personalise import run as train
 
-    made = train(file, config, adapter, alone=alone, as_json=as_json)
+    made = train(file, config, adapter, single=single, as_json=as_json)
     if as_json:
         print(json.dumps(made, indent=2))
 

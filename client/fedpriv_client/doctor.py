@@ -78,15 +78,15 @@ def examine(config: Path, job: Path | None = None, *, offline: bool = False) -> 
 
 def _own_models(file: SiteFile) -> list[Finding]:
     """Where adapters are that were trained on the site's records without privacy, if any are."""
-    from fedpriv.names import OWN_KINDS
-    from fedpriv_client.own import own_cache, work_folder
+    from fedpriv_client.own import own_cache, site_models, work_folder
 
     state = file.site.state_dir
-    folders = [state / kind for kind in OWN_KINDS]
-    found = [path for folder in folders for path in sorted(folder.glob("[!.]*/fedpriv.json"))]
+    folders = (site_models(state), state / "personal", state / "alone")  # two of older versions
+    made = (path for folder in folders for path in sorted(folder.glob("[!.]*")))
+    found = [path for path in made if path.is_dir()]
     findings = []
     if found:
-        where = ", ".join(str(path.parent) for path in found)
+        where = ", ".join(map(str, found))
         text = f"{where}: trained on this site's records without privacy: not to leave this house"
         findings.append(Finding("own models", True, text))
     cache = own_cache(state)

@@ -14,7 +14,8 @@ from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
-from fedpriv.names import OwnKind
+from fedpriv.names import OWN_KINDS
+from fedpriv.personal.answering import Weights
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
@@ -22,17 +23,10 @@ from fedpriv.personal.records import own_examples, to_test_on
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
-from fedpriv_client.own import Federated, federated, opened, shown_held_out
+from fedpriv.serving.folder import read_weights
+from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out, site_models
 
 PAGE = "evaluation.html"  # in the site's folder
-KINDS: dict[OwnKind, tuple[str, str]] = {  # how it is made, and what it shows
-    "alone": (
-        "fedpriv-client personalise --alone",
-        "what this site has without the federation, and whether the federation's model beside that"
-        " is better",
-    ),
-    "personal": ("fedpriv-client personalise", "the federation's model, trained further here"),
-}
 STAYS = "Computed from this site's records without privacy: not to leave this house."
 
 
@@ -66,7 +60,7 @@ def own_view(
             " further records. Jobs, and fedpriv-client personalise, leave them out from then on.",
         )
     chosen = federated(file, config, adapter)
-    with opened(chosen, say) as own:
+    with at_work(chosen.settings.state_dir), opened(chosen, say) as own:
         worker, records = own.worker, own.records.held_out
         if limit is not None:
             records = records.select(range(min(limit, len(records))))
@@ -86,9 +80,10 @@ def own_view(
             job=chosen.facts.job,
             records=len(records),
             beside=file.personal.beside,
+            served=_served(chosen),
             trained=trained,
             notes=notes,
-            told=lambda name: say(f"Looking at: {name}"),
+            told=say,
         )
 
 
@@ -101,11 +96,10 @@ def _models(
         "federated": read_values(chosen.folder, worker, chosen.facts),
     }
     trained: dict[str, str] = {}
-    notes, missing = [], []
-    for kind, (how, worth) in KINDS.items():
-        folder = chosen.settings.state_dir / kind / chosen.facts.job
+    notes = []
+    for kind in OWN_KINDS:
+        folder = site_models(chosen.settings.state_dir) / chosen.facts.job / kind
         if not folder.exists():
-            missing.append(f"{how} ({worth})")
             continue
         facts = read_facts(folder)
         values[kind] = read_values(folder, worker, facts)
@@ -114,11 +108,20 @@ def _models(
             notes.append(
                 f"The model {kind!r} was trained when data.held_out was"
                 f" {facts.held_out or 'not set'}, so it may know some of these records. Train it"
-                f" again: {how}"
+                " again: fedpriv-client personalise"
             )
-    if missing:
-        notes.append(f"There may be more to compare: {', '.join(missing)}.")
+    if len(trained) < len(OWN_KINDS):
+        notes.append(
+            "There is more to compare: fedpriv-client personalise trains this site's own models,"
+            " with the federation's adapter and without."
+        )
     return {name: values[name] for name in MEANING if name in values}, trained, notes
+
+
+def _served(chosen: Federated) -> Weights:
+    """The weights of the site model, if there is one of this job."""
+    folder = site_models(chosen.settings.state_dir) / chosen.facts.job
+    return read_weights(folder) if folder.exists() else {}
 
 
 def run(
@@ -144,7 +147,7 @@ def run(
     write_page(found, page)
     if not as_json:
         console.print(table(found))
-        for note in found.notes:
+        for note in filter(None, (found.verdict, *found.notes)):
             console.print(note, highlight=False, soft_wrap=True, markup=False)
         console.print(f"{STAYS}\nPage: {page}", highlight=False, soft_wrap=True, markup=False)
     return dict(finite_json(found.as_dict() | {"page": str(page)}))
@@ -156,5 +159,5 @@ def table(found: Evaluation) -> Table:
     shown = Table("", *found.columns, "rate × passes", title=title, title_justify="left")
     for index, row in enumerate(found.rows):
         cells = (score(column[index]) for column in found.columns.values())
-        shown.add_row(row.name, *cells, row.trained)
+        shown.add_row(f"{row.name} (served)" if row.served else row.name, *cells, row.trained)
     return shown

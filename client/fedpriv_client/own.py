@@ -19,6 +19,8 @@ from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
 from fedpriv.files import private_folder
+from fedpriv.models.base import fetch_base
+from fedpriv.names import OWN_KINDS
 from fedpriv.plain_training.adapter import FACTS, WEIGHTS, AdapterFacts, read_facts
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
@@ -31,6 +33,7 @@ from fedpriv_client.site_settings import SiteSettings, adapters_folder
 
 PLAIN = (".jsonl", ".json", ".csv", ".tsv")  # as large as what is copied of them, about
 COPIES, SLACK = 2, 1 << 20  # what a copy may take of its file; bytes of an adapter's folder
+ADAPTERS = 2 * (len(OWN_KINDS) + 1)  # each is in the site model and, before that, by itself
 
 
 @dataclass(frozen=True)
@@ -97,18 +100,31 @@ def federated(file: SiteFile, config: Path, adapter: Path | None) -> Federated:
 
 
 @contextmanager
+def at_work(state_dir: Path) -> Iterator[Path]:
+    """Let one command at a time be at work; gives a folder that is gone afterwards, errors or not.
+
+    Raises:
+        RunningError: another such look is under way.
+    """
+    private_folder(state_dir)
+    with ExitStack() as stack:
+        stack.enter_context(only_process(private_folder(work_folder(state_dir))))
+        made = work_folder(state_dir) / "adapters"
+        shutil.rmtree(made, ignore_errors=True)  # of a process that was killed
+        stack.callback(shutil.rmtree, private_folder(made), ignore_errors=True)
+        yield made
+
+
+@contextmanager
 def opened(chosen: Federated, say: Callable[[str], None]) -> Iterator[Opened]:
     """Read the records and load the model; their clear text is gone afterwards, errors or not.
 
     Raises:
-        RunningError: another such look is under way.
         DataError: see `read_records`; or a running client would be left too little of the disk.
         ModelError, ConfigError, ProtocolError: the model can't be loaded, or is another.
     """
     settings, proposal = chosen.settings, chosen.facts.proposal
     with ExitStack() as stack:
-        private_folder(settings.state_dir)
-        stack.enter_context(only_process(private_folder(work_folder(settings.state_dir))))
         _check_room(chosen)
         cache = own_cache(settings.state_dir)
         shutil.rmtree(cache, ignore_errors=True)  # of a process that was killed
@@ -138,6 +154,11 @@ def own_cache(state_dir: Path) -> Path:
     return work_folder(state_dir) / "cache"
 
 
+def site_models(state_dir: Path) -> Path:
+    """Where the site models are, one for each job."""
+    return state_dir / "site-model"
+
+
 def _newest(folder: Path) -> Path:
     """The adapter that came last."""
     found = sorted(folder.glob(f"[!.]*/{FACTS}"), key=lambda path: path.stat().st_mtime_ns)
@@ -163,8 +184,11 @@ def _check_room(chosen: Federated) -> None:
     sources = [settings.data, *([settings.held_out] if isinstance(settings.held_out, Path) else [])]
     copy = sum(map(_unpacked, sources))
     adapter = (chosen.folder / WEIGHTS).stat().st_size + SLACK
+    model = recipe_of(chosen.facts.proposal, settings).model
+    base = sum(path.stat().st_size for path in fetch_base(model).weights)
     copies = COPIES if settings.transform is None else 2 * COPIES  # what it makes is another
-    missing = copies * copy + adapter - shutil.disk_usage(settings.state_dir).free
+    missing = copies * copy + ADAPTERS * adapter + base
+    missing -= shutil.disk_usage(settings.state_dir).free
     if missing > 0:
         raise DataError(
             f"is {megabytes(missing)} short of disk space for another copy of the records beside"

@@ -1,25 +1,29 @@
-"""`fedpriv-client personalise`: an adapter of the site's own, trained without noise; it stays."""
+"""`fedpriv-client personalise`: a site's own models, which answer with the federation's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedpriv.config.personal import OwnSiteFile, OwnTraining
+from fedpriv.config.personal import OwnSiteFile
 from fedpriv.errors import naming
-from fedpriv.files import finite_json
+from fedpriv.files import finite_json, private_folder
 from fedpriv.names import OwnKind
 from fedpriv.personal.choosing import Epoch
 from fedpriv.personal.own_adapter import WARNING, write_own_adapter
-from fedpriv.personal.records import to_train_on
-from fedpriv.personal.training import Personal, train_alone
+from fedpriv.personal.own_models import OwnModels, train_own
+from fedpriv.personal.records import OwnParts, to_train_on
+from fedpriv.personal.training import Personal
 from fedpriv.plain_training.adapter import read_values
-from fedpriv_client.own import federated, opened
+from fedpriv.private_training.pool import WorkerPool
+from fedpriv.serving.write import write_site_model
+from fedpriv_client.own import Federated, at_work, federated, opened, site_models
+from fedpriv_client.site_job import recipe_of
 
 
 @dataclass(frozen=True)
@@ -27,28 +31,36 @@ class Made:
     """What was made.
 
     Attributes:
+        folder: the site model, with all adapters.
         training: examples that were learned from.
-        parts: of them that were left out in turn, to choose rate and passes by; 0 if none were.
-        result: passes and losses. Private, as all of it.
+        parts: of them that were left out in turn, to choose by; 0 if none were.
+        models: passes, losses and weights. Private, as all of it.
     """
 
-    kind: OwnKind
     folder: Path
     job: str
     training: int
     parts: int
-    result: Personal
+    models: OwnModels
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON, for the site's own administrator."""
+        answer = self.models.answer
         return {
-            "kind": self.kind,
-            "adapter": str(self.folder),
+            "folder": str(self.folder),
+            "weights": dict(answer.weights),
+            "left_out_losses": dict(answer.losses),
+            "seeds_differ_by": answer.spread,
             "job": self.job,
             "training": self.training,
             "parts": self.parts,
-            "best": asdict(self.result.best),
-            "passes": [asdict(epoch) for epoch in self.result.epochs],
+            "models": {
+                kind: {
+                    "best": made.best.as_dict(),
+                    "passes": [epoch.as_dict() for epoch in made.epochs],
+                }
+                for kind, made in self.models.trained.items()
+            },
         }
 
 
@@ -57,20 +69,20 @@ def personalise(
     config: Path,
     adapter: Path | None = None,
     *,
-    alone: bool = False,
+    single: bool = False,
     say: Callable[[str], None] = lambda text: None,
-    begun: Callable[[OwnTraining], None] = lambda settings: None,
+    begun: Callable[[OwnKind], None] = lambda kind: None,
     told: Callable[[Epoch], None] = lambda epoch: None,
 ) -> Made:
-    """Go on from a job's adapter with the site's own records, for as long as these say is best.
+    """Train a site's own models, and make the folder in which they answer with the federation's.
 
-    An earlier adapter of the same kind and job is replaced when this one is whole.
+    What an earlier call made of the same job is replaced when this is whole.
 
     Args:
         adapter: folder of the job's adapter; the newest that was handed over without it.
-        alone: begin at the base model instead, for comparison; the shape is the job's.
-        say, begun, told: what is done, how it will be trained, and every pass over the records; for
-            the administrator's screen.
+        single: train one adapter only, from the job's, which answers by itself.
+        say, begun, told: what is done, each model before it is trained, and every pass over the
+            records; for the administrator's screen.
 
     Raises:
         ConfigError, DataError, ModelError: it can't be begun; names what to do.
@@ -81,33 +93,67 @@ def personalise(
         None: it is trained on raw records, and so stays in the site's folder (law 16).
     """
     chosen = federated(file, config, adapter)
-    kind: OwnKind = "alone" if alone else "personal"
-    with opened(chosen, say) as own:
-        worker, spec = own.worker, chosen.spec
-        start = worker.initial if alone else read_values(chosen.folder, worker, chosen.facts)
-        with naming(config):
-            records = to_train_on(own.records, spec, worker.base.tokenizer, file.personal)
-        count, parts = len(records.everything), records.left_out
-        how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
-        say(f"Training on {count} examples{how}")
-        settings = file.personal.beginning(kind)
-        begun(settings)
-        made = train_alone(worker, start, records, settings, told=told)
-        folder = write_own_adapter(
-            chosen.settings.state_dir / kind,
-            worker,
-            made.values,
-            chosen.facts,
-            site=chosen.settings.name,
-            kind=kind,
-            held_out=file.data.held_out,
-            trained=made.best.said,
+    settings, facts = chosen.settings, chosen.facts
+    recipe = recipe_of(facts.proposal, settings)
+    with at_work(settings.state_dir) as folder:
+        training, models = _train(chosen, file, config, folder, single, say, begun, told)
+        say("Writing the site model")
+        adapters = {"federated": chosen.folder}
+        adapters |= {kind: folder / kind / facts.job for kind in models.trained}
+        made = write_site_model(
+            private_folder(site_models(settings.state_dir)) / facts.job,
+            recipe,
+            adapters,
+            models.answer.weights,
+            site=settings.name,
+            job=facts.job,
         )
-    return Made(kind, folder, chosen.facts.job, count, parts, made)
+    return Made(made, facts.job, len(training.everything), training.left_out, models)
+
+
+def _train(
+    chosen: Federated,
+    file: OwnSiteFile,
+    config: Path,
+    folder: Path,
+    single: bool,
+    say: Callable[[str], None],
+    begun: Callable[[OwnKind], None],
+    told: Callable[[Epoch], None],
+) -> tuple[OwnParts, OwnModels]:
+    """Train the models, and put their adapters into a folder; no more is in memory afterwards."""
+    settings, facts = chosen.settings, chosen.facts
+    recipe = recipe_of(facts.proposal, settings)
+    with opened(chosen, say) as own:
+        worker = own.worker
+        with naming(config):
+            records = to_train_on(own.records, chosen.spec, worker.base.tokenizer, file.personal)
+        parts = records.left_out
+        how = f", leaving out each of {parts} parts in turn to choose" if parts > 1 else ""
+        say(f"Training on {len(records.everything)} examples{how}")
+        start, another = read_values(chosen.folder, worker, facts), worker.initial
+        if not single:
+            with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
+                another = other.initial
+        models = train_own(
+            worker, start, another, records, file.personal, single=single, begun=begun, told=told
+        )
+        for kind, made in models.trained.items():
+            write_own_adapter(
+                folder / kind,
+                worker,
+                made.values,
+                facts,
+                site=settings.name,
+                kind=kind,
+                held_out=file.data.held_out,
+                trained=made.best.said,
+            )
+    return records, models
 
 
 def run(
-    file: OwnSiteFile, config: Path, adapter: Path | None, *, alone: bool, as_json: bool
+    file: OwnSiteFile, config: Path, adapter: Path | None, *, single: bool, as_json: bool
 ) -> dict[str, Any]:
     """Personalise with progress on the screen: a bar on a terminal, plain lines in a pipe.
 
@@ -132,8 +178,11 @@ def run(
         if not console.is_terminal:
             console.print(text, highlight=False, soft_wrap=True)
 
-    def begun(settings: OwnTraining) -> None:
-        bar.update(task, total=settings.epochs)
+    def begun(kind: OwnKind) -> None:
+        nonlocal lowest
+        lowest = None
+        say(f"Training: {kind}")
+        bar.update(task, total=file.personal.beginning(kind).epochs)
 
     def told(epoch: Epoch) -> None:
         nonlocal lowest
@@ -146,7 +195,7 @@ def run(
             console.print(_line(epoch), highlight=False)
 
     with bar:
-        made = personalise(file, config, adapter, alone=alone, say=say, begun=begun, told=told)
+        made = personalise(file, config, adapter, single=single, say=say, begun=begun, told=told)
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
     return dict(finite_json(made.as_dict()))
@@ -159,18 +208,32 @@ def _line(epoch: Epoch) -> str:
 
 def summary(made: Made) -> str:
     """What was made, for a person."""
-    best = made.result.best
-    if not best.number:
-        found = "No pass lowered the loss on what was left out, so it is what it began with."
-    elif best.loss is None:
-        found = f"{best.number} passes over all records at rate {best.rate:g}."
-    else:
-        found = (
-            f"Chosen: {best.number} passes at rate {best.rate:g}, after which the loss on records"
-            f" that were left out is {best.loss:.3f}, and {made.result.epochs[0].loss:.3f} before."
-            " All records were trained on so."
+    answer = made.models.answer
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in answer.weights.items())
+    lines = [f"{kind}: {_how(one)}" for kind, one in made.models.trained.items()]
+    lines.append(f"Of their answers the site model has: {shares}.")
+    if answer.losses:
+        losses = ", ".join(f"{name} {loss:.3f}" for name, loss in answer.losses.items())
+        lines.append(
+            f"Loss on records that were left out: {losses}. The smallest set was kept that is"
+            f" within {answer.spread:.3f} of the best, which is what seeds differ by."
         )
+    lines += [
+        f"The site model is in {made.folder}: {WARNING}.",
+        "What it is worth on held-out records: fedpriv-client evaluate",
+        "Let it write or answer: fedpriv-client generate, classify or serve-model",
+    ]
+    return "\n".join(lines)
+
+
+def _how(made: Personal) -> str:
+    """How a model was trained."""
+    best = made.best
+    if not best.number:
+        return "no pass lowered the loss on what was left out, so it is what it began with"
+    if best.loss is None:
+        return f"{best.number} passes over all records at rate {best.rate:g}"
     return (
-        f"{found}\nThe adapter is in {made.folder}: {WARNING}.\n"
-        "What it is worth on held-out records: fedpriv-client evaluate"
+        f"{best.number} passes at rate {best.rate:g}, with a loss of {best.loss:.3f} on what was"
+        f" left out, {made.epochs[0].loss:.3f} before"
     )

@@ -73,7 +73,7 @@ class PersonalSection(Section):
         gt=0,
         lt=1,
         description="The federation's share of the weight where its model and the site's own answer"
-        " together, in two rows of `fedpriv-client evaluate`.",
+        f" together. A site of {MANY} units or more has it chosen by its own records.",
     )
 
     @model_validator(mode="after")
@@ -93,7 +93,7 @@ class PersonalSection(Section):
     def beginning(self, kind: OwnKind) -> OwnTraining:
         """As it holds for a model that begins at the federation's adapter, or without it."""
         named = (self.epochs, self.epochs_alone)
-        first, second = reversed(named) if kind == "alone" else named
+        first, second = named if kind == "personal" else reversed(named)
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)
 
 

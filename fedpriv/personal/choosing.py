@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from fedpriv.config.personal import OwnTraining
 from fedpriv.models.vector import Vector
@@ -28,11 +28,17 @@ class Epoch:
         rate: learning rate.
         number: counts from 1 at each rate; 0 is before any.
         loss: after it, the mean over the parts that were left out; None where none is.
+        without: the values (P,) that were trained without each of these parts, of the best pass.
     """
 
     rate: float
     number: int
     loss: float | None
+    without: tuple[Vector, ...] = field(default=(), repr=False, compare=False)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """As JSON."""
+        return {"rate": self.rate, "number": self.number, "loss": self.loss}
 
     @property
     def said(self) -> str:
@@ -64,10 +70,11 @@ def choose(
         None: made of raw records, and stays at the site.
     """
     looked_at = range(own.left_out)
-    before = _loss(worker, own, [start for _ in looked_at])
-    best = Epoch(0.0, 0, before)
-    tried = [best]
-    told(best)
+    untrained = [start for _ in looked_at]
+    before = _loss(worker, own, untrained)
+    tried = [Epoch(0.0, 0, before)]
+    best = replace(tried[0], without=tuple(untrained))
+    told(tried[0])
     for rate in sorted(settings.rates, reverse=True):
         lowest, since = before, 0
         moves: list[Iterator[Vector]] = [
@@ -91,7 +98,7 @@ def choose(
             told(epoch)
             tried.append(epoch)
             if best.loss is not None and loss < best.loss:
-                best = epoch
+                best = replace(epoch, without=tuple(values))
             since = 0 if loss < lowest else since + 1
             lowest = min(lowest, loss)
             if since >= settings.patience:

@@ -10,10 +10,10 @@ from typing import Any
 from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
+from fedpriv.personal.answering import Weights, score_sets, sets_of, title, weights_of
 from fedpriv.personal.generation import completions, references
-from fedpriv.personal.together import own_and_federated, together
 from fedpriv.plain_training.rouge import Rouge, rouge
-from fedpriv.plain_training.scores import Scores, score
+from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
 
 GENERATED = 64  # examples that are answered to, the first of all; each takes as long as a long text
@@ -24,10 +24,13 @@ MEANING = {
     "again": "trained as 'alone', from another initial adapter",
     "personal": "the federation's adapter, trained further on this site's own records",
     "two alone": "'alone' and 'again' answer together, which a site can have by itself",
-    "alone + federated": "the model 'alone' and the federation's answer together, with a mean of"
-    " their probabilities",
+    "alone + personal": "both answer together, with a mean of their probabilities",
+    "alone + federated": "the same of the model 'alone' and the federation's",
+    "personal + federated": "the same of 'personal' and the federation's",
     "all three": "the same of 'alone', 'personal' and the federation's",
 }
+WITHOUT = ("alone", "two alone")  # what a site can have that joins nothing
+SURELY = 2.0  # standard errors
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Row:
         name: a key of `MEANING`.
         rouge: of what it makes of prompts; None where records have none, or models answer together.
         trained: a site's own model, at which rate × for how many passes; "" for others.
+        served: the site model answers so.
     """
 
     name: str
     scores: Scores
     rouge: Rouge | None = None
     trained: str = ""
+    served: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Evaluation:
         generated: of those, whose prompts were answered to.
         task: of the model.
         rows: the models there are, in the order of `MEANING`.
+        verdict: whether joining paid, in a sentence; "" where that can't be asked.
         notes: what there is to know when they are compared.
     """
 
@@ -65,6 +71,7 @@ class Evaluation:
     records: int
     generated: int
     rows: tuple[Row, ...]
+    verdict: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,6 +95,7 @@ class Evaluation:
             row.name: row.scores.as_dict()
             | (asdict(row.rouge) if row.rouge else {})
             | ({"trained": row.trained} if row.trained else {})
+            | ({"served": True} if row.served else {})
             for row in self.rows
         }
         return {
@@ -96,6 +104,7 @@ class Evaluation:
             "records": self.records,
             "generated": self.generated,
             "models": models,
+            "verdict": self.verdict,
             "notes": list(self.notes),
         }
 
@@ -110,47 +119,49 @@ def evaluate(
     job: str,
     records: int,
     beside: float,
+    served: Weights,
     trained: Mapping[str, str],
     notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
 ) -> Evaluation:
-    """Look at models, given by their trained values (P,).
-
-    Where `federated` is among them, also at what it and the own models answer together.
+    """Look at models, given by their trained values (P,), and at what they answer together.
 
     Args:
         examples: of held-out records, at least one.
         spec: how the records were prepared.
         records: how many they are.
-        beside: the federation's share of the weight where two models answer together.
+        beside: the federation's share of the weight where models answer together.
+        served: weights of the site model; none where there is no such model.
         trained: how the own models among them were trained, in words.
         notes: what else there is to know.
-        told: of each model before it is looked at.
+        told: what is done.
 
     Privacy:
         Computed from raw records, so it is for the site alone.
     """
     answered = list(examples[:GENERATED]) if "prompt" in spec.columns else []
     expected = references(worker, answered)
+    sets: dict[str, Weights] = {name: {name: 1.0} for name in models}
+    if {"alone", "again"} <= models.keys():
+        sets["two alone"] = weights_of(("alone", "again"), beside)
+    sets |= {title(names): weights_of(names, beside) for names in sets_of(models) if len(names) > 1}
+    shown = title([*served])
+    if shown in sets:
+        sets[shown] = served
+    told(f"Looking at {len(models)} models, and at {len(sets) - len(models)} sets of them")
+    scored = score_sets(worker, examples, models, sets)
     rows = []
-    for name, values in models.items():
-        told(name)
-        found = score(worker, examples, values)
-        made = rouge(completions(worker, answered, values), expected) if answered else None
-        rows.append(Row(name, found, made, trained.get(name, "")))
+    for name in sorted(scored, key=[*MEANING].index):
+        made = None
+        if answered and name in models:
+            told(f"Answering prompts: {name}")
+            made = rouge(completions(worker, answered, models[name]), expected)
+        rows.append(
+            Row(name, scored[name].scores, made, trained.get(name, ""), served=name == shown)
+        )
     said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
-    weights = {
-        "two alone": [("alone", 0.5), ("again", 0.5)],
-        "alone + federated": own_and_federated(["alone"], "federated", beside),
-        "all three": own_and_federated(["alone", "personal"], "federated", beside),
-    }
-    for name, parts in weights.items():
-        if {one for one, _ in parts} <= models.keys():
-            told(name)
-            answering = [(models[one], weight) for one, weight in parts]
-            rows.append(Row(name, together(worker, answering)(examples)))
-    if rows[-1].name in weights:
-        said.append(_of_together(beside, without_text=bool(answered)))
+    if len(sets) > len(models):
+        said.append(_of_together(beside, served, without_text=bool(answered)))
     return Evaluation(
         site=site,
         job=job,
@@ -158,8 +169,33 @@ def evaluate(
         records=records,
         generated=len(answered),
         rows=tuple(rows),
+        verdict=_verdict(scored, shown)
+        if shown in scored and set(WITHOUT) <= scored.keys()
+        else "",
         notes=tuple(said),
     )
+
+
+def _verdict(scored: Mapping[str, Scored], shown: str) -> str:
+    """Say whether joining paid: what is served against the better of what a site has by itself."""
+    name = min(WITHOUT, key=lambda one: scored[one].scores.eval_loss)
+    ours, without = scored[shown], scored[name]
+    gain = without.scores.eval_loss - ours.scores.eval_loss
+    figures = (
+        f"the loss of what is served ({shown}) is {ours.scores.eval_loss:.3f}, and that of the"
+        f" better of own models without the federation ({name}) {without.scores.eval_loss:.3f}"
+    )
+    if shown == "alone":
+        return f"Joining did not pay here: the site model has nothing of the federation; {figures}."
+    count = len(ours.losses)
+    beyond = without.losses - ours.losses - gain * ours.targets
+    error = math.sqrt(float((beyond**2).sum()) * count / max(1, count - 1)) / ours.targets.sum()
+    if abs(gain) <= SURELY * error:
+        return (
+            f"Whether joining paid can't be told from {count} held-out examples: {figures}, and"
+            f" chance makes {SURELY * error:.3f} of difference."
+        )
+    return f"Joining {'paid' if gain > 0 else 'did not pay'} here: {figures}."
 
 
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:
@@ -173,12 +209,15 @@ def _worse_than_base(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of_together(beside: float, *, without_text: bool) -> str:
-    """A note on how two models answer together."""
+def _of_together(beside: float, served: Weights, *, without_text: bool) -> str:
+    """A note on how models answer together."""
     weight = (
         f"Where models answer together, the federation's has {beside:g} of the weight"
         " (personal.beside), and the site's own have the rest, in equal parts."
     )
+    if served:
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in served.items())
+        weight += f" The site model answers with: {shares}."
     return f"{weight} They write no text here, so there is no ROUGE." if without_text else weight
 
 

@@ -25,6 +25,7 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
             records=evaluation.records,
             generated=evaluation.generated,
             rows=evaluation.rows,
+            verdict=evaluation.verdict,
             columns=evaluation.columns,
             notes=evaluation.notes,
             meaning=MEANING,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fedpriv.config.personal import OwnTraining
+from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.personal.choosing import Epoch, choose
 from fedpriv.personal.records import OwnParts
@@ -60,17 +61,25 @@ def train_alone(
         best, tried = choose(worker, start, own, settings, seed=seed, told=told)
     else:
         best, tried = Epoch(settings.rates[0], settings.epochs, None), ()
-    moves = passes(
-        worker,
-        start,
-        own.everything,
-        best.rate,
-        epochs=best.number,
-        batch_size=settings.batch_size,
-        falling=False,
-        seed=seed,
-    )
-    values, made = start, 0
-    for made, values in enumerate(moves, 1):  # noqa: B007 - fewer, where numbers overflow
-        told(Epoch(best.rate, made, None))
+
+    def trained(records: Sequence[Example]) -> tuple[int, Vector]:
+        moves = passes(
+            worker,
+            start,
+            records,
+            best.rate,
+            epochs=best.number,
+            batch_size=settings.batch_size,
+            falling=False,
+            seed=seed,
+        )
+        made, values = 0, start
+        for made, values in enumerate(moves, 1):  # noqa: B007 - fewer, where numbers overflow
+            told(Epoch(best.rate, made, None))
+        return made, values
+
+    if as_for is not None and best.number:
+        parts = range(own.left_out)
+        best = replace(best, without=tuple(trained(own.without(index))[1] for index in parts))
+    made, values = trained(own.everything)
     return Personal(values, replace(best, number=made), tried)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedpriv.data.batch import Batch, buckets
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.private_training.record_loss import correct_tokens, record_losses, token_losses
+from fedpriv.private_training.unit_sum import chunks
 from fedpriv.private_training.worker import Worker
 
 BATCH = 32
+Numbers = NDArray[np.float64]
 Logits = Callable[[Batch], torch.Tensor]  # (B, T, V), or (B, classes) of a classifier
+Answers = Callable[[Batch], Iterable[tuple[str, torch.Tensor]]]  # of several models, by name
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,20 @@ class Scores:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Scores with what they are made of.
+
+    Attributes:
+        losses: sum of each record's losses, (N,) float64.
+        targets: how many of them a record has, (N,) float64.
+    """
+
+    scores: Scores
+    losses: Numbers
+    targets: Numbers
+
+
 def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Scores:
     """The scores of a model with these trained values (P,) on records, at least one.
 
@@ -50,7 +69,6 @@ def score(worker: Worker, examples: Sequence[Example], parameters: Vector) -> Sc
     return score_answers(worker, examples, lambda batch: logits_of(worker, batch))
 
 
-@torch.inference_mode()
 def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -> Scores:
     """The scores of whatever answers batches with logits, on records, at least one.
 
@@ -59,26 +77,63 @@ def score_answers(worker: Worker, examples: Sequence[Example], answer: Logits) -
     Privacy:
         As that of `score`.
     """
-    total, right, count = 0.0, 0, 0
-    ranked: list[torch.Tensor] = []
-    truth: list[torch.Tensor] = []
-    for length, members in buckets(examples, worker.recipe.model.max_length).items():
-        for start in range(0, len(members), BATCH):
-            batch = worker.batch([examples[i] for i in members[start : start + BATCH]], length)
-            logits = answer(batch)
-            if batch.labels.ndim == 1:
-                loss = torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
-                total, count = total + loss.item(), count + len(batch)
-                right += int((logits.argmax(-1) == batch.labels).sum())
-                ranked.append((logits[:, -1] - logits[:, 0]).cpu())
-                truth.append(batch.labels.cpu())
-            else:
-                losses, counted = token_losses(logits, batch.labels)
-                total, count = total + losses.sum().item(), count + int(counted.sum())
-                right += int(correct_tokens(logits, batch.labels))
+    return score_each(worker, examples, lambda batch: [("", answer(batch))])[""].scores
+
+
+@torch.inference_mode()
+def score_each(
+    worker: Worker, examples: Sequence[Example], answers: Answers, *, at_once: int = BATCH
+) -> dict[str, Scored]:
+    """The scores of several models that answer the same batches, by their names.
+
+    Args:
+        examples: at least one.
+        at_once: records of a batch.
+
+    Privacy:
+        As that of `score`.
+    """
     binary = len(worker.recipe.model.labels) == 2
-    auc = area_under_curve(torch.cat(ranked), torch.cat(truth)) if binary else None
-    return Scores(total / count, right / count, auc)
+    sums: dict[str, _Sums] = {}
+    for length, members in buckets(examples, worker.recipe.model.max_length).items():
+        for part in chunks(members, at_once):
+            batch = worker.batch([examples[i] for i in part], length)
+            for name, logits in answers(batch):
+                found = sums.setdefault(name, _Sums(len(examples), binary))
+                found.add(part, logits, batch.labels)
+    return {name: found.scored() for name, found in sums.items()}
+
+
+class _Sums:
+    """What scores are made of, added up batch by batch."""
+
+    def __init__(self, records: int, binary: bool) -> None:
+        self._right = 0
+        self._losses = torch.zeros(records, dtype=torch.float64)
+        self._targets = torch.zeros(records, dtype=torch.float64)
+        self._ranks = torch.zeros(records) if binary else None
+        self._truth = torch.zeros(records, dtype=torch.long)
+
+    def add(self, members: Sequence[int], logits: torch.Tensor, labels: torch.Tensor) -> None:
+        if labels.ndim == 1:
+            losses = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+            self._targets[members] = 1.0
+            self._right += int((logits.argmax(-1) == labels).sum())
+            self._truth[members] = labels.cpu()
+            if self._ranks is not None:
+                self._ranks[members] = (logits[:, -1] - logits[:, 0]).cpu()
+        else:
+            each, counted = token_losses(logits, labels)
+            losses = each.double().sum(1)
+            self._targets[members] = counted.sum(1).double().cpu()
+            self._right += int(correct_tokens(logits, labels))
+        self._losses[members] = losses.double().cpu()
+
+    def scored(self) -> Scored:
+        count = float(self._targets.sum())
+        auc = None if self._ranks is None else area_under_curve(self._ranks, self._truth)
+        scores = Scores(float(self._losses.sum()) / count, self._right / count, auc)
+        return Scored(scores, self._losses.numpy(), self._targets.numpy())
 
 
 @torch.inference_mode()

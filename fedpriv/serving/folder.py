@@ -8,6 +8,7 @@ Privacy
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import warnings
 from pathlib import Path
@@ -86,3 +87,14 @@ def digests(folder: Path) -> dict[str, str]:
             with path.open("rb") as stream:
                 found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
     return found
+
+
+def read_weights(folder: Path) -> dict[str, float]:
+    """Read the weight of each adapter of a site model.
+
+    Raises:
+        ConfigError: the folder is none of a site model, or a file in it was changed.
+    """
+    check_folder(folder)
+    weights: dict[str, float] = json.loads((folder / "config.json").read_text())["weights"]
+    return weights

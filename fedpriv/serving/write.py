@@ -44,7 +44,7 @@ def write_site_model(
     Args:
         recipe: of the model that the adapters were trained on.
         adapters: name → folder of the adapter, as `write_adapter` makes it.
-        weights: name → share of the probabilities; their sum is 1.
+        weights: name → share of the probabilities, of those that answer; their sum is 1.
 
     Raises:
         ConfigError: an adapter is of another base, or the weights are none.

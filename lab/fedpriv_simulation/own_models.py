@@ -17,13 +17,12 @@ from fedpriv.config.sites import SiteSection
 from fedpriv.files import private_folder
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.names import OWN_KINDS, OwnKind
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.own_adapter import write_own_adapter
+from fedpriv.personal.own_models import train_own
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import to_test_on, to_train_on
-from fedpriv.personal.training import Personal, train_alone
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
@@ -49,10 +48,6 @@ def own_models(
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Evaluation]:
     """Train, at each of these sites, from the run's adapter and from the base model, and compare.
-
-    For about as much training, a site has two models of its own that answer together. So a second
-    one is trained for the comparison, from another initial adapter, at the rate and for the passes
-    that were chosen for the first. It is not kept.
 
     As many sites at once as in a round of threads.
 
@@ -121,27 +116,28 @@ def _of_one(
         check_held_out(training.everything, examples, tokenizer, key=key)
         records = len(own.held_out)
 
-    def trained(kind: OwnKind, start: Vector, as_for: Personal | None = None) -> Personal:
-        say(f"{site.name}: training by itself, {kind}")
-        settings = config.personal.beginning(kind)
-        return train_alone(worker, start, training, settings, as_for=as_for, told=go_on)
-
+    own_models = train_own(
+        worker,
+        models["federated"],
+        another,
+        training,
+        config.personal,
+        begun=lambda kind: say(f"{site.name}: training by itself, {kind}"),
+        told=go_on,
+    )
     said: dict[str, str] = {}
-    for kind in OWN_KINDS:
-        made = trained(kind, models["federated" if kind == "personal" else "base"])
+    for kind, made in own_models.trained.items():
         models[kind], said[kind] = made.values, made.best.said
         write_own_adapter(
             folder / kind,
             worker,
-            models[kind],
+            made.values,
             facts,
             site=site.name,
             kind=kind,
             held_out=site.held_out,
             trained=said[kind],
         )
-        if kind == "alone":  # for comparison
-            models["again"] = trained(kind, another, made).values
     evaluation = evaluate(
         worker,
         examples,
@@ -151,6 +147,7 @@ def _of_one(
         job=facts.job,
         records=records,
         beside=config.personal.beside,
+        served=own_models.answer.weights,
         trained=said,
     )
     write_page(evaluation, folder / PAGE)

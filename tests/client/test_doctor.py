@@ -106,10 +106,9 @@ def test_it_tells_how_fast_a_number_format_is(file: Path, monkeypatch: pytest.Mo
 
 def test_it_says_where_models_are_that_are_not_to_leave(file: Path) -> None:
     state = load_site(file).site.state_dir
-    made = [state / "personal" / "job-1", state / "alone" / "job-2"]
+    made = [state / "site-model" / "job-3", state / "personal" / "job-1", state / "alone" / "job-2"]
     for folder in made:
         folder.mkdir(parents=True)
-        (folder / "fedpriv.json").write_text("{}")
     code, found = examined(file, "--offline")
     assert code == 0, found
     said = found["own models"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import stat
@@ -17,6 +18,9 @@ from transformers import AutoModelForCausalLM
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.files import private_folder
+from fedpriv.names import OWN_KINDS
+from fedpriv.personal.answering import title
+from fedpriv.personal.evaluation import MEANING
 from fedpriv.personal.records import to_test_on
 from fedpriv.process import only_process
 from fedpriv_client.evaluate import PAGE, own_view
@@ -26,7 +30,6 @@ from tests.arithmetic import Rounded
 from tests.client.own_setting import QUICK, WORDS, OwnSetting, invoke, notes
 
 Make = Callable[..., Any]
-PAIRS = ("alone + federated", "all three")
 
 
 @pytest.fixture
@@ -43,20 +46,20 @@ def labelled(count: int = 40, label: Callable[[int], str] = lambda i: ["no", "ye
 def test_the_models_there_are_in_order(setting: OwnSetting) -> None:
     found = own_view(setting.file, setting.config)
     assert [row.name for row in found.rows] == ["base", "federated"]
-    told = "fedpriv-client personalise --alone (what this site has without the federation, and"
-    assert any(told in note for note in found.notes)
-    alone = personalise(setting.file, setting.config, alone=True)
-    personal = personalise(setting.file, setting.config)
+    assert any("fedpriv-client personalise trains" in note for note in found.notes)
+    assert not found.verdict and not any(row.served for row in found.rows)
+    made = personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    names = ["base", "federated", "alone", "personal", *PAIRS]
-    assert [row.name for row in found.rows] == names
+    assert [row.name for row in found.rows] == list(MEANING)
     [note] = found.notes
     assert "the federation's has 0.2 of the weight" in note
+    [served] = [row.name for row in found.rows if row.served]
+    assert served == title([*made.models.answer.weights])
+    assert served in found.verdict and "oining" in found.verdict
     assert "ROUGE" not in note
     assert list(found.columns) == ["loss", "next-token accuracy"]
     losses = dict(zip((row.name for row in found.rows), found.columns["loss"], strict=True))
-    assert len(set(losses.values())) == 6
-    assert alone.result.best.loss != personal.result.best.loss
+    assert len(set(losses.values())) == len(MEANING)
 
 
 def test_held_out_records_of_another_data_set_are_refused(setting: OwnSetting) -> None:
@@ -69,26 +72,27 @@ def test_held_out_records_of_another_data_set_are_refused(setting: OwnSetting) -
 
 
 def test_how_an_own_model_was_trained_stands_beside_it(setting: OwnSetting) -> None:
-    made = personalise(setting.file, setting.config, alone=True)
+    best = personalise(setting.file, setting.config).models.trained["alone"].best
     rows = {row.name: row for row in own_view(setting.file, setting.config).rows}
-    assert rows["alone"].trained == made.result.best.said
+    assert rows["alone"].trained == best.said
     assert not rows["base"].trained and not rows["federated"].trained
     answer = invoke(setting, "evaluate")
     assert "rate × passes" in answer.output
-    assert made.result.best.said in answer.output
+    assert best.said in answer.output
 
 
 def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> None:
     """Both adapters in one model, as another program would run them, record by record."""
-    made = personalise(setting.file, setting.config, alone=True)
     setting.change(QUICK, f"{QUICK}\nbeside = 0.35")
-    row = own_view(setting.file, setting.config).rows[-1]
+    made = personalise(setting.file, setting.config)
+    rows = own_view(setting.file, setting.config).rows
+    [row] = [row for row in rows if row.name == "alone + federated"]
     chosen = federated(setting.file, setting.config, None)
     with opened(chosen, lambda text: None) as own:
         tokenizer = own.worker.base.tokenizer
         examples = to_test_on(own.records.held_out, chosen.spec, tokenizer, key="data.held_out")
     base = AutoModelForCausalLM.from_pretrained(setting.model)
-    model = PeftModel.from_pretrained(base, made.folder, adapter_name="own").eval()
+    model = PeftModel.from_pretrained(base, made.folder / "alone", adapter_name="own").eval()
     model.load_adapter(chosen.folder, adapter_name="federated")
     right: list[bool] = []
 
@@ -107,7 +111,6 @@ def test_two_models_answer_together_as_peft_has_them(setting: OwnSetting) -> Non
             right.extend((mean.argmax(-1) == targets).tolist())
         return sum(losses) / len(losses)
 
-    assert row.name == PAIRS[0]
     assert Rounded(by_hand).off_by(row.scores.eval_loss) <= 1
     by_hand()
     assert row.scores.eval_accuracy == pytest.approx(sum(right) / len(right))
@@ -159,8 +162,8 @@ def test_models_trained_by_another_held_out_share_are_noted(setting: OwnSetting)
     personalise(setting.file, setting.config)
     setting.change("held_out = 0.25", "held_out = 0.5")
     found = own_view(setting.file, setting.config)
-    [note] = [note for note in found.notes if "may know some of these records" in note]
-    assert "data.held_out was 0.25" in note
+    known = [note for note in found.notes if "may know some of these records" in note]
+    assert len(known) == 3 and all("data.held_out was 0.25" in note for note in known)
 
 
 def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
@@ -170,9 +173,9 @@ def test_a_classifier_has_an_auc(tmp_path: Path, model_folder: Make) -> None:
     found = own_view(setting.file, setting.config)
     assert list(found.columns) == ["loss", "accuracy", "AUC"]
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
-    personalise(setting.file, setting.config, alone=True)
+    personalise(setting.file, setting.config)
     found = own_view(setting.file, setting.config)
-    assert [row.name for row in found.rows] == ["base", "federated", "alone", PAIRS[0]]
+    assert [row.name for row in found.rows] == list(MEANING)
     assert all(value is not None and 0 <= value <= 1 for value in found.columns["AUC"])
 
 
@@ -204,10 +207,10 @@ def test_prompts_are_answered_and_compared_by_rouge(tmp_path: Path, model_folder
     assert found.generated == found.records
     again = own_view(setting.file, setting.config)
     assert again.columns == found.columns
-    personalise(setting.file, setting.config, alone=True)
+    personalise(setting.file, setting.config)
     both = own_view(setting.file, setting.config)
     assert list(both.columns) == names
-    assert [row.rouge is None for row in both.rows] == [False, False, False, True]
+    assert {row.name for row in both.rows if row.rouge} == {"base", "federated", *OWN_KINDS}
     assert any("They write no text here, so there is no ROUGE." in note for note in both.notes)
 
 
@@ -228,7 +231,7 @@ def test_clear_text_is_gone_afterwards_and_the_lock_too(
 
 def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
     made = personalise(setting.file, setting.config)
-    path = made.folder / "adapter_model.safetensors"
+    path = made.folder / "personal" / "adapter_model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -239,7 +242,6 @@ def test_an_adapter_that_was_changed_is_refused(setting: OwnSetting) -> None:
 @pytest.mark.usefixtures("quiet_signals")
 def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> None:
     personalise(setting.file, setting.config)
-    personalise(setting.file, setting.config, alone=True)
     answer = invoke(setting, "evaluate")
     assert answer.exit_code == 0, answer.output
     shown = " ".join(answer.output.split())
@@ -255,8 +257,9 @@ def test_table_and_page_say_the_same_and_that_they_stay(setting: OwnSetting) -> 
             assert f"{value:.3f}" in shown
             assert f">{value:.3f}<" in text
     assert "has 0.2 of the weight" in shown and "has 0.2 of the weight" in text
-    for name in ("base", "federated", "alone", "personal", *PAIRS):
+    for name in MEANING:
         assert f'<th scope="row">{name} ' in text
+    assert found.verdict and found.verdict in html.unescape(text) and found.verdict in shown
 
 
 @pytest.mark.usefixtures("quiet_signals")
@@ -267,10 +270,11 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
     assert found["records"] == 2
     assert set(found["models"]) == {"base", "federated"}
     assert set(found["models"]["base"]) == {"eval_loss", "eval_accuracy"}
-    personalise(setting.file, setting.config, alone=True)
+    personalise(setting.file, setting.config)
     found = json.loads(invoke(setting, "evaluate", "--json", "--limit", "2").stdout)
-    assert set(found["models"]) == {"base", "federated", "alone", PAIRS[0]}
-    assert set(found["models"][PAIRS[0]]) == {"eval_loss", "eval_accuracy"}
+    assert set(found["models"]) == set(MEANING)
+    assert {"eval_loss", "eval_accuracy"} <= found["models"]["all three"].keys()
+    assert sum("served" in one for one in found["models"].values()) == 1
 
 
 def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
@@ -279,6 +283,6 @@ def test_a_page_shows_texts_as_they_are(tmp_path: Path) -> None:
     from fedpriv.plain_training.scores import Scores
 
     rows = (Row("base", Scores(1.0, 0.5)),)
-    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, ("<u>z",)), tmp_path / "p")
+    write_page(Evaluation("<b>x", "<i>y", "causal-lm", 1, 0, rows, "<u>z"), tmp_path / "p")
     text = (tmp_path / "p").read_text()
     assert all(shown in text for shown in ("&lt;b&gt;x", "&lt;i&gt;y", "&lt;u&gt;z"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedpriv.names import OWN_KINDS
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.mechanism.csprng import SystemCsprng
 from fedpriv.privacy.mechanism.privatised import public
@@ -26,7 +27,7 @@ from fedpriv_strategies.messages import ADAPTER, QUERY, REPORT, TRAIN, as_arrays
 from tests.client.own_setting import OwnSetting, invoke, notes, tree
 
 Make = Callable[..., Any]
-OWN = ("personal/", "alone/", PAGE)  # what may hold something of it
+OWN = ("site-model/", PAGE)  # what may hold something of it
 
 
 @pytest.fixture
@@ -67,33 +68,30 @@ def test_a_server_hears_the_same_and_reports_and_status_say_the_same(setting: Ow
     heard(setting, proposal, pool)  # pays
     before, status = heard(setting, proposal, pool), invoke(setting, "status", "--json").stdout
     files = tree(setting.state)
-    made = [
-        personalise(setting.file, setting.config, setting.state / "adapters" / "job-1", alone=alone)
-        for alone in (False, True)
-    ]
+    made = personalise(setting.file, setting.config, setting.state / "adapters" / "job-1")
     invoke(setting, "evaluate", "--adapter", str(setting.state / "adapters" / "job-1"))
     assert heard(setting, proposal, pool) == before
     assert invoke(setting, "status", "--json").stdout == status
     after = tree(setting.state)
     assert {name for name in after.keys() - files.keys() if not name.startswith(OWN)} == set()
     assert {name for name in files if files[name] != after[name]} == set()
-    assert all(one.folder.exists() for one in made)
+    assert made.folder.exists()
 
 
 def test_no_file_beside_it_names_it_or_holds_a_figure_of_it(setting: OwnSetting) -> None:
     """Ledger, reports, status and whatever else the site has."""
     proposal = read_facts(setting.hand_over()).proposal.model_copy(update={"job_id": "job-2"})
     made = personalise(setting.file, setting.config)
-    alone = personalise(setting.file, setting.config, alone=True)
     found = own_view(setting.file, setting.config)
     heard(setting, proposal, WorkerPool())
     of_own = [row for row in found.rows if row.name not in ("base", "federated")]
-    assert len(of_own) == 4
+    assert len(of_own) == 8
     seen = [row.scores.eval_loss for row in of_own]
-    figures = [made.result.best.loss, alone.result.best.loss, *seen]
-    digests = [read_facts(one.folder).weights_digest for one in (made, alone)]
+    figures = [*(one.best.loss for one in made.models.trained.values()), *seen]
+    figures += [*made.models.answer.losses.values(), made.models.answer.spread]
+    digests = [read_facts(made.folder / kind).weights_digest for kind in OWN_KINDS]
     secrets = [*(digest.removeprefix("sha256:") for digest in digests), *map(repr, figures)]
-    secrets += ["personal", "alone/"]
+    secrets += ["personal", "site-model"]
     others = {k: v for k, v in tree(setting.state).items() if not k.startswith(OWN)}
     assert {"budget.json"} < others.keys()
     for name, content in others.items():

@@ -13,17 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedpriv.errors import ConfigError, DataError, RunningError
 from fedpriv.files import private_folder
+from fedpriv.names import OWN_KINDS
 from fedpriv.personal.training import Epoch
 from fedpriv.plain_training.adapter import WEIGHTS, read_facts
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.process import only_process
-from fedpriv_client import personalise as module
+from fedpriv.serving import load_site_model
 from fedpriv_client.own import own_cache, work_folder
 from fedpriv_client.personalise import personalise, summary
 from fedpriv_client.settings import ledgers
+from tests.arithmetic import Rounded
 from tests.client.own_setting import WORDS, OwnSetting, invoke, notes, tree
 
 Make = Callable[..., Any]
@@ -38,27 +41,29 @@ def test_it_goes_on_from_the_adapter_of_the_job_and_gets_better(setting: OwnSett
     federated = setting.hand_over()
     told: list[Epoch] = []
     made = personalise(setting.file, setting.config, told=told.append)
-    assert made.folder == setting.state / "personal" / "job-1"
+    assert made.folder == setting.state / "site-model" / "job-1"
+    result = made.models.trained["personal"]
+    passes = result.best.number
+    told = told[-4 - passes :]  # the last that is trained
     tried = [(0.0, 0), *((0.03, n) for n in (1, 2, 3))]
     assert [(one.rate, one.number) for one in told[:4]] == tried
-    assert made.result.best.loss < told[0].loss
-    assert [one.number for one in told[4:]] == list(range(1, made.result.best.number + 1))
+    assert result.best.loss < told[0].loss
+    assert [one.number for one in told[4:]] == list(range(1, passes + 1))
     assert 0 < made.training <= 24 and made.parts == 4
-    assert (federated / WEIGHTS).read_bytes() != (made.folder / WEIGHTS).read_bytes()
-    facts = read_facts(made.folder)
+    personal = made.folder / "personal"
+    assert (federated / WEIGHTS).read_bytes() != (personal / WEIGHTS).read_bytes()
+    facts = read_facts(personal)
     assert (facts.kind, facts.job, facts.held_out) == ("personal", "job-1", "0.25")
-    assert facts.trained == f"0.03 × {made.result.best.number}"
+    assert facts.trained == f"0.03 × {passes}"
 
 
 def test_it_stays_in_a_folder_of_its_owner_and_its_card_says_so(setting: OwnSetting) -> None:
     setting.hand_over()
-    for alone in (False, True):
-        made = personalise(setting.file, setting.config, alone=alone)
-        for folder in (made.folder.parent, made.folder):
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        modes = {stat.S_IMODE(path.stat().st_mode) for path in made.folder.iterdir()}
-        assert modes == {0o600}
-        card = (made.folder / "README.md").read_text()
+    made = personalise(setting.file, setting.config)
+    for path in (made.folder.parent, made.folder, *made.folder.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+    for folder in (made.folder, *(made.folder / kind for kind in OWN_KINDS)):
+        card = (folder / "README.md").read_text()
         assert "rained on this site's records without privacy: not to leave this house" in card
 
 
@@ -69,19 +74,65 @@ def test_peft_loads_it(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
     base = AutoModelForCausalLM.from_pretrained(setting.model)
-    loaded = PeftModel.from_pretrained(base, made.folder)
+    loaded = PeftModel.from_pretrained(base, made.folder / "personal")
     found = [p.detach().reshape(-1) for n, p in loaded.named_parameters() if ".lora_" in n]
-    assert np.array_equal(np.concatenate([part.numpy() for part in found]), made.result.values)
+    assert np.array_equal(
+        np.concatenate([part.numpy() for part in found]), made.models.trained["personal"].values
+    )
 
 
 def test_alone_begins_at_the_base_model(setting: OwnSetting) -> None:
     setting.hand_over(scale=1.0)
-    own = personalise(setting.file, setting.config)
-    alone = personalise(setting.file, setting.config, alone=True)
-    assert alone.folder == setting.state / "alone" / "job-1"
-    assert read_facts(alone.folder).kind == "alone"
-    assert alone.result.epochs[0].loss != own.result.epochs[0].loss
-    assert own.folder.exists()
+    made = personalise(setting.file, setting.config)
+    assert read_facts(made.folder / "alone").kind == "alone"
+    trained = made.models.trained
+    assert trained["alone"].epochs[0].loss != trained["personal"].epochs[0].loss
+
+
+def test_again_differs_from_alone_in_its_seed_and_only_in_that(setting: OwnSetting) -> None:
+    setting.hand_over()
+    trained = personalise(setting.file, setting.config).models.trained
+    alone, again = trained["alone"], trained["again"]
+    assert (again.best.rate, again.best.number) == (alone.best.rate, alone.best.number)
+    assert not np.array_equal(alone.values, again.values)
+    assert len(again.best.without) == len(alone.best.without) == 4
+
+
+def test_the_site_model_answers_as_the_adapters_do(setting: OwnSetting) -> None:
+    """In another process's way: each adapter by itself, with peft."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    setting.hand_over()
+    made = personalise(setting.file, setting.config)
+    model = load_site_model(made.folder)
+    base = AutoModelForCausalLM.from_pretrained(setting.model)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    first, *others = made.models.answer.weights
+    peft = PeftModel.from_pretrained(base, made.folder / first, adapter_name=first)
+    for name in others:
+        peft.load_adapter(made.folder / name, adapter_name=name)
+
+    def by_hand() -> torch.Tensor:
+        mean = torch.zeros(())
+        for name, weight in made.models.answer.weights.items():
+            peft.set_adapter(name)
+            with torch.no_grad():
+                mean = mean + weight * peft(input_ids=ids).logits.double().softmax(-1)
+        return mean.log()
+
+    with torch.no_grad():
+        found = model(input_ids=ids).logits
+    assert Rounded(by_hand).off_by(found) <= 1
+
+
+def test_a_single_adapter_answers_by_itself(setting: OwnSetting) -> None:
+    setting.hand_over()
+    made = personalise(setting.file, setting.config, single=True)
+    assert made.models.answer.weights == {"personal": 1.0}
+    assert made.models.trained.keys() == {"personal"}
+    assert not (made.folder / "alone").exists()
+    assert load_site_model(made.folder).names == ("personal",)
 
 
 def test_held_out_records_teach_it_nothing(
@@ -177,14 +228,14 @@ def test_more_parameters_than_the_site_allows_are_refused(setting: OwnSetting) -
     setting.change("[allow]", "[allow]\nmax_trainable = 100")
     with pytest.raises(Exception, match="more than this site allows"):
         personalise(setting.file, setting.config)
-    assert not (setting.state / "personal" / "job-1").exists()
+    assert not (setting.state / "site-model" / "job-1").exists()
 
 
 def test_a_personal_adapter_is_nothing_to_begin_with(setting: OwnSetting) -> None:
     setting.hand_over()
     made = personalise(setting.file, setting.config)
     with pytest.raises(ConfigError, match="of the kind 'personal'"):
-        personalise(setting.file, setting.config, made.folder)
+        personalise(setting.file, setting.config, made.folder / "personal")
 
 
 def test_too_few_units_to_choose_by_are_told(tmp_path: Path, model_folder: Make) -> None:
@@ -194,25 +245,24 @@ def test_too_few_units_to_choose_by_are_told(tmp_path: Path, model_folder: Make)
         personalise(setting.file, setting.config)
 
 
-@pytest.mark.parametrize(("alone", "passes"), [(False, 2), (True, 3)])
-def test_a_site_of_few_units_may_learn_from_all_of_them(
-    tmp_path: Path, model_folder: Make, alone: bool, passes: int
-) -> None:
+def test_a_site_of_few_units_may_learn_from_all_of_them(tmp_path: Path, model_folder: Make) -> None:
     few = "validation = 0\nepochs = 2\nepochs_alone = 3\nrates = [1e-2]"
     columns = {"text": "note"}
     setting = OwnSetting(
         tmp_path, model_folder("llama"), columns, notes(3), held_out="", personal=few
     )
     setting.hand_over()
-    made = personalise(setting.file, setting.config, alone=alone)
+    made = personalise(setting.file, setting.config)
     assert (made.training, made.parts) == (3, 0)
-    assert made.result.best.number == passes
-    assert f"{passes} passes over all records" in summary(made)
-    assert made.as_dict()["best"]["loss"] is None
+    for kind, passes in (("personal", 2), ("alone", 3), ("again", 3)):
+        assert made.as_dict()["models"][kind]["best"]["number"] == passes
+        assert made.as_dict()["models"][kind]["best"]["loss"] is None
+        assert f"{kind}: {passes} passes over all records" in summary(made)
+    assert made.models.answer.weights == {"alone": 0.4, "personal": 0.4, "federated": 0.2}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("patient 7"), MemoryError()])
-@pytest.mark.parametrize("where", ["train_alone", "write_adapter"])
+@pytest.mark.parametrize("where", ["train_own", "write_adapter", "write_base"])
 def test_what_ends_half_way_leaves_nothing_and_what_was_there(
     setting: OwnSetting, monkeypatch: pytest.MonkeyPatch, error: BaseException, where: str
 ) -> None:
@@ -221,19 +271,20 @@ def test_what_ends_half_way_leaves_nothing_and_what_was_there(
     before = tree(setting.state)
 
     def stop(*_: Any, **__: Any) -> None:
-        assert any(own_cache(setting.state).iterdir())  # clear text, for now
+        assert own_cache(setting.state).exists() is (where != "write_base")  # clear text, for now
         raise error
 
-    if where == "train_alone":
-        monkeypatch.setattr(module, "train_alone", stop)
-    else:
-        monkeypatch.setattr("fedpriv.plain_training.adapter.write_facts", stop)
-    for alone in (False, True):
-        with pytest.raises(type(error)):
-            personalise(setting.file, setting.config, alone=alone)
-        assert tree(setting.state) == before
+    place = {
+        "train_own": "fedpriv_client.personalise.train_own",
+        "write_adapter": "fedpriv.plain_training.adapter.write_facts",
+        "write_base": "fedpriv.serving.write.check_answers",
+    }
+    monkeypatch.setattr(place[where], stop)
+    with pytest.raises(type(error)):
+        personalise(setting.file, setting.config)
+    assert tree(setting.state) == before
     assert not own_cache(setting.state).exists()
-    assert not list((setting.state / "alone").glob("*"))
+    assert not list(work_folder(setting.state).iterdir())
     monkeypatch.undo()
     personalise(setting.file, setting.config)
     assert tree(setting.state).keys() == before.keys()
@@ -261,7 +312,6 @@ def test_a_job_of_any_name_is_in_nobodys_way(setting: OwnSetting) -> None:
     for job in ("process.lock", "cache", "personal", "alone"):
         setting.hand_over(job)
         assert personalise(setting.file, setting.config).folder.name == job
-        assert personalise(setting.file, setting.config, alone=True).folder.name == job
 
 
 def test_it_works_beside_a_client_that_runs_and_opens_no_ledger(setting: OwnSetting) -> None:
@@ -325,20 +375,26 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     assert any(line.startswith("rate 0.03, pass 3: loss ") for line in lines)
     assert "rate 0.03, pass 1, all records" in lines
     shown = " ".join(lines)
-    assert str(setting.state / "personal" / "job-1") in shown
+    assert str(setting.state / "site-model" / "job-1") in shown
+    assert "The smallest set was kept" in shown
     assert "not to leave this house" in shown
 
 
 @pytest.mark.usefixtures("quiet_signals")
 def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
     setting.hand_over()
-    answer = invoke(setting, "personalise", "--alone", "--json")
+    answer = invoke(setting, "personalise", "--json")
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
-    assert found["kind"] == "alone"
     assert found["job"] == "job-1"
-    assert len(found["passes"]) == 4
-    assert found["best"] in found["passes"]
+    assert sum(found["weights"].values()) == pytest.approx(1)
+    assert set(found["left_out_losses"]) == {
+        *("alone", "personal", "federated", "all three"),
+        *("alone + personal", "alone + federated", "personal + federated"),
+    }
+    alone = found["models"]["alone"]
+    assert len(alone["passes"]) == 4
+    assert alone["best"] in alone["passes"]
 
 
 @pytest.mark.usefixtures("quiet_signals")

@@ -40,8 +40,8 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
     reports = [path.read_bytes() for path in states[0].rglob("budget.json")]
     made = federation.run("fedpriv-client", "personalise", "--config", str(file), name="own")
     assert made.wait() == 0, made.text
-    folder = states[0] / "personal" / job
-    assert f"The adapter is in {folder}" in made.text
+    folder = states[0] / "site-model" / job
+    assert f"The site model is in {folder}" in made.text
     seen = federation.run("fedpriv-client", "evaluate", "--config", str(file), name="seen")
     assert seen.wait() == 0, seen.text
     assert (states[0] / "evaluation.html").exists()
@@ -52,7 +52,7 @@ def test_sites_get_the_adapter_and_one_goes_on_with_it_while_its_client_runs(
     found += [
         path.read_text(errors="replace") for path in federation.out.rglob("*") if path.is_file()
     ]
-    digest = read_facts(folder).weights_digest
+    digest = read_facts(folder / "personal").weights_digest
     for one in found:
         assert "personalise" not in one
         assert str(folder) not in one

@@ -1,0 +1,164 @@
+"""Choose which of a site's models answer together, and with which weights, by its own records.
+
+Each model is scored on records that it was not trained on: a part of the site's units was left out,
+and a model was trained without it. Held-out records, by which the result is judged, choose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+
+from fedpriv.data.batch import Batch
+from fedpriv.data.encode import Example
+from fedpriv.models.vector import Vector
+from fedpriv.names import OwnKind
+from fedpriv.personal.records import OwnParts
+from fedpriv.personal.together import mean_of_probabilities, own_and_federated
+from fedpriv.personal.training import Personal
+from fedpriv.plain_training.scores import BATCH, Numbers, Scored, logits_of, score_each
+from fedpriv.private_training.worker import Worker
+
+MODELS = ("alone", "personal", "federated")
+SHARES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8)  # of the federation, to choose from
+Weights = Mapping[str, float]  # name of a model → share of the probabilities
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which models answer, and what that was chosen by.
+
+    Attributes:
+        weights: of the models that answer, with the sum 1.
+        losses: of each set of models, on records that were left out; empty where none were.
+        spread: by how much two trainings that differ in their seeds differ there (a standard
+            deviation).
+    """
+
+    weights: Weights
+    losses: Mapping[str, float]
+    spread: float
+
+
+def title(names: Sequence[str]) -> str:
+    """Name a set of models."""
+    return "all three" if len(names) == len(MODELS) else " + ".join(names)
+
+
+def sets_of(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Every set of those models that a site could keep, the smallest first."""
+    there = [name for name in MODELS if name in names]
+    return [one for count in range(1, len(there) + 1) for one in combinations(there, count)]
+
+
+def weights_of(names: Sequence[str], beside: float) -> Weights:
+    """Weigh models: the federation's has `beside` of the weight, own ones have equal parts."""
+    own = [name for name in names if name != "federated"]
+    if len(own) in (0, len(names)):
+        return dict.fromkeys(names, 1 / len(names))
+    return dict(own_and_federated(own, "federated", beside))
+
+
+def score_sets(
+    worker: Worker,
+    examples: Sequence[Example],
+    models: Mapping[str, Vector],
+    sets: Mapping[str, Weights],
+) -> dict[str, Scored]:
+    """Score each set of models that answer together; each model is computed once.
+
+    Args:
+        examples: at least one.
+        models: name → trained values (P,).
+        sets: title → weights of the models that answer.
+
+    Privacy:
+        As confidential as own values and the records: for the site alone.
+    """
+
+    def answers(batch: Batch) -> Iterable[tuple[str, torch.Tensor]]:
+        logits = {}
+        for name, values in models.items():
+            worker.vector.write(values)
+            logits[name] = logits_of(worker, batch)
+        for name, weights in sets.items():
+            several = [logits[one] for one in weights]
+            alone = len(several) == 1
+            yield name, several[0] if alone else mean_of_probabilities(several, [*weights.values()])
+
+    return score_each(worker, examples, answers, at_once=max(1, BATCH // len(models)))
+
+
+def choose_answer(
+    worker: Worker,
+    own: OwnParts,
+    trained: Mapping[OwnKind, Personal],
+    federated: Vector,
+    beside: float,
+) -> Answer:
+    """Keep the smallest set of models that is as good as the best one.
+
+    As good is a loss on left-out records that is higher by no more than what seeds differ by. Among
+    sets of one size the better is taken. A site of so many units that one part is enough has the
+    federation's share of the weight chosen in the same way. Others have the rule's
+    (docs/results.md).
+
+    Args:
+        own: the site's records, in parts.
+        trained: `alone`, `again` and `personal`; the first two differ in their seeds.
+        federated: the values (P,) of the federation's adapter.
+        beside: the federation's share of the weight by the rule.
+
+    Privacy:
+        None: computed on raw records, and stays at the site.
+    """
+    if not own.left_out:
+        return Answer(weights_of(MODELS, beside), {}, 0.0)
+    shares = SHARES if own.left_out == 1 else (beside,)
+    kept = {
+        (names, share): weights_of(names, share)
+        for names in sets_of(MODELS)
+        for share in (shares if "federated" in names and len(names) > 1 else (beside,))
+    }
+    scored: dict[str, list[Scored]] = {}
+    sets = {f"{title(names)} {share}": weights for (names, share), weights in kept.items()}
+    for index, part in enumerate(own.parts[: own.left_out]):
+        models: dict[str, Vector] = {"federated": federated}
+        for kind, made in trained.items():
+            models[kind] = made.best.without[index]
+        found = score_sets(worker, part, models, sets | {"again": {"again": 1.0}})
+        for name, one in found.items():
+            scored.setdefault(name, []).append(one)
+    targets = sum(float(one.targets.sum()) for one in scored["again"])
+
+    def loss(key: tuple[tuple[str, ...], float]) -> float:
+        parts = scored[f"{title(key[0])} {key[1]}"]
+        return sum(float(one.losses.sum()) for one in parts) / targets
+
+    def losses(name: str) -> Numbers:
+        return np.concatenate([one.losses for one in scored[name]])
+
+    spread = seeds_differ(losses(f"alone {beside}"), losses("again"), targets)
+    best = {names: min((key for key in kept if key[0] == names), key=loss) for names, _ in kept}
+    lowest = min(map(loss, best.values()))
+    good = [key for key in best.values() if loss(key) <= lowest + spread]
+    answer = min(good, key=lambda key: (len(key[0]), loss(key)))
+    return Answer(kept[answer], {title(names): loss(key) for names, key in best.items()}, spread)
+
+
+def seeds_differ(one: Numbers, other: Numbers, targets: float) -> float:
+    """By how much the mean losses of two trainings differ that differ in their seeds.
+
+    The standard deviation of one such mean: the difference of each record's loss is taken as one of
+    independent ones with the mean 0, and half of its square is the variance of either.
+
+    Args:
+        one, other: sums of each record's losses, (N,).
+        targets: of all records.
+    """
+    return math.sqrt(float(((one - other) ** 2).sum()) / 2) / targets

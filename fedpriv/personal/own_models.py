@@ -1,0 +1,77 @@
+"""Train all of a site's own models, and choose which of them answer with the federation's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedpriv.config.personal import PersonalSection
+from fedpriv.models.vector import Vector
+from fedpriv.names import OWN_KINDS, OwnKind
+from fedpriv.personal.answering import Answer, choose_answer
+from fedpriv.personal.choosing import Epoch
+from fedpriv.personal.records import OwnParts
+from fedpriv.personal.training import Personal, train_alone
+from fedpriv.private_training.worker import Worker
+
+
+@dataclass(frozen=True, eq=False)
+class OwnModels:
+    """A site's own models, and which of them answer.
+
+    Privacy:
+        None: made of raw records, and stays at the site.
+    """
+
+    trained: dict[OwnKind, Personal]
+    answer: Answer
+
+
+def train_own(
+    worker: Worker,
+    federated: Vector,
+    another: Vector,
+    own: OwnParts,
+    settings: PersonalSection,
+    *,
+    single: bool = False,
+    begun: Callable[[OwnKind], None] = lambda kind: None,
+    told: Callable[[Epoch], None] = lambda epoch: None,
+) -> OwnModels:
+    """Train from the base model, twice, and from the federation's adapter.
+
+    The second model from the base has the rate and the passes that were chosen for the first. It
+    never answers: it tells what seeds differ by, and what two own models are worth.
+
+    Args:
+        federated: the values (P,) of the federation's adapter.
+        another: those of another initial adapter.
+        own: at least one record.
+        single: train further from the federation's adapter alone, which then answers by itself.
+        begun: told of each model before it is trained.
+        told: of every pass.
+
+    Privacy:
+        None: made of raw records, and stays at the site.
+    """
+    again = int(np.array_equal(another, worker.initial))  # another order, where A is not trained
+    starts: dict[str, Vector] = {"alone": worker.initial, "again": another, "personal": federated}
+    trained: dict[OwnKind, Personal] = {}
+    for kind in OWN_KINDS:
+        if single and kind != "personal":
+            continue
+        begun(kind)
+        trained[kind] = train_alone(
+            worker,
+            starts[kind],
+            own,
+            settings.beginning(kind),
+            seed=again if kind == "again" else 0,
+            as_for=trained["alone"] if kind == "again" else None,
+            told=told,
+        )
+    if single:
+        return OwnModels(trained, Answer({"personal": 1.0}, {}, 0.0))
+    return OwnModels(trained, choose_answer(worker, own, trained, federated, settings.beside))
