@@ -15,11 +15,11 @@ from fedpriv.errors import ConfigError, naming
 from fedpriv.files import finite_json
 from fedpriv.models.vector import Vector
 from fedpriv.names import OWN_KINDS
-from fedpriv.personal.answering import Weights
 from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
+from fedpriv.personal.together import Weights
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score

@@ -12,21 +12,17 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import torch
 
-from fedpriv.data.batch import Batch
-from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.personal.records import OwnParts
-from fedpriv.personal.together import mean_of_probabilities, own_and_federated
+from fedpriv.personal.together import Weights, own_and_federated, score_sets
 from fedpriv.personal.training import Personal
-from fedpriv.plain_training.scores import BATCH, Numbers, Scored, logits_of, score_each
+from fedpriv.plain_training.scores import Numbers, Scored
 from fedpriv.private_training.worker import Worker
 
 MODELS = ("alone", "personal", "federated")
 SHARES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8)  # of the federation, to choose from
-Weights = Mapping[str, float]  # name of a model → share of the probabilities
 
 
 @dataclass(frozen=True)
@@ -62,36 +58,6 @@ def weights_of(names: Sequence[str], beside: float) -> Weights:
     if len(own) in (0, len(names)):
         return dict.fromkeys(names, 1 / len(names))
     return dict(own_and_federated(own, "federated", beside))
-
-
-def score_sets(
-    worker: Worker,
-    examples: Sequence[Example],
-    models: Mapping[str, Vector],
-    sets: Mapping[str, Weights],
-) -> dict[str, Scored]:
-    """Score each set of models that answer together; each model is computed once.
-
-    Args:
-        examples: at least one.
-        models: name → trained values (P,).
-        sets: title → weights of the models that answer.
-
-    Privacy:
-        As confidential as own values and the records: for the site alone.
-    """
-
-    def answers(batch: Batch) -> Iterable[tuple[str, torch.Tensor]]:
-        logits = {}
-        for name, values in models.items():
-            worker.vector.write(values)
-            logits[name] = logits_of(worker, batch)
-        for name, weights in sets.items():
-            several = [logits[one] for one in weights]
-            alone = len(several) == 1
-            yield name, several[0] if alone else mean_of_probabilities(several, [*weights.values()])
-
-    return score_each(worker, examples, answers, at_once=max(1, BATCH // len(models)))
 
 
 def choose_answer(

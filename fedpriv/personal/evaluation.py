@@ -10,8 +10,9 @@ from typing import Any
 from fedpriv.data.encode import Example
 from fedpriv.data.spec import DataSpec
 from fedpriv.models.vector import Vector
-from fedpriv.personal.answering import Weights, score_sets, sets_of, title, weights_of
+from fedpriv.personal.answering import sets_of, title, weights_of
 from fedpriv.personal.generation import completions, references
+from fedpriv.personal.together import Weights, score_sets
 from fedpriv.plain_training.rouge import Rouge, rouge
 from fedpriv.plain_training.scores import Scored, Scores
 from fedpriv.private_training.worker import Worker
@@ -187,15 +188,25 @@ def _verdict(scored: Mapping[str, Scored], shown: str) -> str:
     )
     if shown == "alone":
         return f"Joining did not pay here: the site model has nothing of the federation; {figures}."
-    count = len(ours.losses)
-    beyond = without.losses - ours.losses - gain * ours.targets
-    error = math.sqrt(float((beyond**2).sum()) * count / max(1, count - 1)) / ours.targets.sum()
-    if abs(gain) <= SURELY * error:
+    chance = _chance(ours, without)
+    if abs(gain) <= chance:
         return (
-            f"Whether joining paid can't be told from {count} held-out examples: {figures}, and"
-            f" chance makes {SURELY * error:.3f} of difference."
+            f"Whether joining paid can't be told from {len(ours.losses)} held-out examples:"
+            f" {figures}, and chance makes {chance:.3f} of difference."
         )
     return f"Joining {'paid' if gain > 0 else 'did not pay'} here: {figures}."
+
+
+def _chance(one: Scored, other: Scored) -> float:
+    """By how much the losses of two models may differ by which records were held out.
+
+    `SURELY` standard errors of a difference of ratios, each record's losses over its targets.
+    """
+    gap = other.scores.eval_loss - one.scores.eval_loss
+    beyond = other.losses - one.losses - gap * one.targets
+    count = len(beyond)
+    squares = float((beyond**2).sum()) * count / max(1, count - 1)
+    return SURELY * math.sqrt(squares) / float(one.targets.sum())
 
 
 def _worse_than_base(rows: Sequence[Row]) -> list[str]:

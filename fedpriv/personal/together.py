@@ -1,13 +1,13 @@
 """A site's own models and the federation's answer together: the mean of their probabilities.
 
 `mean_of_probabilities` is all there is to it, for whoever runs the models at the same time: it
-takes what they answer to the same input. There is no file format for several models.
+takes what they answer to the same input. A site model (`fedpriv.serving`) does so at each token.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -15,10 +15,11 @@ import torch
 from fedpriv.data.batch import Batch
 from fedpriv.data.encode import Example
 from fedpriv.models.vector import Vector
-from fedpriv.plain_training.scores import Scores, logits_of, score_answers
+from fedpriv.plain_training.scores import BATCH, Scored, Scores, logits_of, score_each
 from fedpriv.private_training.worker import Worker
 
 Named = TypeVar("Named")
+Weights = Mapping[str, float]  # name of a model → share of the probabilities
 Model = Callable[[Sequence[Example]], Scores]  # scores records, at least one
 
 
@@ -82,19 +83,40 @@ def together(worker: Worker, models: Sequence[tuple[Vector, float]]) -> Model:
     Privacy:
         As confidential as own values and the records that it scores: for the site alone.
     """
-    weights = [weight for _, weight in models]
-    _check_weights(weights)
+    _check_weights([weight for _, weight in models])
+    named = {str(index): values for index, (values, _) in enumerate(models)}
+    shares = {str(index): weight for index, (_, weight) in enumerate(models)}
+    return lambda examples: score_sets(worker, examples, named, {"": shares})[""].scores
 
-    def answer(batch: Batch) -> torch.Tensor:
-        answers = []
-        for values, _ in models:
+
+def score_sets(
+    worker: Worker,
+    examples: Sequence[Example],
+    models: Mapping[str, Vector],
+    sets: Mapping[str, Weights],
+) -> dict[str, Scored]:
+    """Score each set of models that answer together; each model is computed once.
+
+    Args:
+        examples: at least one.
+        models: name → trained values (P,).
+        sets: title → weights of the models that answer.
+
+    Privacy:
+        As confidential as own values and the records: for the site alone.
+    """
+
+    def answers(batch: Batch) -> Iterable[tuple[str, torch.Tensor]]:
+        logits = {}
+        for name, values in models.items():
             worker.vector.write(values)
-            answers.append(logits_of(worker, batch))
-        for rows in zip(*answers, strict=True):  # logits are large: one record by one
-            rows[0].copy_(mean_of_probabilities(rows, weights))
-        return answers[0]
+            logits[name] = logits_of(worker, batch)
+        for name, weights in sets.items():
+            several = [logits[one] for one in weights]
+            alone = len(several) == 1
+            yield name, several[0] if alone else mean_of_probabilities(several, [*weights.values()])
 
-    return lambda examples: score_answers(worker, examples, answer)
+    return score_each(worker, examples, answers, at_once=max(1, BATCH // len(models)))
 
 
 def _check_weights(weights: Sequence[float]) -> None:
