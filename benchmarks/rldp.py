@@ -296,7 +296,8 @@ class Attacker:
         narratives, rest = fall[: len(self._member)], fall[len(self._member) :]
         auc = area_under_curve(narratives, self._member.long())
         assert auc is not None
-        told = completions(self._worker, self._prompts, values)
+        self._worker.vector.write(values)
+        told = completions(self._worker, self._prompts, self._worker.model)
         pairs = zip(self._canaries, told, strict=True)
         exposures = [exposure(part.numpy()) for part in rest.reshape(len(self._canaries), -1)]
         likeness = [jaccard(canary.secret, text) for canary, text in pairs]

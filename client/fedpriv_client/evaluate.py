@@ -19,10 +19,10 @@ from fedpriv.personal.evaluation import MEANING, Evaluation, evaluate
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.page import write_page
 from fedpriv.personal.records import own_examples, to_test_on
-from fedpriv.personal.together import Weights
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.worker import Worker
 from fedpriv.report.figures import score
+from fedpriv.serving import load_site_model
 from fedpriv.serving.folder import read_weights
 from fedpriv_client.own import Federated, at_work, federated, opened, shown_held_out, site_models
 
@@ -71,6 +71,8 @@ def own_view(
             (training,) = own_examples(own.records.training, spec, tokenizer)
             check_held_out(training, examples, tokenizer, key=key)
         models, trained, notes = _models(chosen, worker, file)
+        folder = site_models(chosen.settings.state_dir) / chosen.facts.job
+        served = read_weights(folder) if folder.exists() else {}
         return evaluate(
             worker,
             examples,
@@ -80,7 +82,8 @@ def own_view(
             job=chosen.facts.job,
             records=len(records),
             beside=file.personal.beside,
-            served=_served(chosen),
+            served=served,
+            site_model=load_site_model(folder) if served and "prompt" in spec.columns else None,
             trained=trained,
             notes=notes,
             told=say,
@@ -116,12 +119,6 @@ def _models(
             " with the federation's adapter and without."
         )
     return {name: values[name] for name in MEANING if name in values}, trained, notes
-
-
-def _served(chosen: Federated) -> Weights:
-    """The weights of the site model, if there is one of this job."""
-    folder = site_models(chosen.settings.state_dir) / chosen.facts.job
-    return read_weights(folder) if folder.exists() else {}
 
 
 def run(

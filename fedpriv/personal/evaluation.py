@@ -40,7 +40,8 @@ class Row:
 
     Attributes:
         name: a key of `MEANING`.
-        rouge: of what it makes of prompts; None where records have none, or models answer together.
+        rouge: of what it makes of prompts; None where records have none, or of models that answer
+            together and are not served.
         trained: a site's own model, at which rate × for how many passes; "" for others.
         served: the site model answers so.
     """
@@ -121,6 +122,7 @@ def evaluate(
     records: int,
     beside: float,
     served: Weights,
+    site_model: Any = None,
     trained: Mapping[str, str],
     notes: Sequence[str] = (),
     told: Callable[[str], None] = lambda name: None,
@@ -133,6 +135,7 @@ def evaluate(
         records: how many they are.
         beside: the federation's share of the weight where models answer together.
         served: weights of the site model; none where there is no such model.
+        site_model: itself, where it is to answer prompts.
         trained: how the own models among them were trained, in words.
         notes: what else there is to know.
         told: what is done.
@@ -154,15 +157,17 @@ def evaluate(
     rows = []
     for name in sorted(scored, key=[*MEANING].index):
         made = None
-        if answered and name in models:
+        if answered and (name in models or (name == shown and site_model is not None)):
             told(f"Answering prompts: {name}")
-            made = rouge(completions(worker, answered, models[name]), expected)
+            worker.vector.write(models.get(name, worker.initial))
+            model = worker.model if name in models else site_model
+            made = rouge(completions(worker, answered, model), expected)
         rows.append(
             Row(name, scored[name].scores, made, trained.get(name, ""), served=name == shown)
         )
     said = [*notes, *_worse_than_base(rows), *one_label(examples, spec.labels)]
     if len(sets) > len(models):
-        said.append(_of_together(beside, served, without_text=bool(answered)))
+        said.append(_of_together(beside, served))
     return Evaluation(
         site=site,
         job=job,
@@ -220,7 +225,7 @@ def _worse_than_base(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of_together(beside: float, served: Weights, *, without_text: bool) -> str:
+def _of_together(beside: float, served: Weights) -> str:
     """A note on how models answer together."""
     weight = (
         f"Where models answer together, the federation's has {beside:g} of the weight"
@@ -229,7 +234,7 @@ def _of_together(beside: float, served: Weights, *, without_text: bool) -> str:
     if served:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in served.items())
         weight += f" The site model answers with: {shares}."
-    return f"{weight} They write no text here, so there is no ROUGE." if without_text else weight
+    return weight
 
 
 def one_label(examples: Sequence[Example], labels: Sequence[str]) -> list[str]:

@@ -6,26 +6,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.data.encode import NO_LOSS, Example
-from fedpriv.models.vector import Vector
 from fedpriv.private_training.worker import Worker
 from fedpriv.synthetic.language_model import greedy
 
 
-def completions(worker: Worker, examples: Sequence[Example], parameters: Vector) -> list[str]:
-    """What a model with these trained values (P,) goes on with after each prompt.
+def completions(worker: Worker, examples: Sequence[Example], model: Any) -> list[str]:
+    """What a model goes on with after each prompt.
 
     The likeliest token each time (greedy), so that it is the same every time; as many as a
     record may have.
 
     Args:
         examples: of prompts and completions, see `fedpriv.data.encode.encode_completion`.
+        model: the worker's own, with the values that were last written, or another of its base.
 
     Privacy:
         Of a site's own records: it never leaves the site.
     """
-    worker.vector.write(parameters)
     prompts = [example.input_ids[: _prompt(example)] for example in examples]
-    return greedy(worker.model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
+    return greedy(model, worker.base.tokenizer, prompts, worker.recipe.model.max_length)
 
 
 def references(worker: Worker, examples: Sequence[Example]) -> list[str]:

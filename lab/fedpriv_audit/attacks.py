@@ -85,7 +85,8 @@ class Attacker:
                 canary.prompt, f" {canary.secret}.", self._worker.base.tokenizer, length
             )
         ]
-        return completions(self._worker, prompts, values)
+        self._worker.vector.write(values)
+        return completions(self._worker, prompts, self._worker.model)
 
 
 def membership_world(

@@ -19,9 +19,9 @@ def test_a_completion_does_not_depend_on_who_is_beside_it(make_worker: Make) -> 
     tokenizer = worker.base.tokenizer
     pairs = [("a", "fever"), ("a longer prompt", "cough"), ("mid", "pain")]
     found = [encode_completion(*pair, tokenizer, 32)[0] for pair in pairs]
-    together = completions(worker, found, worker.initial)
+    together = completions(worker, found, worker.model)
     for example, text in zip(found, together, strict=True):
-        [alone] = completions(worker, [example], worker.initial)
+        [alone] = completions(worker, [example], worker.model)
         assert alone.startswith(text) or text.startswith(alone)
         assert text
     assert references(worker, found) == ["fever", "cough", "pain"]
@@ -31,5 +31,7 @@ def test_other_values_complete_otherwise(make_worker: Make) -> None:
     worker = make_worker("llama")
     [example] = encode_completion("fever", "cough", worker.base.tokenizer, 32)
     moved = worker.initial + np.float32(0.5)
-    [base], [other] = (completions(worker, [example], v) for v in (worker.initial, moved))
+    [base] = completions(worker, [example], worker.model)
+    worker.vector.write(moved)
+    [other] = completions(worker, [example], worker.model)
     assert base != other
