@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fedpriv.config.personal import OwnSiteFile
-from fedpriv.errors import naming
+from fedpriv.errors import DataError, naming
 from fedpriv.files import finite_json, private_folder
 from fedpriv.names import OwnKind
 from fedpriv.personal.choosing import Epoch
@@ -22,6 +22,7 @@ from fedpriv.personal.training import Personal
 from fedpriv.plain_training.adapter import read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.serving.write import write_site_model
+from fedpriv_client import evaluate
 from fedpriv_client.own import Federated, at_work, federated, opened, site_models
 from fedpriv_client.site_job import recipe_of
 
@@ -155,7 +156,7 @@ def _train(
 def run(
     file: OwnSiteFile, config: Path, adapter: Path | None, *, single: bool, as_json: bool
 ) -> dict[str, Any]:
-    """Personalise with progress on the screen: a bar on a terminal, plain lines in a pipe.
+    """Personalise with progress on the screen, and evaluate where records are held out.
 
     Returns:
         What was made, as JSON.
@@ -198,7 +199,13 @@ def run(
         made = personalise(file, config, adapter, single=single, say=say, begun=begun, told=told)
     if not as_json:
         console.print(summary(made), highlight=False, soft_wrap=True, markup=False)
-    return dict(finite_json(made.as_dict()))
+    found = dict(finite_json(made.as_dict()))
+    if file.data.held_out is not None:
+        try:
+            found["evaluation"] = evaluate.run(file, config, adapter, limit=None, as_json=as_json)
+        except DataError as error:  # the site model is whole
+            console.print(f"It can't be evaluated: {error}", highlight=False, markup=False)
+    return found
 
 
 def _line(epoch: Epoch) -> str:
@@ -220,7 +227,6 @@ def summary(made: Made) -> str:
         )
     lines += [
         f"The site model is in {made.folder}: {WARNING}.",
-        "What it is worth on held-out records: fedpriv-client evaluate",
         "Let it write or answer: fedpriv-client generate, classify or serve-model",
     ]
     return "\n".join(lines)

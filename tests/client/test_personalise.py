@@ -377,7 +377,20 @@ def test_the_command_says_how_it_goes_and_where_it_is(setting: OwnSetting) -> No
     shown = " ".join(lines)
     assert str(setting.state / "site-model" / "job-1") in shown
     assert "The smallest set was kept" in shown
+    assert "held-out records of clinic" in shown and "oining" in shown
     assert "not to leave this house" in shown
+
+
+@pytest.mark.usefixtures("quiet_signals")
+def test_records_that_can_not_judge_it_are_said_and_it_is_there(setting: OwnSetting) -> None:
+    setting.hand_over()
+    rows = [{"note": f"{i} {i + 1} {i + 2} {i + 3}"} for i in range(50, 60)]
+    (setting.folder / "further.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    setting.change("held_out = 0.25", 'held_out = "further.jsonl"')
+    answer = invoke(setting, "personalise")
+    assert answer.exit_code == 0, answer.output
+    assert "It can't be evaluated: " in answer.output and "another data set's" in answer.output
+    assert load_site_model(setting.state / "site-model" / "job-1").names
 
 
 @pytest.mark.usefixtures("quiet_signals")
@@ -392,6 +405,7 @@ def test_as_json_it_is_json_alone(setting: OwnSetting) -> None:
         *("alone", "personal", "federated", "all three"),
         *("alone + personal", "alone + federated", "personal + federated"),
     }
+    assert found["evaluation"]["models"]["all three"]["eval_loss"] > 0
     alone = found["models"]["alone"]
     assert len(alone["passes"]) == 4
     assert alone["best"] in alone["passes"]
