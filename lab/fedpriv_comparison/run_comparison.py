@@ -19,7 +19,6 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.progress import is_watched
 from fedpriv_comparison import comparison as running
 from fedpriv_comparison import present
-from fedpriv_comparison.controls import controls_known
 from fedpriv_comparison.estimate import estimate
 from fedpriv_comparison.figures import Figures, figures
 from fedpriv_comparison.held_out_scores import check_records
@@ -43,7 +42,6 @@ class Compared:
     report: Path
 
 
-@controls_known()
 def run_comparison(
     file: Path | None,
     methods: str,

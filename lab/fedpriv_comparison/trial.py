@@ -24,7 +24,6 @@ from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
 from fedpriv.names import OwnKind
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv_comparison.controls import bring_controls
 from fedpriv_comparison.held_out_scores import Home, home_scores, own_examples
 from fedpriv_comparison.personalisation import FIFTH, AsItIs, go_on
 from fedpriv_comparison.public_training import train
@@ -295,9 +294,7 @@ def _scored(config: JobConfig) -> list[str]:
 def _simulated(
     config: JobConfig, seed: int, folder: Path, pool: WorkerPool
 ) -> tuple[Result, Vector]:
-    outcome = simulate(
-        config, folder, source=folder, insecure_seed=seed, pool=pool, begin=bring_controls
-    )
+    outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
     for row in outcome.rounds:
         for site in config.sites:
             status = row["sites"].get(site.name, {}).get("status", "did not answer")

@@ -63,7 +63,6 @@ class Host:
         set_identity()
         logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
         torch.set_num_threads(threads)
-        sites.begin()
         self._sites, self._proposal, self._lending = sites, proposal, lending
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)

@@ -35,7 +35,7 @@ from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
-from fedpriv_simulation.sites import Sites, no_more
+from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
@@ -78,7 +78,6 @@ def simulate(
     progress: Progress = Progress(),
     pool: WorkerPool | None = None,
     grid: Grid | None = None,
-    begin: Callable[[], None] = no_more,
 ) -> Outcome:
     """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
@@ -90,7 +89,6 @@ def simulate(
         pool: of models that were loaded before, for one run after the other.
         grid: of a runtime that is there already, where `Visits` answer for the sites; by default
             there is one for the time of the run, as `job.engine` says.
-        begin: called first in each process that is started for sites, such as to bring methods.
 
     Raises:
         FedprivError: something is wrong; before the first round nothing is left behind and
@@ -127,7 +125,7 @@ def simulate(
     with only_run(out):
         run = opened(out, config, insecure_seed=insecure_seed)
         try:
-            return _simulate(config, run, source, insecure_seed, progress, pool, grid, begin)
+            return _simulate(config, run, source, insecure_seed, progress, pool, grid)
         finally:
             run.discard()
 
@@ -140,7 +138,6 @@ def _simulate(
     progress: Progress,
     pool: WorkerPool | None,
     there: Grid | None,
-    begin: Callable[[], None],
 ) -> Outcome:
     address = config.job.ray_address if there is None else None
     with contextlib.ExitStack() as stack:
@@ -161,7 +158,7 @@ def _simulate(
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
                 check_nodes(cluster, config, run.path.absolute(), digest)
-        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
+        sites = Sites(config, run.path, insecure_seed, digest, trained)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
         try:

@@ -30,10 +30,6 @@ from fedpriv_simulation.rosters import simulated_roster
 PAUSE = 0.05  # seconds between two looks at a ledger that another process has
 
 
-def no_more() -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True)
 class Sites:
     """Opens them, one by one, in whatever process they are to be.
@@ -43,7 +39,6 @@ class Sites:
         insecure_seed: of sampling and noise; None draws them from the operating system.
         base_digest: of the model that they train.
         trained: parameters of it that are trained.
-        begin: called first by a process that is started for sites; known to it by its name.
     """
 
     config: JobConfig
@@ -51,7 +46,6 @@ class Sites:
     insecure_seed: int | None
     base_digest: str
     trained: int
-    begin: Callable[[], None] = no_more
 
     @cached_property
     def roster(self) -> Roster | None:
