@@ -17,7 +17,7 @@ from fedpriv.personal.together import Model
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.public_training import load
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_server.own_records import read_site, spec_of
 
 TUNING = "tuning"  # half of the held-out units: settings are chosen by them
 Home = dict[str, float]

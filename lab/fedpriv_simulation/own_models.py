@@ -27,8 +27,8 @@ from fedpriv.personal.training import Personal, train_alone
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import private_site_folder
-from fedpriv_simulation.own_records import read_site, spec_of
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 PAGE = "evaluation.html"
