@@ -78,9 +78,11 @@ class Entry:
     def _alone(self, seed: int) -> Trial:
         """Each site by itself: from the base model, or from what public records make of it."""
         if not self.point.warm_start:
-            return _trial(self._asked(self.point.common), "base", seed).alone
-        begun = _asked(self.file, self.point.common, self.size, self.kind.warm)
-        return replace(_trial(begun, "warm-start", seed), personal=True)
+            begun = _trial(self._asked(self.point.common), "base", seed)
+        else:
+            asked = _asked(self.file, self.point.common, self.size, self.kind.warm)
+            begun = _trial(asked, "warm-start", seed)
+        return replace(begun, personal=True)
 
     def _asked(self, point: Point) -> Comparison:
         kind = self.kind

@@ -18,6 +18,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as kept:
         folder = arguments.runs or Path(kept)
         federated = trained(first, folder, pool)
-        alone, again = (trained(trial.alone, folder, pool) for trial in (first, second))
+        by_itself = (replace(one, method="base", personal=True) for one in (first, second))
+        alone, again = (trained(one, folder, pool) for one in by_itself)
     with pool.borrow(job_recipe(first.config)) as worker:
         for index, (name, own) in enumerate(own_examples(first.config, worker).items()):
             rows[name] = of_a_site(worker, own, alone[index], again[index], federated)
