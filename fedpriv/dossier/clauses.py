@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fedpriv.dossier.facts import AUDIT, Contents
 from fedpriv.report.figures import upper
+from fedpriv.report.received import claims_of
 from fedpriv.section import Section
 
 TABLE = Path(__file__).parent / "clauses.toml"
@@ -109,7 +110,7 @@ def _largest(contents: Contents) -> str:
     if not reports:
         return "no site has reported"
     text = f"ε of at most {upper(max(report.epsilon_committed for report in reports))}"
-    alone = [r.epsilon_alone_committed for r in reports if r.epsilon_alone_committed is not None]
+    alone = [claim.committed for report in reports for claim in claims_of(report)[1:]]
     return f"{text}, and alone {upper(max(alone))}" if alone else text
 
 

@@ -155,19 +155,12 @@ def _asked(term: Term, ask: Ask) -> Opinion:
 
 def figures_in_words(report: BudgetReport) -> str:
     """What a report states, in words."""
-    text = (
-        f"ε spent {upper(report.epsilon_spent)}, allocated {upper(report.epsilon_allocated)},"
-        f" committed {upper(report.epsilon_committed)} of {upper(report.budget)} at δ ="
-        f" {report.delta:g}"
+    first, *alone = (
+        f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
+        f" {upper(claim.committed)} of {upper(claim.budget)}"
+        for claim in received.claims_of(report)
     )
-    spent, allocated = report.epsilon_alone_spent, report.epsilon_alone_allocated
-    committed, limit = report.epsilon_alone_committed, report.budget_alone
-    if spent is None or allocated is None or committed is None or limit is None:
-        return text
-    return (
-        f"{text}; alone, spent {upper(spent)}, allocated {upper(allocated)}, committed"
-        f" {upper(committed)} of {upper(limit)}"
-    )
+    return "; alone, ".join([f"ε {first} at δ = {report.delta:g}", *alone])
 
 
 def check_order(said: Statement) -> None:
@@ -176,14 +169,11 @@ def check_order(said: Statement) -> None:
     Raises:
         UnderstatedError: it is not.
     """
-    report = said.report
-    for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):
-        if limit is None:
-            continue
-        names = [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
-        stated = [getattr(report, name) for name in names]
-        if sorted(stated) != stated or stated[-1] > limit * (1 + DIGITS):
+    for claim in received.claims_of(said.report):
+        names = [f"{claim.prefix}{key}" for key in ("spent", "allocated", "committed")]
+        stated = [claim.spent, claim.allocated, claim.committed]
+        if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
             raise UnderstatedError(
                 f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
-                f" and a budget of {limit}: each has to be within the next."
+                f" and a budget of {claim.budget}: each has to be within the next."
             )
