@@ -24,19 +24,6 @@ SECOND, LEAST = 0.01, 1e-3  # what one upper bound may be above another: a share
 
 
 @dataclass(frozen=True)
-class Others:
-    """Accountants that other people wrote; None where one is not asked.
-
-    Attributes:
-        second: prv-accountant, which decides nothing.
-        third: an upper bound of a term, such as by dp-accounting.
-    """
-
-    second: Ask | None
-    third: Callable[[Term], float] | None
-
-
-@dataclass(frozen=True)
 class Statement:
     """What a dossier has of one site.
 
@@ -44,6 +31,8 @@ class Statement:
         path: of the dossier, for messages.
         rows: of its ledger; None where they are not in the dossier.
         key: public key that has to have signed the report, in hex; None takes any.
+        second: prv-accountant, which decides nothing; None where it is not asked.
+        third: an upper bound of a term by another accountant, where one is asked.
     """
 
     path: Path
@@ -52,6 +41,8 @@ class Statement:
     report: BudgetReport
     rows: list[Row] | None
     key: str | None = None
+    second: Ask | None = None
+    third: Callable[[Term], float] | None = None
 
     @property
     def name(self) -> str:
@@ -103,17 +94,17 @@ def check_stated(said: Statement, name: str, least: float, why: str, slack: floa
         )
 
 
-def asked_again(said: Statement, figures: list[Figure], others: Others) -> Iterator[Finding]:
+def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
     """The same figures by other accountants."""
-    if others.second is not None:
-        yield from _second_opinion(said, figures, others.second)
-    if others.third is None:
+    if said.second is not None:
+        yield from _second_opinion(said, figures, said.second)
+    if said.third is None:
         yield left_open("dp-accounting was not asked", said.name)
         return
     shown = []
     for figure in figures:
         try:
-            value = figure.value(others.third)
+            value = figure.value(said.third)
         except AccountingError as error:
             yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
             continue

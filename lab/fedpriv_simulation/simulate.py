@@ -34,8 +34,7 @@ from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.placing import places, places_here
 from fedpriv_simulation.public_records import check_public
-from fedpriv_simulation.rosters import simulated_roster
-from fedpriv_simulation.sites import Sites
+from fedpriv_simulation.sites import Sites, simulated_roster
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
