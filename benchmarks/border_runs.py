@@ -21,15 +21,14 @@ from fedpriv.privacy.config import PrivacySection
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.comparison import Comparison
-from fedpriv_comparison.held_out_scores import own_examples
-from fedpriv_comparison.personalisation import WEIGHT as FIFTH
-from fedpriv_comparison.personalisation import AsItIs, weighed
+from fedpriv_comparison.held_out_scores import as_it_is, own_examples
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Trial, told, values_path
 from fedpriv_comparison.variants import parse_variants
 from fedpriv_server.evaluation import evaluation_records
 
 FORMAT = 3  # of the file that is kept for each point and seed
+FIFTH = 0.2  # the weight of the federation's adapter beside others
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ class Entry:
         needed = {
             "alone": base,
             "federated": private,
-            "federated+personal": replace(private, way="personal"),
+            "federated+personal": replace(private, personal=True),
             "again": again,
         }
         if self.decides and self.seed == 1:
             lora = _trial(self._asked(self.point.common), "lora", self.seed)
-            needed |= {"lora": lora, "lora+personal": replace(lora, way="personal")}
+            needed |= {"lora": lora, "lora+personal": replace(lora, personal=True)}
         return needed
 
     @property
@@ -79,9 +78,11 @@ class Entry:
     def _alone(self, seed: int) -> Trial:
         """Each site by itself: from the base model, or from what public records make of it."""
         if not self.point.warm_start:
-            return _trial(self._asked(self.point.common), "base", seed).alone
-        begun = _asked(self.file, self.point.common, self.size, self.kind.warm)
-        return replace(_trial(begun, "warm-start", seed), way="personal")
+            begun = _trial(self._asked(self.point.common), "base", seed)
+        else:
+            asked = _asked(self.file, self.point.common, self.size, self.kind.warm)
+            begun = _trial(asked, "warm-start", seed)
+        return replace(begun, personal=True)
 
     def _asked(self, point: Point) -> Comparison:
         kind = self.kind
@@ -176,6 +177,11 @@ def _losses(entry: Entry, worker: Worker, values: Mapping[str, Vector]) -> dict[
     return {"scored": len(sites), "own": own, "all": of_all}
 
 
+def weighed(worker: Worker, own: Vector, federated: Vector, weight: float) -> Model:
+    """The two together, the federated one with this weight."""
+    return together(worker, own_and_federated([own], federated, weight))
+
+
 ONE_FOR_ALL = ("base", "federated", "lora")  # every site has the same
 
 
@@ -189,17 +195,17 @@ def models(worker: Worker, values: Mapping[str, Vector], site: int) -> dict[str,
     alone, federated = values["alone"][site], values["federated"]
     personal = values["federated+personal"][site]
     found: dict[str, Model] = {
-        "base": AsItIs(worker, worker.initial),
-        "alone": AsItIs(worker, alone),
-        "federated": AsItIs(worker, federated),
-        "federated+personal": AsItIs(worker, personal),
+        "base": as_it_is(worker, worker.initial),
+        "alone": as_it_is(worker, alone),
+        "federated": as_it_is(worker, federated),
+        "federated+personal": as_it_is(worker, personal),
         "federated+both": together(worker, own_and_federated([alone, personal], federated, FIFTH)),
         "federated+fifth": weighed(worker, alone, federated, FIFTH),
         "alone+alone": weighed(worker, alone, values["again"][site], 0.5),
     }
     if "lora" in values:
         lora = values["lora"]
-        found["lora"] = AsItIs(worker, lora)
-        found["lora+personal"] = AsItIs(worker, values["lora+personal"][site])
+        found["lora"] = as_it_is(worker, lora)
+        found["lora+personal"] = as_it_is(worker, values["lora+personal"][site])
         found["lora+fifth"] = weighed(worker, alone, lora, FIFTH)
     return found

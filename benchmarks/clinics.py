@@ -45,11 +45,11 @@ from fedpriv.personal.together import together
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import stop_on_terminate
 from fedpriv_comparison.held_out_scores import own_examples
-from fedpriv_comparison.personalisation import FIFTH
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import Result, Trial, values_path
 
 FORMAT = 1
+FIFTH = 0.2  # the weight of the federation's adapter beside others
 MODELS = {
     "federated": "federated",
     "federated+personal": "personal",

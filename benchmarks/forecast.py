@@ -25,10 +25,9 @@ from scipy.special import expit
 
 from fedpriv.files import write_json
 from fedpriv.privacy.accounting.calibration import calibrate_noise
-from fedpriv_forecasting.curve import joint, plain, runs_of
+from fedpriv_forecasting.curve import joint, leave_groups_out, plain, runs_of
 from fedpriv_forecasting.setting import Setting
 from fedpriv_forecasting.table import WAYS, Point, Table, read_table
-from fedpriv_forecasting.validation import leave_groups_out
 
 VALUES, RATE, ROUNDS, DELTA = 60, 0.2, 30, 1e-5
 GROUPS, EACH, SEEDS, MOST = 9, 3, 2, 5000  # of a table; records of all sites, at most

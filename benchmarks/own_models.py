@@ -18,6 +18,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from fedpriv.config.load import HOSPITALS
 from fedpriv.data.encode import Example
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
+from fedpriv.personal.together import own_and_federated, together
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.comparison import Comparison
 from fedpriv_comparison.held_out_scores import OwnExamples, own_examples
-from fedpriv_comparison.personalisation import weighed
 from fedpriv_comparison.trial import Trial, run, values_path
 from fedpriv_comparison.variants import parse_variants
 
@@ -55,7 +56,12 @@ def mixtures(worker: Worker, held_out: Sequence[Example], one: Vector, other: Ve
     """The loss under the mean of two models' probabilities, by the weight of the other."""
     return {
         "0.0": score(worker, held_out, one).eval_loss,
-        **{str(w): weighed(worker, one, other, w)(held_out).eval_loss for w in WEIGHTS},
+        **{
+            str(weight): together(worker, own_and_federated([one], other, weight))(
+                held_out
+            ).eval_loss
+            for weight in WEIGHTS
+        },
     }
 
 
@@ -105,7 +111,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as kept:
         folder = arguments.runs or Path(kept)
         federated = trained(first, folder, pool)
-        alone, again = (trained(trial.alone, folder, pool) for trial in (first, second))
+        by_itself = (replace(one, method="base", personal=True) for one in (first, second))
+        alone, again = (trained(one, folder, pool) for one in by_itself)
     with pool.borrow(job_recipe(first.config)) as worker:
         for index, (name, own) in enumerate(own_examples(first.config, worker).items()):
             rows[name] = of_a_site(worker, own, alone[index], again[index], federated)

@@ -40,7 +40,7 @@ from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_server.own_records import read_site, spec_of
 
 SCORED = 16  # clinics that benchmarks/clinics.py looks at; none of them is used here
 FORMAT = 1

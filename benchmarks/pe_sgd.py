@@ -11,9 +11,8 @@ model's own samples (--begin own), or 200 other abstracts of test (--begin real)
 generator could make. The same command goes on where it was stopped.
 
 Rows, besides `base`, `lora` (no privacy) and `dp-lora`: `synthetic` trains on the set alone;
-`warm_start` begins there; `every=1000` keeps the set as it is; `noise=products`, `gradient`
-(PDP-SGD) and `residual` (GEP) put the noise elsewhere. With C = 0.1 every gradient is cut to one
-length, as coefficients always are.
+`warm_start` begins there; `every=1000` keeps the set as it is. With C = 0.1 every gradient is cut
+to one length, as coefficients always are.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ METHODS = (
     "dp-lora:privacy.clip_norm=0.1:synthetic.warm_start=10",
     "pe-sgd",
     "pe-sgd:synthetic.every=1000",
-    "pe-sgd-products",
-    "pe-sgd-gradient:privacy.clip_norm=0.1",
-    "pe-sgd-residual:privacy.clip_norm=0.1",
 )
 FEDERATION = """
 [job]

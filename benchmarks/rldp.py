@@ -41,7 +41,6 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,6 @@ from fedpriv.private_training.worker import Worker
 from fedpriv_audit.canaries import canaries
 from fedpriv_audit.exposure import exposure, jaccard
 from fedpriv_comparison.comparison import Comparison, Row, compare
-from fedpriv_comparison.estimate import seconds_of_a_run
 from fedpriv_comparison.figures import Figures, figures
 from fedpriv_comparison.runner import Runner, open_folder
 from fedpriv_comparison.trial import values_path
@@ -309,36 +307,6 @@ class Attacker:
         return found
 
 
-def estimate(parts: Sequence[Part]) -> str:
-    """A sentence for whoever waits."""
-    left = [part.asked.left(part.out / "runs") for part in parts]
-    trained = {
-        (part, variant): count
-        for part, runs in zip(parts, left, strict=True)
-        for variant, count in runs.items()
-        if variant.method != "base"
-    }
-    total = sum(part.asked.runs for part in parts)
-    if not trained:
-        return f"All {total} runs are there already."
-    asked = parts[-1].asked
-    variant = asked.variants[-1]
-    wall, used = time.monotonic(), time.process_time()
-    config = asked.config(variant, variant.grid[0], 1)
-    seconds, _ = seconds_of_a_run(config)
-    # Of the time of a busy machine, this process had a part.
-    seconds *= (time.process_time() - used) / (time.monotonic() - wall)
-    steps = sum(
-        n * part.asked.config(variant, variant.grid[0], 1).steps
-        for (part, variant), n in trained.items()
-    )
-    minutes = seconds * steps / config.steps / 60
-    return (
-        f"{sum(trained.values())} of {total} runs to train, about {seconds:.0f} CPU seconds for"
-        f" {config.steps} steps: about {minutes:.0f} CPU minutes in all."
-    )
-
-
 COLUMNS = {  # of the table: what of each run is in it
     "loss": "loss",
     "perplexity": "perplexity",
@@ -396,7 +364,8 @@ def main() -> int:
     epsilons = [arguments.epsilon] if arguments.epsilon else EPSILONS[: 1 if arguments.quick else 3]
     parts = [Part(folder, None, size, without_privacy(size))]
     parts += [Part(folder, epsilon, size, private) for epsilon in epsilons]
-    print(estimate(parts), flush=True)
+    left = sum(sum(part.asked.left(part.out / "runs").values()) for part in parts)
+    print(f"{left} of {sum(part.asked.runs for part in parts)} runs to do.", flush=True)
     for part in parts:
         if part.run(arguments.parallel):
             return 1

@@ -161,6 +161,16 @@ def sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, as `sha256`.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with path.open("rb") as stream:
+        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+
+
 def try_lock(file: int | IO[str], kind: int) -> bool:
     """Take a lock (`fcntl.LOCK_EX` or `fcntl.LOCK_SH`) on an open file, if nobody else has it.
 

@@ -14,7 +14,6 @@ from fedpriv.errors import ConfigError
 
 METHODS, SERVER_HALVES, SOURCES = "fedpriv.methods", "fedpriv.server_halves", "fedpriv.sources"
 PARTS = "fedpriv.parts"
-BROUGHT: dict[tuple[str, str], Any] = {}  # what this process alone knows, by group and name
 
 
 @cache
@@ -27,8 +26,6 @@ def load(group: str, name: str, *, key: str, problem: str = "is not installed") 
     Raises:
         ConfigError: no package has it.
     """
-    if (group, name) in BROUGHT:
-        return BROUGHT[group, name]
     found = {point.value: point for point in entry_points(group=group, name=name)}
     if len(found) > 1:
         both = " and ".join(sorted(found))
@@ -50,5 +47,4 @@ def load_part(setting: str) -> Any:
 
 def installed(group: str) -> list[str]:
     """The names in a group, in order."""
-    brought = [name for known, name in BROUGHT if known == group]
-    return sorted([*brought, *(point.name for point in entry_points(group=group))])
+    return sorted(point.name for point in entry_points(group=group))

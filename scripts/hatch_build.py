@@ -34,7 +34,8 @@ class Reached(BuildHookInterface[Any]):
         named = (target.partition(":")[0] for group in groups for target in group.values())
         modules = reached(*own, *named)
         files = [file for module in modules if (file := file_of(module)) is not None]
-        templates = {page for file in files for page in file.parent.glob("*.j2")}
+        shown = ("*.j2", "clauses.toml")
+        templates = {page for file in files for name in shown for page in file.parent.glob(name)}
         files += [*templates, *(ROOT / "fedpriv" / name for name in self.config["files"])]
         packages = _packages()
         build_data["force_include"] |= {

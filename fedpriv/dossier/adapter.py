@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from fedpriv.dossier.facts import Facts
 from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.errors import ConfigError, OtherAdapterError
-from fedpriv.files import canonical_json, sha256
+from fedpriv.files import canonical_json, file_digest, sha256
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 CARD = "README.md"  # for people, and everybody may write another
@@ -31,16 +30,6 @@ def adapter_digests(folder: Path) -> dict[str, str]:
         path.name: _config_digest(path) if path.name == CONFIG else file_digest(path)
         for path in files
     }
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises:
-        OSError: it can't be read.
-    """
-    with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
 def _config_digest(path: Path) -> str:

@@ -14,6 +14,7 @@ from pydantic import Field
 from fedpriv.dossier.clauses import Clause, clauses_of
 from fedpriv.dossier.facts import Contents
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.received import claims_of
 from fedpriv.report.words import basis_of
 from fedpriv.section import Section
 
@@ -105,15 +106,15 @@ def _words(outsiders: str, units: list[str]) -> str:
 def _claim(
     name: Literal["local", "secure sum", "alone"], reports: list[BudgetReport], text: str
 ) -> Claim:
-    alone = name == "alone"
+    which = -1 if name == "alone" else 0
     return Claim(
         name=name,
         text=text,
         sites=tuple(
             Claimed(
                 site=one.site,
-                epsilon=_figure(one.epsilon_alone_committed if alone else one.epsilon_committed),
-                budget=_figure(one.budget_alone if alone else one.budget),
+                epsilon=claims_of(one)[which].committed,
+                budget=claims_of(one)[which].budget,
                 delta=one.delta,
                 unit=one.unit,
                 covers=_shown(one, "guarantee", one.guarantee),
@@ -122,11 +123,6 @@ def _claim(
         ),
         assumptions=tuple(assumptions_of(reports)),
     )
-
-
-def _figure(value: float | None) -> float:
-    assert value is not None, "the figures alone belong together"
-    return value
 
 
 def _shown(report: BudgetReport, field: str, text: str) -> str:

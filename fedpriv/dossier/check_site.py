@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpriv.dossier.findings import Finding, holds, word
-from fedpriv.dossier.statement import Others, Statement, check_order, check_signed, signer_of
+from fedpriv.dossier.statement import Statement, check_order, check_signed, signer_of
 from fedpriv.dossier.with_rows import check_with_rows
 from fedpriv.dossier.without_rows import check_without_rows
 from fedpriv.errors import DossierError, SignerError
 from fedpriv.report.budget import BudgetReport
 
 
-def check_site(said: Statement, others: Others) -> Iterator[Finding]:
+def check_site(said: Statement) -> Iterator[Finding]:
     """Check what a site says; stops at the first thing that is not so.
-
-    Args:
-        others: accountants that are asked, too.
 
     Raises:
         AlteredError: the report was changed after the site signed it.
@@ -29,9 +26,9 @@ def check_site(said: Statement, others: Others) -> Iterator[Finding]:
     yield from _check_signature(said)
     if said.rows is None:
         check_order(said)
-        yield from check_without_rows(said, others)
+        yield from check_without_rows(said)
     else:
-        yield from check_with_rows(said, said.rows, others)
+        yield from check_with_rows(said, said.rows)
         check_order(said)
     yield word(
         f"that the site's newest report is this one, up to row {said.report.ledger_rows}, and that"

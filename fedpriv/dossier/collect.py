@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedpriv.dossier.adapter import WEIGHTS, adapter_digests, file_digest
+from fedpriv.dossier.adapter import WEIGHTS, adapter_digests
 from fedpriv.dossier.answers import answers_of
 from fedpriv.dossier.facts import (
     ANSWERS,
@@ -28,7 +28,7 @@ from fedpriv.dossier.facts import (
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices
 from fedpriv.errors import ConfigError, LedgerError, RunError
-from fedpriv.files import canonical_json
+from fedpriv.files import canonical_json, file_digest
 from fedpriv.names import Digest
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.protocol import Proposal

@@ -28,6 +28,7 @@ from fedpriv.privacy.ledger.chain import Row
 from fedpriv.protocol import MAX_EPSILON, JobId, Proposal
 from fedpriv.report.budget import BudgetReport, malformed
 from fedpriv.report.ledger_export import canonical_export, exported_rows
+from fedpriv.report.received import claims_of
 from fedpriv.report.rundir import Look
 from fedpriv.section import Section
 from fedpriv.software import Installed
@@ -202,9 +203,9 @@ def _parse(kind: type[Kind], files: Mapping[str, bytes], name: str, path: Path) 
 
 def _report(files: Mapping[str, bytes], name: str, path: Path) -> BudgetReport:
     report = _parse(BudgetReport, files, name, path)
-    stated = [value for key, value in report if key.startswith(("epsilon", "budget"))]
+    stated = [value for claim in claims_of(report) for value in claim[1:]]
     stated += [] if report.filter is None else [report.filter.budget, report.filter.debited]
-    if not all(value is None or value <= MAX_EPSILON for value in stated):
+    if not all(value <= MAX_EPSILON for value in stated):
         raise DossierError(f"{path}: {name} states an ε that nobody has.")
     return report
 

@@ -24,19 +24,6 @@ SECOND, LEAST = 0.01, 1e-3  # what one upper bound may be above another: a share
 
 
 @dataclass(frozen=True)
-class Others:
-    """Accountants that other people wrote; None where one is not asked.
-
-    Attributes:
-        second: prv-accountant, which decides nothing.
-        third: an upper bound of a term, such as by dp-accounting.
-    """
-
-    second: Ask | None
-    third: Callable[[Term], float] | None
-
-
-@dataclass(frozen=True)
 class Statement:
     """What a dossier has of one site.
 
@@ -44,6 +31,8 @@ class Statement:
         path: of the dossier, for messages.
         rows: of its ledger; None where they are not in the dossier.
         key: public key that has to have signed the report, in hex; None takes any.
+        second: prv-accountant, which decides nothing; None where it is not asked.
+        third: an upper bound of a term by another accountant, where one is asked.
     """
 
     path: Path
@@ -52,6 +41,8 @@ class Statement:
     report: BudgetReport
     rows: list[Row] | None
     key: str | None = None
+    second: Ask | None = None
+    third: Callable[[Term], float] | None = None
 
     @property
     def name(self) -> str:
@@ -103,17 +94,17 @@ def check_stated(said: Statement, name: str, least: float, why: str, slack: floa
         )
 
 
-def asked_again(said: Statement, figures: list[Figure], others: Others) -> Iterator[Finding]:
+def asked_again(said: Statement, figures: list[Figure]) -> Iterator[Finding]:
     """The same figures by other accountants."""
-    if others.second is not None:
-        yield from _second_opinion(said, figures, others.second)
-    if others.third is None:
+    if said.second is not None:
+        yield from _second_opinion(said, figures, said.second)
+    if said.third is None:
         yield left_open("dp-accounting was not asked", said.name)
         return
     shown = []
     for figure in figures:
         try:
-            value = figure.value(others.third)
+            value = figure.value(said.third)
         except AccountingError as error:
             yield left_open(f"dp-accounting was not asked of {figure.name}: {error}", said.name)
             continue
@@ -155,19 +146,12 @@ def _asked(term: Term, ask: Ask) -> Opinion:
 
 def figures_in_words(report: BudgetReport) -> str:
     """What a report states, in words."""
-    text = (
-        f"ε spent {upper(report.epsilon_spent)}, allocated {upper(report.epsilon_allocated)},"
-        f" committed {upper(report.epsilon_committed)} of {upper(report.budget)} at δ ="
-        f" {report.delta:g}"
+    first, *alone = (
+        f"spent {upper(claim.spent)}, allocated {upper(claim.allocated)}, committed"
+        f" {upper(claim.committed)} of {upper(claim.budget)}"
+        for claim in received.claims_of(report)
     )
-    spent, allocated = report.epsilon_alone_spent, report.epsilon_alone_allocated
-    committed, limit = report.epsilon_alone_committed, report.budget_alone
-    if spent is None or allocated is None or committed is None or limit is None:
-        return text
-    return (
-        f"{text}; alone, spent {upper(spent)}, allocated {upper(allocated)}, committed"
-        f" {upper(committed)} of {upper(limit)}"
-    )
+    return "; alone, ".join([f"ε {first} at δ = {report.delta:g}", *alone])
 
 
 def check_order(said: Statement) -> None:
@@ -176,14 +160,11 @@ def check_order(said: Statement) -> None:
     Raises:
         UnderstatedError: it is not.
     """
-    report = said.report
-    for prefix, limit in (("epsilon_", report.budget), ("epsilon_alone_", report.budget_alone)):
-        if limit is None:
-            continue
-        names = [f"{prefix}{key}" for key in ("spent", "allocated", "committed")]
-        stated = [getattr(report, name) for name in names]
-        if sorted(stated) != stated or stated[-1] > limit * (1 + DIGITS):
+    for claim in received.claims_of(said.report):
+        names = [f"{claim.prefix}{key}" for key in ("spent", "allocated", "committed")]
+        stated = [claim.spent, claim.allocated, claim.committed]
+        if sorted(stated) != stated or stated[-1] > claim.budget * (1 + DIGITS):
             raise UnderstatedError(
                 f"{said.whose} states {', '.join(map(str, stated))} for {', '.join(names)},"
-                f" and a budget of {limit}: each has to be within the next."
+                f" and a budget of {claim.budget}: each has to be within the next."
             )

@@ -21,7 +21,7 @@ from fedpriv.dossier.findings import Finding, holds, left_open, word
 from fedpriv.dossier.package import Package, read
 from fedpriv.dossier.page import page_of
 from fedpriv.dossier.prices import prices, same_prices
-from fedpriv.dossier.statement import Ask, Others, Statement
+from fedpriv.dossier.statement import Ask, Statement
 from fedpriv.dossier.sums import Term
 from fedpriv.dossier.third import third_accountant
 from fedpriv.errors import (
@@ -229,8 +229,9 @@ def _check_sites(contents: Contents, path: Path, given: Given) -> Iterator[Findi
                 " used in two copies, and neither knows what the other one paid."
             )
         rows, key = contents.rows.get(site.name), _key_of(site.name, given)
-        others = Others(given.second, given.third)
-        yield from check_site(Statement(path, facts, site, report, rows, key), others)
+        yield from check_site(
+            Statement(path, facts, site, report, rows, key, given.second, given.third)
+        )
 
 
 def _key_of(site: str, given: Given) -> str | None:

@@ -8,7 +8,6 @@ from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.statement import (
     DIGITS,
-    Others,
     Statement,
     asked_again,
     check_answered,
@@ -29,7 +28,7 @@ _TERMS = (
 )
 
 
-def check_with_rows(said: Statement, rows: list[Row], others: Others) -> Iterator[Finding]:
+def check_with_rows(said: Statement, rows: list[Row]) -> Iterator[Finding]:
     """Compare all that a report states with what the rows of its ledger add up to.
 
     Raises:
@@ -63,7 +62,7 @@ def check_with_rows(said: Statement, rows: list[Row], others: Others) -> Iterato
         yield word("what a lost copy of the ledger took: one number, which the site stated", name)
         return
     yield holds("our accountant comes to the same from the events alone", name)
-    yield from asked_again(said, figures, others)
+    yield from asked_again(said, figures)
 
 
 def _history(said: Statement, rows: list[Row]) -> History:

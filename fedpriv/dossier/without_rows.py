@@ -12,7 +12,6 @@ from dataclasses import replace
 from fedpriv.dossier.findings import Finding, holds, word
 from fedpriv.dossier.sentences import check_sentences
 from fedpriv.dossier.statement import (
-    Others,
     Statement,
     asked_again,
     check_answered,
@@ -25,7 +24,7 @@ from fedpriv.privacy.accounting.accountant import Event
 from fedpriv.privacy.accounting.shares import share_of
 
 
-def check_without_rows(said: Statement, others: Others) -> Iterator[Finding]:
+def check_without_rows(said: Statement) -> Iterator[Finding]:
     """What a report's own events cost at least, where nothing else of the ledger is known."""
     report, name = said.report, said.name
     check_answered(said, sum(event.count for event in report.events))
@@ -35,7 +34,7 @@ def check_without_rows(said: Statement, others: Others) -> Iterator[Finding]:
     for figure in figures:
         check_stated(said, figure.name, figure.value(epsilon_of), "its own events cost")
     yield holds(f"{figures_in_words(report)}: no less than its own events cost", name)
-    yield from asked_again(said, figures, others)
+    yield from asked_again(said, figures)
     yield word(
         "that these are all events of its ledger, and that the ledger committed to this proposal:"
         " its rows are not in the dossier. The site can send them (fedpriv ledger export)",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedpriv.hub.contents import Contents
 from fedpriv.hub.use import lines_of_use
 from fedpriv.report import received
-from fedpriv.report.agreement import assumptions, shared
+from fedpriv.report.alike import assumptions, shared
 from fedpriv.report.figures import score, small, upper
 from fedpriv.report.participation import older_reports
 from fedpriv.report.rundir import RunDirectory, finite

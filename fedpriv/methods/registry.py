@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedpriv.methods.server_half import ServerContext, ServerMethod
     from fedpriv.private_training.method import Method
 
-CONTROLS = "pe-sgd-gradient", "pe-sgd-products", "pe-sgd-residual"  # of `fedpriv compare`
+CONTROLS = "pe-sgd-gradient", "pe-sgd-products", "pe-sgd-residual"  # of earlier versions
 
 
 def find_method(name: str) -> Method:
@@ -21,7 +21,7 @@ def find_method(name: str) -> Method:
     Raises:
         ConfigError: no such method is installed.
     """
-    control = "is a control, which fedpriv compare alone runs"
+    control = "was a control of earlier versions, and no better than pe-sgd or dp-lora"
     problem = control if name in CONTROLS else "no such method is installed"
     method: Method = load(METHODS, name, key="job.method", problem=problem)()
     return method

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from fedpriv.errors import ConfigError, FedprivError, ProtocolError
-from fedpriv.files import replacing_folder, write_atomic
+from fedpriv.files import file_digest, replacing_folder, write_atomic
 from fedpriv.models.vector import TrainableVector, Vector, check_vector
 from fedpriv.names import Digest, OwnKind
 from fedpriv.protocol import Body, Proposal
@@ -97,7 +96,7 @@ def write_facts(
     facts = AdapterFacts(
         kind=kind,
         proposal=proposal,
-        weights_digest=_digest(folder / WEIGHTS),
+        weights_digest=file_digest(folder / WEIGHTS),
         held_out=held_out,
         trained=trained,
     )
@@ -114,7 +113,7 @@ def read_facts(folder: Path) -> AdapterFacts:
     path = folder / FACTS
     try:
         facts = AdapterFacts.parse(path.read_text(encoding="utf-8"))
-        found = _digest(folder / WEIGHTS)
+        found = file_digest(folder / WEIGHTS)
     except FileNotFoundError as error:
         raise ConfigError(
             f"holds no adapter of a job: {Path(str(error.filename)).name} is missing",
@@ -174,8 +173,3 @@ def read_into(model: PeftModel, folder: Path, facts: AdapterFacts) -> Vector:
 
 
 _AGAIN = "Get the folder again from whom it came, whole and as it was."
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"

@@ -1,9 +1,11 @@
-"""Sites with the same figures, so that sixty-four lines need not say one thing."""
+"""What several sites say alike, so that sixty-four lines need not say one thing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from fedpriv.report.budget import BudgetReport
 
 MOST_ALIKE = 8  # sites with the same figures that have a row each; more have one
 Site = TypeVar("Site")
@@ -27,3 +29,27 @@ def rows_of(sites: Iterable[Site], figures: Callable[[Site], Hashable]) -> list[
 def said_together(names: list[str]) -> str:
     """What stands for the names of a row."""
     return names[0] if len(names) == 1 else f"each of {len(names)}"
+
+
+MENTIONED = 6  # sites that are listed by name where they agree
+
+
+def shared(reports: Sequence[BudgetReport], field: str) -> list[tuple[Any, str]]:
+    """The values of `field`, each with the sites it is true of; no sites if true of all."""
+    groups: dict[Any, list[str]] = {}
+    for report in reports:
+        groups.setdefault(getattr(report, field), []).append(report.site)
+    if len(groups) == 1:
+        return [(value, "") for value in groups]
+    most = max(groups, key=lambda value: len(groups[value]))
+    others = "all others" if len(groups[most]) > MENTIONED else ", ".join(groups[most])
+    return [(v, others if v == most else ", ".join(sites)) for v, sites in groups.items()]
+
+
+def assumptions(reports: Sequence[BudgetReport]) -> list[tuple[str, str]]:
+    """Every assumption that is stated, with the sites that state it; no sites if all do."""
+    groups: dict[str, list[str]] = {}
+    for report in reports:
+        for assumption in report.assumptions:
+            groups.setdefault(assumption, []).append(report.site)
+    return [(a, "" if len(s) == len(reports) else ", ".join(s)) for a, s in groups.items()]

@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from fedpriv.report.charts import thin
-from fedpriv.report.figures import ranges
 from fedpriv.report.rundir import Round
 
 SHOWN = 8  # rounds of a controller
-
-
-@dataclass(frozen=True)
-class Move:
-    """One that the gate took: in how many rounds, and in which."""
-
-    name: str
-    count: int
-    rounds: str
 
 
 @dataclass(frozen=True)
@@ -52,31 +42,19 @@ class Choices:
         evolved: new synthetic records, the mean entropy of the selections, their share of the time.
     """
 
-    moves: tuple[Move, ...]
     groups: int
     decisions: tuple[Decision, ...]
     denoised: tuple[float, float] | None
     evolved: tuple[int, float, float] | None
 
     def __bool__(self) -> bool:
-        return any((self.moves, self.decisions, self.denoised, self.evolved))
+        return any((self.decisions, self.denoised, self.evolved))
 
 
 def choices(rounds: Sequence[Round]) -> Choices:
     """What was chosen in these rounds."""
     groups, decisions = _controlled(rounds)
-    return Choices(_moves(rounds), groups, decisions, _denoised(rounds), _evolved(rounds))
-
-
-def _moves(rounds: Sequence[Round]) -> tuple[Move, ...]:
-    """The gate's moves, the most frequent first."""
-    taken: dict[str, list[int]] = {}
-    for row in rounds:
-        if row.gate is not None:
-            unseen = "" if row.gate.records else ", unseen"
-            taken.setdefault(row.gate.taken + unseen, []).append(row.round)
-    moves = (Move(name, len(found), ranges(found)) for name, found in taken.items())
-    return tuple(sorted(moves, key=lambda move: -move.count))
+    return Choices(groups, decisions, _denoised(rounds), _evolved(rounds))
 
 
 def _controlled(rounds: Sequence[Round]) -> tuple[int, tuple[Decision, ...]]:

@@ -19,8 +19,7 @@ from fedpriv.auditing.result import TITLES, WORLDS, Audit, read_audit
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_atomic
 from fedpriv.report import received
-from fedpriv.report.agreement import assumptions, shared
-from fedpriv.report.alike import rows_of, said_together
+from fedpriv.report.alike import assumptions, rows_of, said_together, shared
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.choices import choices
 from fedpriv.report.figures import (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedpriv.report.budget import BudgetReport
+from fedpriv.report.received import StatedClaim, claims_of
 
 
 @dataclass(frozen=True)
@@ -30,51 +31,19 @@ class LifeBudget:
 
 def life_budgets(reports: Sequence[BudgetReport]) -> list[LifeBudget]:
     """A line for every claim of every report."""
-    return [one for report in reports for one in _of(report)]
+    return [_line(report, claim) for report in reports for claim in claims_of(report)]
 
 
-def _of(report: BudgetReport) -> Iterator[LifeBudget]:
-    alone = report.budget_alone is not None
-    yield _line(
-        report,
-        "with trust" if alone else "",
-        report.epsilon_spent,
-        report.epsilon_allocated,
-        report.epsilon_committed,
-        report.budget,
-    )
-    if (
-        report.budget_alone is not None
-        and report.epsilon_alone_spent is not None
-        and report.epsilon_alone_allocated is not None
-        and report.epsilon_alone_committed is not None
-    ):
-        yield _line(
-            report,
-            "alone",
-            report.epsilon_alone_spent,
-            report.epsilon_alone_allocated,
-            report.epsilon_alone_committed,
-            report.budget_alone,
-        )
-
-
-def _line(
-    report: BudgetReport,
-    claim: str,
-    spent: float,
-    allocated: float,
-    committed: float,
-    budget: float,
-) -> LifeBudget:
-    scale = max(budget, committed, allocated) or 1.0
+def _line(report: BudgetReport, claim: StatedClaim) -> LifeBudget:
+    scale = max(claim.budget, claim.committed, claim.allocated) or 1.0
+    trusting = "with trust" if report.budget_alone is not None else ""
     return LifeBudget(
         report=report,
-        claim=claim,
-        spent=spent,
-        allocated=allocated,
-        budget=budget,
-        left=max(0.0, committed - allocated),
-        spent_share=min(spent, allocated) / scale,
-        allocated_share=allocated / scale,
+        claim="alone" if claim.alone else trusting,
+        spent=claim.spent,
+        allocated=claim.allocated,
+        budget=claim.budget,
+        left=max(0.0, claim.committed - claim.allocated),
+        spent_share=min(claim.spent, claim.allocated) / scale,
+        allocated_share=claim.allocated / scale,
     )

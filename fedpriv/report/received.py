@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 from fedpriv.errors import LedgerCorruptError
 from fedpriv.files import write_json
@@ -46,6 +47,32 @@ def write(report: BudgetReport, path: Path) -> None:
     write_json(path, report.model_dump(mode="json"))
 
 
+class StatedClaim(NamedTuple):
+    """The figures of one of a report's claims, each within the next."""
+
+    alone: bool
+    spent: float
+    allocated: float
+    committed: float
+    budget: float
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of its fields."""
+        return "epsilon_alone_" if self.alone else "epsilon_"
+
+
+def claims_of(report: BudgetReport) -> list[StatedClaim]:
+    """The claim, and after it the one alone, where there is one."""
+    of_all = report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed
+    found = [StatedClaim(False, *of_all, report.budget)]
+    if report.budget_alone is not None:
+        names = (f"epsilon_alone_{name}" for name in ("spent", "allocated", "committed"))
+        spent, allocated, committed = (getattr(report, name) for name in names)
+        found.append(StatedClaim(True, spent, allocated, committed, report.budget_alone))
+    return found
+
+
 def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
     """Σε and Σδ over sites: what holds for a person whose data is in all of them.
 
@@ -58,15 +85,11 @@ def totals(reports: Iterable[BudgetReport]) -> dict[str, float]:
     listed = list(reports)
     return {
         "sites": len(listed),
-        "epsilon": _sum(_by_itself(r.epsilon_committed, r.epsilon_alone_committed) for r in listed),
-        "epsilon_spent": _sum(_by_itself(r.epsilon_spent, r.epsilon_alone_spent) for r in listed),
+        # Of each the figure that rests on the site's own noise.
+        "epsilon": _sum(claims_of(report)[-1].committed for report in listed),
+        "epsilon_spent": _sum(claims_of(report)[-1].spent for report in listed),
         "delta": _sum(report.delta for report in listed),
     }
-
-
-def _by_itself(epsilon: float, alone: float | None) -> float:
-    """The figure that rests on this site's own noise."""
-    return epsilon if alone is None else alone
 
 
 def _sum(values: Iterable[float]) -> float:

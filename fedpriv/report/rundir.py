@@ -85,13 +85,6 @@ class DenoisedRound(Part):
     by_chance: float = Field(ge=0)
 
 
-class Taken(Part):
-    """The move that the gate took in a round, and by how many records; 0 if it could not tell."""
-
-    taken: str
-    records: int = Field(ge=0)
-
-
 class Decided(Part):
     """What a controller decided for a round; see `fedpriv.config.groups.Decision`."""
 
@@ -143,7 +136,6 @@ class Round(Evaluation):
     seconds: float | None = Field(None, ge=0)
     sites: dict[str, SiteRound]
     denoised: DenoisedRound | None = None
-    gate: Taken | None = None
     controller: Decided | None = None
     synthetic: EvolvedRound | None = None
     held_out: Look | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,10 +20,11 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.auditing.result import Audit, Part, PartName, Refused
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import digest
-from fedpriv.errors import ConfigError, RunError
+from fedpriv.config.load import HOSPITALS, digest, load_job
+from fedpriv.errors import ConfigError, RunError, naming
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.private_training.pool import WorkerPool
+from fedpriv.report.html import write_report
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
@@ -31,6 +32,7 @@ from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
 from fedpriv_audit.training import TrainingSize, for_audit
 from fedpriv_server.number_format import settled
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.from_python import check_no_overrides
 from fedpriv_simulation.workers import workers_of
 
 SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
@@ -92,6 +94,29 @@ class Subject:
 
     config: JobConfig
     run: RunDirectory | None = None
+
+    @classmethod
+    def of(
+        cls, job: JobConfig | Path | None, overrides: Sequence[str], run: Path | None, key: str
+    ) -> Subject:
+        """A run, or a job that was made or is in a file; without any, the four hospitals'.
+
+        Args:
+            key: by which the run was named, for messages.
+
+        Raises:
+            ConfigError: a run or a job that was made is given settings, too.
+            RunError: as `of_run`.
+        """
+        if run is not None:
+            if job is not None or overrides:
+                fix = "Leave the file and its overrides out."
+                raise ConfigError("a run has its own settings", key=key, fix=fix)
+            return cls.of_run(run)
+        if isinstance(job, JobConfig):
+            check_no_overrides(overrides)
+            return cls(job)
+        return cls(load_job(job or HOSPITALS, overrides))
 
     @classmethod
     def of_run(cls, path: Path) -> Subject:
@@ -197,3 +222,36 @@ def check_parts(names: str) -> list[PartName]:
             "no such part", key="--parts", value=unknown[0], fix=f"Choose among {', '.join(known)}."
         )
     return [name for name in known if name in asked]
+
+
+def run_audit(
+    subject: Subject,
+    folder: Path,
+    parts: Collection[PartName],
+    size: AuditSize,
+    *,
+    source: Path,
+    command: str,
+    tell: Tell,
+) -> Audit:
+    """Audit, and keep what was found in a folder; of a run that is the run's, with its page anew.
+
+    Args:
+        source: for messages.
+        command: what was asked, as the result states it.
+
+    Raises:
+        FedprivError: as `Auditor.run`. A folder that was made for it is not left behind.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with naming(source):
+            found = Auditor(subject, size, folder, tell).run(parts, command)
+    except BaseException:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    found.write(folder)
+    if subject.run is not None:
+        write_report(folder)
+    return found

@@ -16,8 +16,6 @@ from rich.console import Console
 
 from fedpriv.auditing.result import FILE, Audit
 from fedpriv.auditing.words import conclusion
-from fedpriv.config.load import HOSPITALS, load_job
-from fedpriv.errors import ConfigError
 
 
 def audit(
@@ -63,27 +61,18 @@ def audit(
     """
     console = Console(stderr=as_json)
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    if run is not None and (file is not None or set_):
-        raise ConfigError(
-            "a run has its own settings", key="--run", fix="Leave the file and --set out."
-        )
     with console.status("Loading") if console.is_terminal else nullcontext():
         from fedpriv_audit import audit as running
-        from fedpriv_audit.run_audit import run_audit
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     wanted = running.check_parts(parts)
     size = (running.QUICK if quick else running.AuditSize()).stated(
         seed, jobs, canaries, records=records, models=models, rounds=rounds
     )
-    subject = (
-        running.Subject(load_job(file or HOSPITALS, set_ or []))
-        if run is None
-        else running.Subject.of_run(run)
-    )
+    subject = running.Subject.of(file, set_ or [], run, key="--run")
     folder = run or out
     status = console.status("Beginning") if console.is_terminal else None
     with status or nullcontext():
-        found = run_audit(
+        found = running.run_audit(
             subject,
             folder,
             wanted,

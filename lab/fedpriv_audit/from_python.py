@@ -10,9 +10,8 @@ from pydantic import InstanceOf
 from fedpriv.arguments import PathName, checked
 from fedpriv.auditing.result import Audit
 from fedpriv.config.job import JobConfig
-from fedpriv.config.load import HOSPITALS, load_job
+from fedpriv.config.load import HOSPITALS
 from fedpriv.environment import set_environment
-from fedpriv.errors import ConfigError
 
 
 @checked
@@ -53,28 +52,12 @@ def audit(
         or refused.
     """
     set_environment()
-    from fedpriv_audit.audit import QUICK, AuditSize, Subject, check_parts
-    from fedpriv_audit.run_audit import run_audit
+    from fedpriv_audit.audit import QUICK, AuditSize, Subject, check_parts, run_audit
 
-    if run is not None and (job is not None or overrides):
-        raise ConfigError(
-            "a run has its own settings", key="run", fix="Leave job and overrides out."
-        )
-    if isinstance(job, JobConfig) and overrides:
-        raise ConfigError(
-            "are for the keys of a file",
-            key="overrides",
-            value=list(overrides),
-            fix="Give them to load_job.",
-        )
     wanted = check_parts(",".join(parts))
     file = None if job is None or isinstance(job, JobConfig) else Path(job)
-    if run is not None:
-        subject = Subject.of_run(Path(run))
-    else:
-        subject = Subject(
-            job if isinstance(job, JobConfig) else load_job(file or HOSPITALS, overrides)
-        )
+    given = job if isinstance(job, JobConfig) else file
+    subject = Subject.of(given, overrides, None if run is None else Path(run), key="run")
     said = f"run={str(run)!r}" if run is not None else f"{subject.config.job.name!r}"
     return run_audit(
         subject,

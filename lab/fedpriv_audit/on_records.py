@@ -36,8 +36,8 @@ from fedpriv_audit.training import (
     trained_values,
 )
 from fedpriv_audit.units import AuditedUnit, can_hold_canaries, chosen, read_units
+from fedpriv_server.own_records import spec_of
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_simulation.own_records import spec_of
 
 RUN = "audit-run"  # the folder of the one run on private records
 AWAY = "The records are at the sites, and no file of them is named."

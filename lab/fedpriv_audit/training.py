@@ -22,8 +22,8 @@ from fedpriv_audit.canaries import Canary, canaries
 from fedpriv_audit.membership import Coins
 from fedpriv_audit.units import AuditedUnit, Row, can_hold_canaries, canary_rows, write_site
 from fedpriv_comparison.public_training import train
+from fedpriv_server.own_records import spec_of
 from fedpriv_server.run_directory import RunDirectory
-from fedpriv_simulation.own_records import spec_of
 from fedpriv_simulation.simulate import Outcome, simulate
 
 TIMES = (1, 1, 1, 1, 8, 8, 8, 8)  # that each canary is inserted

@@ -15,7 +15,7 @@ from fedpriv.data.encode import Example, encode_record
 from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
 from fedpriv_audit.canaries import Canary
-from fedpriv_simulation.own_records import read_site
+from fedpriv_server.own_records import columns_of, read_site
 
 Row = dict[str, Any]  # column → value
 TEXTS = ({"text"}, {"prompt", "completion"}, {"messages"})  # of which a canary can be made
@@ -44,7 +44,7 @@ def read_units(sites: Sites, spec: DataSpec) -> list[AuditedUnit]:
         with tempfile.TemporaryDirectory() as cache:
             units: dict[str, list[Row]] = {}
             for number, record in enumerate(read_site(site, spec, Path(cache)).training):
-                row = {column: record[field] for field, column in _columns(spec).items()}
+                row = {column: record[field] for field, column in columns_of(spec).items()}
                 key = str(number) if spec.unit == "record" else str(record[UNIT])
                 units.setdefault(key, []).append(row)
         found += [AuditedUnit(site.name, tuple(rows)) for rows in units.values()]
@@ -99,11 +99,3 @@ def examples_of(spec: DataSpec, rows: Iterable[Row], tokenizer: Any) -> list[Exa
         record = {field: row[column] for field, column in spec.columns.items()}
         found += encode_record(record, spec, tokenizer, row=number, source="records")
     return found[: spec.max_records_per_unit]
-
-
-def _columns(spec: DataSpec) -> dict[str, str]:
-    """Field → column of what is written, the unit's id among them."""
-    columns: dict[str, str] = dict(spec.columns)
-    if spec.unit != "record":
-        columns[UNIT] = spec.unit
-    return columns

@@ -16,7 +16,6 @@ from fedpriv.methods.registry import find_method
 from fedpriv.names import MAX_SEED
 from fedpriv.synthetic.config import SyntheticSection
 from fedpriv_comparison.inputs import Inputs
-from fedpriv_comparison.personalisation import FIFTH
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, Trial, kept
 from fedpriv_comparison.variants import PUBLIC, Settings, Variant
@@ -79,7 +78,7 @@ class Comparison:
     def trial(self, variant: Variant, settings: Settings, seed: int) -> Trial:
         """One run."""
         config = self.config(variant, settings, seed)
-        return Trial(variant.method, variant.place, config, seed, self.inputs, variant.way)
+        return Trial(variant.method, variant.place, config, seed, self.inputs, variant.personal)
 
     def choices(self, variant: Variant) -> list[Trial]:
         """The runs by which a variant's settings are chosen, none where there is no choice."""
@@ -136,7 +135,7 @@ def _job(
             fix="Compare on public records that are like yours.",
         )
     job = _keeping_apart(job, held_out)
-    if variant.way:
+    if variant.personal:
         _check_held_out(job, source)
     if variant.method == "synthetic" and job.synthetic is None:
         raise ConfigError(
@@ -268,9 +267,7 @@ def _by_variant(
     """
     wanted = [trial for found in trials.values() for trial in found]
     wanted.sort(key=lambda trial: trial.seed)
-    alone = [trial.alone for trial in wanted if trial.way == FIFTH]
-    runner.results([trial.before for trial in [*wanted, *alone] if trial.way])
-    runner.results(alone)
+    runner.results([trial.before for trial in wanted if trial.personal])
     results = runner.results(wanted)
     made = {trial.key: result for trial, result in zip(wanted, results, strict=True)}
     return {variant: [made[trial.key] for trial in found] for variant, found in trials.items()}

@@ -11,8 +11,6 @@ from typing import Any
 
 from scipy.special import stdtrit
 
-from fedpriv.config.job import JobConfig
-from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv_comparison.comparison import Comparison, Row, tuning_loss
 from fedpriv_comparison.trial import Result
 from fedpriv_comparison.variants import ALONE, BASE, UNTRAINED
@@ -49,8 +47,6 @@ class Reached:
         saved: share of the rounds that were not needed, of those that took the baseline there for
             the first time, which are fewer than `rounds` where its loss rose since; negative if it
             took longer.
-        epsilon_saved: ε of all its rounds less ε of those it needed; None without privacy, and
-            where a controller moves the noise from round to round.
     """
 
     rounds: int
@@ -58,7 +54,6 @@ class Reached:
     seeds: int
     of: int
     saved: float | None
-    epsilon_saved: float | None
 
 
 @dataclass(frozen=True)
@@ -166,7 +161,7 @@ def _figures(
     # Neither a model that is not trained nor what is held against it takes rounds to get anywhere.
     trained = {row.variant.method, base.variant.method}.isdisjoint(UNTRAINED)
     is_other = row is not base and trained
-    is_other &= not (row.variant.way or base.variant.way)
+    is_other &= not (row.variant.personal or base.variant.personal)
     return Figures(
         name=row.variant.name,
         settings=row.settings or (),
@@ -179,8 +174,8 @@ def _figures(
         home=held_out_gains(
             row.results, () if alone is None or row is alone else alone.results, untrained
         ),
-        half=reached(pairs, max(1, rounds // 2), config) if is_other else None,
-        full=reached(pairs, rounds, config) if is_other else None,
+        half=reached(pairs, max(1, rounds // 2)) if is_other else None,
+        full=reached(pairs, rounds) if is_other else None,
         epsilon=max((r.epsilon for r in good if r.epsilon is not None), default=None),
         noise_multiplier=next((r.noise_multiplier for r in good), None),
         bytes_up=round(statistics.fmean(r.bytes_up for r in good)) if good else 0,
@@ -274,14 +269,11 @@ def worse_than_base(rows: Sequence[Figures]) -> str | None:
     )
 
 
-def reached(
-    pairs: Sequence[tuple[Result, Result]], rounds: int, config: JobConfig
-) -> Reached | None:
+def reached(pairs: Sequence[tuple[Result, Result]], rounds: int) -> Reached | None:
     """How soon each first of a pair had the loss that the second has after `rounds`.
 
     Args:
         pairs: results of equal seeds, this variant's and the baseline's.
-        config: of this variant.
     """
     if not pairs:
         return None
@@ -295,27 +287,13 @@ def reached(
         if found is not None:
             steps.append(found)
     mean = statistics.fmean(steps) if len(steps) == len(pairs) else None
-    sigma = pairs[0][0].noise_multiplier
-    saved = None
-    adaptive = config.controller is not None and config.controller.adaptive
-    if mean is not None and sigma is not None and not adaptive:
-        needed = [_epsilon(config, sigma, math.ceil(count)) for count in steps]
-        saved = _epsilon(config, sigma, config.steps) - statistics.fmean(needed)
     return Reached(
         rounds,
         mean,
         len(steps),
         len(pairs),
         None if mean is None or not sum(usual) else 1 - mean / statistics.fmean(usual),
-        saved,
     )
-
-
-def _epsilon(config: JobConfig, noise_multiplier: float, steps: int) -> float:
-    if steps == 0:
-        return 0.0
-    privacy = config.privacy
-    return epsilon_upper([Event(privacy.sample_rate, noise_multiplier, steps)], privacy.delta)
 
 
 def loss_at(rounds: Sequence[dict[str, Any]], number: float) -> float | None:

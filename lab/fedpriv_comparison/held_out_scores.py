@@ -9,13 +9,15 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig
 from fedpriv.data.encode import Example
 from fedpriv.errors import DataError
+from fedpriv.models.vector import Vector
 from fedpriv.personal.held_out_checks import check_held_out
 from fedpriv.personal.records import OwnParts, to_train_on
 from fedpriv.personal.records import own_examples as records_of
 from fedpriv.personal.together import Model
+from fedpriv.plain_training.scores import score
 from fedpriv.private_training.worker import Worker
 from fedpriv_comparison.public_training import load
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_server.own_records import read_site, spec_of
 
 TUNING = "tuning"  # half of the held-out units: settings are chosen by them
 Home = dict[str, float]
@@ -74,6 +76,11 @@ def check_records(config: JobConfig, worker: Worker) -> None:
     populations, reported, tuning = load(config, worker)
     trained = [e for population in populations.values() for unit in population.units for e in unit]
     check_held_out(trained, [*reported, *tuning], tokenizer, key="evaluation.data")
+
+
+def as_it_is(worker: Worker, values: Vector) -> Model:
+    """The model with these trained values (P,)."""
+    return lambda examples: score(worker, examples, values)
 
 
 def home_scores(model: Model, own: OwnExamples) -> Home:

@@ -15,13 +15,12 @@ from fedpriv.files import finite_json
 from fedpriv.report.charts import PALETTE, Line, line_chart, standalone
 from fedpriv.report.figures import amount
 from fedpriv_comparison.comparison import Comparison, Row
-from fedpriv_comparison.expected import expected
 from fedpriv_comparison.figures import AtHome, Figures, Reached, Spread, worse_than_base
 from fedpriv_comparison.variants import UNTRAINED
 
 GOOD = ("settings", "loss", "Δ", "accuracy", "AUC", "hardest")
 HOME = ("own loss", "Δ alone", "pays", "worst site", "own accuracy", "own AUC", "rate × passes")
-COST = ("½T", "T", "Δε", "ε", "up", "s")
+COST = ("½T", "T", "ε", "up", "s")
 LABEL = 40  # letters of a name beside its line in the chart
 COLUMNS = ("method", *GOOD, *HOME, *COST)
 MEANING = (
@@ -34,9 +33,9 @@ MEANING = (
     " Against two own models that answer together, which are better than one, `fedpriv simulate"
     " --personal` holds it. rate × passes: what sites that trained by themselves chose by cross-"
     " validation. ½T, T: private steps to the loss that the baseline has after half, and all, of"
-    " its own, and the share saved of those that it took. Δε: what stopping there would save. up:"
-    " sent by all sites in a run. s: seconds of a run's rounds. * the best setting is at the end"
-    " of its grid: better ones may lie beyond."
+    " its own, and the share saved of those that it took. up: sent by all sites in a run. s:"
+    " seconds of a run's rounds. * the best setting is at the end of its grid: better ones may lie"
+    " beyond."
 )
 
 
@@ -46,7 +45,6 @@ def cells(figures: Figures, seeds: int) -> list[str]:
     if not scores:
         first = figures.failed[0] if figures.failed else "not run"
         return [figures.name, f"failed: {first}"] + [""] * (len(COLUMNS) - 2)
-    full = figures.full
     missing = f" ({figures.runs} of {seeds} runs)" if figures.runs < seeds else ""
     return [
         figures.name,
@@ -58,8 +56,7 @@ def cells(figures: Figures, seeds: int) -> list[str]:
         _spread(scores.get("eval_hardest"), ".3f"),
         *_home(figures.home),
         _reached(figures.half),
-        _reached(full),
-        "" if full is None or full.epsilon_saved is None else f"{full.epsilon_saved:.2f}",
+        _reached(figures.full),
         "" if figures.epsilon is None else f"{figures.epsilon:.2f}",
         amount(figures.bytes_up) if figures.bytes_up else "",
         f"{figures.seconds:.0f}",
@@ -93,7 +90,7 @@ def _trained(home: AtHome) -> str:
     return f"{len(found)} choices" if len(found) > 1 else "".join(found)
 
 
-def remarks(comparison: Comparison, rows: Sequence[Figures]) -> list[str]:
+def remarks(rows: Sequence[Figures]) -> list[str]:
     """What was chosen at each site, and what else there is to know to read the table."""
     found = []
     for row in rows:
@@ -106,7 +103,7 @@ def remarks(comparison: Comparison, rows: Sequence[Figures]) -> list[str]:
             " lower learning rate, fewer rounds or more records."
         )
     worse = worse_than_base(rows)
-    return [*found, *([worse] if worse else []), *expected(comparison, rows)]
+    return [*found, *([worse] if worse else [])]
 
 
 def tables(rows: Sequence[Figures], seeds: int) -> list[Table]:
@@ -148,7 +145,7 @@ def markdown(comparison: Comparison, rows: Sequence[Figures], title: str, comman
     lines += [
         "| " + " | ".join(text[i].replace("|", "\\|") for i in shown) + " |" for text in texts
     ]
-    for remark in remarks(comparison, rows):
+    for remark in remarks(rows):
         lines += ["", remark]
     lines += ["", MEANING, "", "NOT PRIVATE: samples and noise were drawn from seeds."]
     failed = failures(rows)
@@ -184,7 +181,7 @@ def as_json(
         "tuning_seeds": comparison.tuning_seeds,
         "inputs": {Path(name).name: digest for name, digest in comparison.inputs.items()},
         "rows": finite_json([row.as_dict() for row in rows]),
-        "remarks": remarks(comparison, rows),
+        "remarks": remarks(rows),
     }
 
 

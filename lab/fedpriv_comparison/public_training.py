@@ -32,8 +32,8 @@ from fedpriv.public_update.schedule import learning_rate
 from fedpriv.synthetic.evolution import Evolution
 from fedpriv_comparison.variants import UNTRAINED
 from fedpriv_server.evaluation import evaluation_records, hardest_of, scores
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.synthetic import evolution_of
-from fedpriv_simulation.own_records import read_site, spec_of
 
 Slope = Callable[[int], Privatised[Vector]]  # of a step, at the optimiser's values
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import config_error
 from fedpriv.config.sites import SiteSection
-from fedpriv.data.read import UNIT
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_server.own_records import columns_of, read_site, spec_of
 
 
 def alone(config: JobConfig, name: str) -> JobConfig:
@@ -25,15 +24,12 @@ def pooled(config: JobConfig, folder: Path) -> JobConfig:
 
     Units with one id at several sites are one unit here, and the least ε of a site is that of all.
     """
-    path, privacy, spec = folder / "pooled.jsonl", config.privacy, spec_of(config)
+    path, spec = folder / "pooled.jsonl", spec_of(config)
     with path.open("w", encoding="utf-8") as stream:
         for site in config.sites:
             own = read_site(site, spec, folder / "cache")
-            columns = dict(config.data.columns)
-            if privacy.unit != "record":
-                columns[UNIT] = privacy.unit
             for record in own.training:
-                row = {column: record[field] for field, column in columns.items()}
+                row = {column: record[field] for field, column in columns_of(spec).items()}
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
     size = sum(site.size or 0 for site in config.sites)
     epsilons = [site.epsilon for site in config.sites if site.epsilon is not None]

@@ -18,7 +18,6 @@ from pathlib import Path
 from fedpriv import cores
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.process import only_process
-from fedpriv_comparison.controls import bring_controls
 from fedpriv_comparison.trial import Result, Trial, kept, run, told
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself
@@ -138,5 +137,4 @@ def _run_apart(trial: Trial, folder: Path, threads: int) -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     logging.getLogger("fedpriv_client").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
-    bring_controls()
     run(trial, folder, WorkerPool(1, many_sites=True))

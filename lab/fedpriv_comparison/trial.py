@@ -22,11 +22,9 @@ from fedpriv.errors import RunError
 from fedpriv.files import canonical_json, replacing, write_json
 from fedpriv.methods.proposal import job_recipe
 from fedpriv.models.vector import Vector
-from fedpriv.names import OwnKind
+from fedpriv.personal.training import train_alone
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv_comparison.controls import bring_controls
-from fedpriv_comparison.held_out_scores import Home, home_scores, own_examples
-from fedpriv_comparison.personalisation import FIFTH, AsItIs, go_on
+from fedpriv_comparison.held_out_scores import Home, as_it_is, home_scores, own_examples
 from fedpriv_comparison.public_training import train
 from fedpriv_comparison.records import alone, pooled
 from fedpriv_comparison.variants import PUBLIC, Place
@@ -45,8 +43,7 @@ class Trial:
         config: with all settings applied; its seed too.
         seed: of samples and noise.
         inputs: digests of what the configuration names.
-        way: how each site goes on by itself afterwards, one of `personalisation.WAYS`; "" if it
-            does not.
+        personal: each site goes on by itself afterwards.
     """
 
     method: str
@@ -54,24 +51,19 @@ class Trial:
     config: JobConfig
     seed: int
     inputs: Mapping[str, str]
-    way: str = ""
+    personal: bool = False
 
     @property
     def before(self) -> Trial:
         """The run that made what each site goes on with."""
-        return replace(self, way="")
-
-    @property
-    def alone(self) -> Trial:
-        """The run in which each site trains from the base model by itself, with these settings."""
-        return replace(self, method="base", way="personal")
+        return replace(self, personal=False)
 
     @property
     def key(self) -> str:
         """Names the run by all that decides its result: files and models by what they hold."""
-        without = {"beside"} if self.way else True
+        without = {"beside"} if self.personal else True
         dumped = self.config.model_dump(mode="json", exclude={**NOT_OF_A_RUN, "personal": without})
-        place = f"{self.place}+{self.way}" if self.way else self.place
+        place = f"{self.place}+personal" if self.personal else self.place
         settings = _by_content(dumped, self.inputs)
         said = canonical_json([self.method, place, settings, self.seed, __version__])
         return f"{self.method}-{place}-{hashlib.sha256(said).hexdigest()[:16]}"
@@ -194,15 +186,15 @@ def _run(trial: Trial, folder: Path, work: Path, pool: WorkerPool) -> Result:
     with pool.borrow(recipe) as worker:
         worker.failures.clear()
         # Before hours of training: what is wrong with records fails at once.
-        examples = {} if trial.way else own_examples(config, worker)
-    if trial.way:
+        examples = {} if trial.personal else own_examples(config, worker)
+    if trial.personal:
         return _trained_further(trial, folder, pool)
     result, values = _trained(trial, work, pool)
     if not examples:
         return result
     with pool.borrow(recipe) as worker:
         home = {
-            name: home_scores(AsItIs(worker, values[name]), own) for name, own in examples.items()
+            name: home_scores(as_it_is(worker, values[name]), own) for name, own in examples.items()
         }
     if trial.place == "federated":
         with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
@@ -255,49 +247,28 @@ def _trained_further(trial: Trial, folder: Path, pool: WorkerPool) -> Result:
     if before.error:
         raise RunError(before.error)
     values = np.load(values_path(trial.before, folder))
-    alone = _kept_alone(trial.alone, folder) if trial.way == FIFTH else {}
-    kind: OwnKind = "alone" if trial.way == FIFTH or trial == trial.alone else "personal"
-    settings = config.personal.beginning(kind)
-    home, everyone, made, said = {}, [], {}, {}
+    settings = config.personal.beginning("alone" if trial.method == "base" else "personal")
+    home, everyone, made, own = {}, [], {}, {}
     with pool.borrow(job_recipe(config)) as worker:
         reported, tuning = evaluation_records(config, worker.base.tokenizer)
         for name, site in own_examples(config, worker).items():
-            model, said[name] = go_on(
-                trial.way, worker, values, site.training, settings, trial.seed, alone.get(name)
-            )
-            if isinstance(model, AsItIs):
-                made[name] = model.values
+            trained = train_alone(worker, values, site.training, settings, seed=trial.seed)
+            made[name], own[name] = trained.values, trained.best.said
+            model = as_it_is(worker, trained.values)
             home[name] = home_scores(model, site)
             row = {"round": float(config.steps), **model(reported).as_dict()}
             everyone.append([{**row, "tuning_loss": model(tuning).eval_loss}])
-    if trial.way != FIFTH:
-        with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
-            np.save(stream, np.stack([made[name] for name in _scored(config)]))
+    with replacing(values_path(trial, folder)) as path, path.open("wb") as stream:
+        np.save(stream, np.stack(list(made.values())))
     seconds = before.seconds + time.monotonic() - started
     rounds = [before.rounds[0], *_mean(everyone)]
-    own = {name: text for name, text in said.items() if text}
     return replace(before, rounds=rounds, seconds=round(seconds, 2), home=home, own=own)
-
-
-def _kept_alone(trial: Trial, folder: Path) -> dict[str, Vector]:
-    """The values (P,) of each site of that run, none if it was not run."""
-    path = values_path(trial, folder)
-    if kept(trial, folder) is None or not path.exists():
-        return {}
-    return dict(zip(_scored(trial.config), np.load(path), strict=True))
-
-
-def _scored(config: JobConfig) -> list[str]:
-    """The sites that hold records out, which alone are scored and go on by themselves."""
-    return [site.name for site in config.sites if site.held_out is not None]
 
 
 def _simulated(
     config: JobConfig, seed: int, folder: Path, pool: WorkerPool
 ) -> tuple[Result, Vector]:
-    outcome = simulate(
-        config, folder, source=folder, insecure_seed=seed, pool=pool, begin=bring_controls
-    )
+    outcome = simulate(config, folder, source=folder, insecure_seed=seed, pool=pool)
     for row in outcome.rounds:
         for site in config.sites:
             status = row["sites"].get(site.name, {}).get("status", "did not answer")

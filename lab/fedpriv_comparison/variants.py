@@ -10,7 +10,6 @@ from typing import Literal
 
 from fedpriv.errors import ConfigError
 from fedpriv.plugins import METHODS, installed
-from fedpriv_comparison.personalisation import WAYS
 
 Place = Literal["federated", "pooled", "local"]
 PUBLIC = {  # methods without noise, for public records alone
@@ -21,6 +20,7 @@ PUBLIC = {  # methods without noise, for public records alone
     "warm-start": "the base model after the set's warm start, where the others begin; ε = 0",
 }
 BASE = "base"
+PERSONAL = "personal"  # what a site goes on to
 UNTRAINED = (BASE, "warm-start")  # in no step of the federation
 ALONE = "lora-alone"  # a site begins with its own records, without noise
 SHORT = {
@@ -68,8 +68,7 @@ class Variant:
         name: as it was asked for.
         method: a registered method, or a key of `PUBLIC`.
         place: who trains: all sites together, one party with all records, each site alone.
-        way: how each site goes on by itself with its own records and without noise, one of
-            `personalisation.WAYS`; "" if it does not.
+        personal: each site goes on by itself with its own records and without noise.
         settings: fixed for this row.
         grid: settings to choose from, the best being reported.
     """
@@ -77,7 +76,7 @@ class Variant:
     name: str
     method: str
     place: Place
-    way: str
+    personal: bool
     settings: Settings
     grid: tuple[Settings, ...]
 
@@ -86,7 +85,7 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     """The rows of a comparison.
 
     Args:
-        names: ``METHOD[-pooled|-local|+WAY][:KEY=VALUE]…`` each.
+        names: ``METHOD[-pooled|-local|+personal][:KEY=VALUE]…`` each.
         grids: ``[NAME:]KEY=VALUE,VALUE…`` each, for one name or for all.
 
     Raises:
@@ -98,34 +97,35 @@ def parse_variants(names: Sequence[str], grids: Sequence[str]) -> list[Variant]:
     general, special = _parse_grids(grids, names)
     found = []
     for name in names:
-        method, place, way, settings = _parse_name(name)
+        method, place, personal, settings = _parse_name(name)
         for key in special.get(name, {}):
-            if not _matters(method, way, key):
+            if not _matters(method, personal, key):
                 raise ConfigError(f"changes nothing for {method}", key="--grid", value=key)
         fixed = {setting.partition("=")[0] for setting in settings}
         wanted = {
             key: values
             for key, values in {**general, **special.get(name, {})}.items()
-            if key not in fixed and _matters(method, way, key)
+            if key not in fixed and _matters(method, personal, key)
         }
-        found.append(Variant(name, method, place, way, settings, _combinations(wanted)))
+        found.append(Variant(name, method, place, personal, settings, _combinations(wanted)))
     if not found:
         raise ConfigError("names no method", key="--methods", fix=f"Such as {', '.join(_known())}.")
     return found
 
 
-def _parse_name(name: str) -> tuple[str, Place, str, Settings]:
+def _parse_name(name: str) -> tuple[str, Place, bool, Settings]:
     method, *settings = name.split(":")
     place: Place = "federated"
     if method == ALONE:
-        method = "base+personal"
+        method = f"{BASE}+{PERSONAL}"
     method, _, way = method.partition("+")
-    if way not in ("", *WAYS):
+    if way not in ("", PERSONAL):
         raise ConfigError(
             "is no way for a site to go on by itself",
             key="--methods",
             value=name,
-            fix=f"Use {', '.join(f'+{known}' for known in WAYS)}.",
+            fix=f"Use +{PERSONAL}. What several models are worth together, fedpriv simulate"
+            " --personal says.",
         )
     if method.endswith("-pooled"):
         method, place = method.removesuffix("-pooled"), "pooled"
@@ -143,7 +143,7 @@ def _parse_name(name: str) -> tuple[str, Place, str, Settings]:
         if "=" not in setting:
             raise ConfigError("expected KEY=VALUE", key=f"--methods {name}", value=setting)
         _check(_long(setting), SAME, "--methods")
-    return method, place, way, tuple(_long(setting) for setting in settings)
+    return method, place, bool(way), tuple(_long(setting) for setting in settings)
 
 
 def _parse_grids(
@@ -182,11 +182,11 @@ def _check(setting: str, refused: tuple[str, ...], option: str) -> None:
         )
 
 
-def _matters(method: str, way: str, key: str) -> bool:
+def _matters(method: str, personal: bool, key: str) -> bool:
     """Whether a setting changes anything for a row: what does not is not tried."""
     if key.startswith("personal."):
-        return bool(way)
-    if way and key.startswith(("model.", "lora.")):
+        return personal
+    if personal and key.startswith(("model.", "lora.")):
         return True
     if method == "base" or (method in PUBLIC and key.startswith(OF_RELEASES)):
         return False

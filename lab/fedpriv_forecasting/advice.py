@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError
-from fedpriv_forecasting.curve import Curve, Interval, fit_curve, runs_of
+from fedpriv_forecasting.curve import Curve, Interval, LeftOut, fit_curve, leave_groups_out, runs_of
 from fedpriv_forecasting.federation import Federation, changes
 from fedpriv_forecasting.likeness import kind_for, other_pace, unlike_measured
 from fedpriv_forecasting.nearest import Near, nearest
 from fedpriv_forecasting.setting import Setting
 from fedpriv_forecasting.table import TWO_ALONE, WAYS, Point, Table
-from fedpriv_forecasting.validation import LeftOut, leave_groups_out
 
 PAYS, PAYS_NOT, UNKNOWN = "is expected to pay", "is expected not to pay", "can't be told"
 BEATS_TWO = f"{PAYS}, also against two own models"

@@ -20,8 +20,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.calibration import calibrate_noise
 from fedpriv.privacy.accounting.shares import shares_of
 from fedpriv.privacy.usual import MAX_MEMBERS
-from fedpriv_forecasting.noise import noise_to_signal
-from fedpriv_forecasting.setting import Setting
+from fedpriv_forecasting.setting import Setting, noise_to_signal
 
 _noise = lru_cache(maxsize=256)(calibrate_noise)
 
@@ -77,7 +76,7 @@ class Federation:
 
     @cached_property
     def noise(self) -> float:
-        """Noise to signal of the whole job, as in `fedpriv_forecasting.noise`.
+        """Noise to signal of the whole job, as in `noise_to_signal`.
 
         Sites that add noise by themselves are weighed by a_i = 1 / σ_i², as the server does, and
         the noise of Σ a_i S_i over Σ a_i q n_i is √(Σ a_i) / Σ a_i q n_i. Sites of a secure sum

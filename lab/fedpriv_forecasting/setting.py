@@ -12,7 +12,7 @@ class Setting:
 
     Attributes:
         records: of a site; of sites that differ, their geometric mean.
-        noise: to signal, of the federation, as in `fedpriv_forecasting.noise`.
+        noise: to signal, of the federation, as in `noise_to_signal`.
     """
 
     sites: int
@@ -29,3 +29,19 @@ class Setting:
         """In doublings of records and of noise."""
         records, noise = self.records / other.records, self.noise / other.noise
         return math.hypot(math.log2(records), math.log2(noise))
+
+
+def noise_to_signal(noise_multiplier: float, batch: float, rounds: int) -> float:
+    """Noise of the mean of all rounds' gradients, in clip norms, for each trained value.
+
+    The mean gradient of a round has noise of ν·C for each value, C the clip norm, and no vector
+    in it is longer than C. Over T rounds the mean of the noise falls to ν / √T:
+
+        s = σ / (q · N · √T)
+
+    Args:
+        noise_multiplier: σ of the sum of all sites' noise together.
+        batch: q · N, the units of all sites in a round, as expected.
+        rounds: T.
+    """
+    return noise_multiplier / (batch * math.sqrt(rounds))

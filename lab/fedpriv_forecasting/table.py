@@ -17,8 +17,7 @@ from fedpriv.config.load import config_error
 from fedpriv.config.task import Task
 from fedpriv.errors import ConfigError
 from fedpriv.privacy.accounting.shares import shares_of
-from fedpriv_forecasting.noise import noise_to_signal
-from fedpriv_forecasting.setting import Setting
+from fedpriv_forecasting.setting import Setting, noise_to_signal
 
 SHIPPED = Path(__file__).parent / "border.json"
 ALONE = "alone"  # LoRA on a site's own records, without noise
@@ -86,7 +85,7 @@ class Point(Entry):
 
     @property
     def noise(self) -> float:
-        """Noise to signal of the whole run, as in `fedpriv_forecasting.noise`."""
+        """Noise to signal of the whole run, as in `noise_to_signal`."""
         shares = 1
         if self.trust == "secure-sum":
             shares = shares_of(self.sites, self.max_colluding or 0)

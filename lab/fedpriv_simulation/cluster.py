@@ -1,12 +1,14 @@
-"""A Ray cluster that is there already: how it is reached, and the machines that are in it.
+"""Ray on this machine, or a cluster that is there already: its machines, and how it is reached.
 
-Nothing of it is started or stopped here. A cluster does whatever it is told by anybody who can
+Nothing of a cluster is started or stopped here. It does whatever it is told by anybody who can
 reach it, so it has to be of people who trust each other with the sites' records: a simulation's.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -16,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.errors import ConfigError, UnreachableError
-from fedpriv_simulation.hosts import import_ray
 
 KEY = "job.ray_address"
 KNOCK = 10.0  # seconds in which somebody has to listen at the address
@@ -138,6 +139,28 @@ def connected(address: str) -> Iterator[Cluster]:
         ray.shutdown()
 
 
+@contextmanager
+def started(count: int) -> Iterator[Cluster]:
+    """Have Ray on this machine for so many processes, and for nobody else, in a `with` block.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    guard_ray()
+    ray = import_ray()
+    ray.init(
+        address="local",
+        num_cpus=count,
+        include_dashboard=False,
+        configure_logging=False,
+        log_to_driver=False,
+    )
+    try:
+        yield Cluster(ray, ray.get_runtime_context().get_node_id(), ())
+    finally:
+        ray.shutdown()
+
+
 def reach(address: str, within: float = REACH) -> None:
     """Try a cluster from a process of its own: Ray itself waits for minutes, and then ends us.
 
@@ -191,3 +214,30 @@ def _node(found: dict[str, Any]) -> Node:
     there, host, address = found["Resources"], found["NodeManagerHostname"], found["NodeName"]
     name = f"{host} ({address}, {found['NodeID'][:8]})"
     return Node(found["NodeID"], name, int(there.get("CPU", 0)), int(there.get("GPU", 0)))
+
+
+def guard_ray() -> None:
+    """Let Ray answer nobody but us: it listens on ports, and does what it is told there.
+
+    To be called before Ray is started.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def import_ray() -> Any:
+    """Ray, which is installed with an extra.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "is not installed",
+            key="job.engine",
+            value="ray",
+            fix="Type: pip install 'fedpriv[simulation]', or set engine = \"inline\".",
+        ) from None
+    return ray

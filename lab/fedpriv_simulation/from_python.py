@@ -131,16 +131,25 @@ def simulate(
 def _job(job: JobConfig | Path | str | None, overrides: Sequence[str]) -> tuple[JobConfig, Path]:
     """The job, and how messages call where it is from."""
     if isinstance(job, JobConfig):
-        if overrides:
-            raise ConfigError(
-                "are for the keys of a file",
-                key="overrides",
-                value=list(overrides),
-                fix="Give them to load_job.",
-            )
+        check_no_overrides(overrides)
         return job, Path(job.job.name)
     file = None if job is None else Path(job)
     return first_run.load(file, overrides), file or EMBEDDED
+
+
+def check_no_overrides(overrides: Sequence[str]) -> None:
+    """Refuse overrides beside a job that was made already.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if overrides:
+        raise ConfigError(
+            "are for the keys of a file",
+            key="overrides",
+            value=list(overrides),
+            fix="Give them to load_job.",
+        )
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,33 +7,33 @@ are asked: what a simulation holds in memory does not grow with its sites.
 from __future__ import annotations
 
 import logging
-import math
-import os
-import secrets
+import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 
 from fedpriv.environment import set_environment
-from fedpriv.errors import ConfigError, PausedError
-from fedpriv.private_training.config import ComputeSection
+from fedpriv.errors import PausedError
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.protocol import Proposal
 from fedpriv_client.app import client_app, refusal
 from fedpriv_client.site import Site
+from fedpriv_simulation.cluster import Cluster
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.inline import RUN, set_identity
-from fedpriv_simulation.ledgers import Lending
+from fedpriv_simulation.ledgers import AT_ONCE as LENT_AT_ONCE
+from fedpriv_simulation.ledgers import LedgerKeeper, Lending
+from fedpriv_simulation.placing import Place
 from fedpriv_simulation.sites import Sites
 from fedpriv_simulation.whole_set import make_whole
-from fedpriv_simulation.workers import hosts_that_fit
 
 log = logging.getLogger(__name__)
 LEAVE = 10.0  # seconds that a process has to close its sites
-BACK, PAUSE = 60.0, 0.1  # seconds that a process has to come back, and between two looks
+BACK, PAUSE = 60.0, 0.5  # seconds that a process has to come back, and between two looks
 AT_ONCE = 2  # messages that a process has at once: the next one is there when one is answered
 OPEN = 128  # sites that a process keeps open; all of its own where they hold shares of a sum
 Answer = Callable[[Message, Context], Message]
@@ -63,7 +63,6 @@ class Host:
         set_identity()
         logging.getLogger("fedpriv_client").setLevel(logging.WARNING)
         torch.set_num_threads(threads)
-        sites.begin()
         self._sites, self._proposal, self._lending = sites, proposal, lending
         self._pool = WorkerPool(1, many_sites=True)
         self._most = open_at_once(most)
@@ -130,58 +129,76 @@ class Host:
 
 
 class Hosts:
-    """As many processes as compute at once. Use it as a context manager.
+    """A process at each place, and on several machines one more that has the ledgers.
 
     Every site has its process, so that none is open in two; the processes get about the same
-    number of records each.
+    number of records each. A process that ends on a machine that is there is started again by
+    Ray; the sites of a machine that is lost go to the processes that are left. Each time a site's
+    process may be another one, it is given its ledger in a newer turn, so that the earlier one can
+    no longer pay or release, should it still be there. Use it as a context manager.
 
-    Raises:
-        ConfigError: Ray is not installed, or the machine has too few GPUs.
+    Args:
+        claimed: of each site, as for `Site`, where one process has all ledgers; None where each
+            opens those of its own sites, as on one machine.
     """
 
-    def __init__(self, sites: Sites, proposal: Proposal, count: int) -> None:
-        guard_ray()
-        ray = import_ray()
-        import torch
-
-        threads = max(1, torch.get_num_threads() // count)
-        gpus = gpus_of_a_host(sites.config.compute, torch.cuda.device_count(), count)
-        ray.init(
-            address="local",
-            num_cpus=count,
-            include_dashboard=False,
-            configure_logging=False,
-            log_to_driver=False,
-        )
-        self._ray = ray
+    def __init__(
+        self,
+        sites: Sites,
+        proposal: Proposal,
+        cluster: Cluster,
+        places: Sequence[Place],
+        claimed: Sequence[list[tuple[str, str]]] | None = None,
+    ) -> None:
+        ray, sites = cluster.ray, replace(sites, run=sites.run.absolute())
+        self._ray, self._cluster = ray, cluster
+        self._errors = ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError
         self._closing = False
-        try:
-            kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1)(Host)
-            most = kept_open(proposal, len(sites.config.sites))
-            self._hosts = [kind.remote(sites, proposal, threads, most) for _ in range(count)]
-        except BaseException:
-            ray.shutdown()
-            raise
-        self._of = shared_out([section.size or 0 for section in sites.config.sites], count)
+        self._lock = threading.Lock()  # of what follows
+        self._sizes = [section.size or 0 for section in sites.config.sites]
+        self._turns = [1 for _ in self._sizes]
+        self._places = places
+        self._left = list(range(len(places)))
+        self._of = shared_out(self._sizes, len(places))
+        self._keeper, lending = None, None
+        if claimed is not None:
+            kept = ray.remote(num_cpus=0, max_concurrency=LENT_AT_ONCE)(LedgerKeeper)
+            here = cluster.pinned(cluster.here)
+            self._keeper = kept.options(scheduling_strategy=here).remote(sites)
+            lending = Lending(self._keeper, claimed)
+        kind = ray.remote(num_cpus=1, max_restarts=-1)(Host)
+        most = kept_open(proposal, len(self._sizes))
+        self._hosts = [
+            kind.options(
+                scheduling_strategy=cluster.pinned(place.node), num_gpus=place.gpus
+            ).remote(sites, proposal, place.threads, most, lending)
+            for place in places
+        ]
 
     def __enter__(self) -> Hosts:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        self._ray.shutdown()
 
     def close(self) -> None:
         """Give the sites' ledgers back. A process amid a step is killed, as a power cut would."""
+        if self._closing:
+            return
         self._closing = True
         asked = [(host, host.close.remote()) for host in self._hosts]
-        for host, closing in asked:
-            try:
+        for number, (host, closing) in enumerate(asked):
+            self._end(host, closing if number in self._left else None)
+        if self._keeper is not None:
+            self._end(self._keeper, self._keeper.close.remote())
+
+    def _end(self, actor: Any, closing: Any) -> None:
+        try:
+            if closing is not None:
                 self._ray.get(closing, timeout=LEAVE)
-            except Exception as error:
-                log.info("A process of the simulation is ended: %s.", type(error).__name__)
-                self._ray.kill(host, no_restart=True)
-        self._hosts = []
+        except Exception as error:
+            log.info("A process of the simulation is ended: %s.", type(error).__name__)
+        self._ray.kill(actor, no_restart=True)
 
     def answers(self, first: int) -> dict[int, Answer]:
         """How each site is asked, by node id, from `first` on."""
@@ -192,21 +209,58 @@ class Hosts:
         return lambda node: self._of[node - first]
 
     def _asking(self, number: int) -> Answer:
-        host: Any = self._hosts[self._of[number]]
-
         def answer(message: Message, context: Context) -> Message:
-            """A process that died is started again by Ray; what is asked twice is paid once."""
-            until = time.monotonic() + BACK
+            """What is asked twice is paid once."""
+            until: float | None = None  # it has to be back, once it is known to be away
             while True:
+                with self._lock:
+                    host, turn = self._of[number], self._turns[number]
                 try:
-                    reply: Message = self._ray.get(host.answer.remote(number, message))
+                    asked = self._hosts[host].answer.remote(number, message, turn)
+                    reply: Message = self._ray.get(asked)
                     return reply
-                except self._ray.exceptions.RayActorError:
-                    if self._closing or time.monotonic() >= until:
+                except self._errors:
+                    now = time.monotonic()
+                    until = until or now + BACK
+                    if self._closing or not self._go_on(number, host, late=now >= until):
                         raise
+                    until = None if now >= until else until
                 time.sleep(PAUSE)
 
         return answer
+
+    def _go_on(self, number: int, host: int, *, late: bool) -> bool:
+        """Give a site's ledger a new turn, and move the sites of a machine that is lost.
+
+        Args:
+            host: that did not answer.
+            late: it had its time to come back.
+
+        Returns:
+            Whether there is anybody left to ask.
+        """
+        with self._lock:
+            self._turns[number] += 1
+            if host in self._left and (late or not self._cluster.is_alive(self._places[host].node)):
+                self._left.remove(host)
+                self._move(host)
+            return bool(self._left)
+
+    def _move(self, lost: int) -> None:
+        """Deal the sites of a process to those that are left, each to the emptiest."""
+        moving = [number for number, host in enumerate(self._of) if host == lost]
+        log.warning(
+            "A process on node %s is lost; %d sites of it go on in others.",
+            self._places[lost].node[:8],
+            len(moving) if self._left else 0,
+        )
+        for number in moving if self._left else []:
+            held = dict.fromkeys(self._left, 0)
+            for other, host in enumerate(self._of):
+                if host in held:
+                    held[host] += self._sizes[other]
+            self._of[number] = min(self._left, key=lambda host: (held[host], host))
+            self._turns[number] += 1
 
 
 def kept_open(proposal: Proposal, sites: int) -> int:
@@ -222,51 +276,3 @@ def shared_out(sizes: list[int], count: int) -> list[int]:
         of[number] = min(range(count), key=lambda host: (held[host], host))
         held[of[number]] += sizes[number]
     return of
-
-
-def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
-    """The share of a GPU, or the whole GPUs, that a process gets.
-
-    Raises:
-        ConfigError: there are too few for so many processes.
-    """
-    if compute.device == "cpu" or not there:
-        return 0.0
-    each = compute.gpus_per_site
-    if each is None:
-        each = float(there // count) if there >= count else 1 / math.ceil(count / there)
-    if count > hosts_that_fit(there, each):
-        raise ConfigError(
-            f"is too much for {count} sites at once on {there} GPUs",
-            key="compute.gpus_per_site",
-            value=each,
-            fix="Lower it, or lower compute.workers.",
-        )
-    return each
-
-
-def guard_ray() -> None:
-    """Let Ray answer nobody but us: it listens on ports, and does what it is told there.
-
-    To be called before Ray is started.
-    """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def import_ray() -> Any:
-    """Ray, which is installed with an extra.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError(
-            "is not installed",
-            key="job.engine",
-            value="ray",
-            fix="Type: pip install 'fedpriv[simulation]', or set engine = \"inline\".",
-        ) from None
-    return ray

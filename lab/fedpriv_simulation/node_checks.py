@@ -6,7 +6,6 @@ copies at the same place. A copy that is not the same would make another run wit
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, FedprivError, RunError
-from fedpriv.files import private_folder, sha256, write_atomic
+from fedpriv.files import file_digest, private_folder, sha256, write_atomic
 from fedpriv_server.run_directory import PRIVATE
 from fedpriv_simulation.cluster import KEY, Cluster, Node
 
@@ -159,9 +158,9 @@ def content_digest(path: Path) -> str | None:
     """SHA-256 of a file, or of the names and contents of all files of a folder; None: not there."""
     try:
         if not path.is_dir():
-            return _file_digest(path)
+            return file_digest(path)
         inside = sorted(found for found in path.rglob("*") if found.is_file())
-        listed = [(str(found.relative_to(path)), _file_digest(found)) for found in inside]
+        listed = [(str(found.relative_to(path)), file_digest(found)) for found in inside]
     except OSError:
         return None
     return sha256(repr(listed).encode())
@@ -266,8 +265,3 @@ def _source() -> str | None:
     from fedpriv.software import software
 
     return software()["fedpriv"].digest
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

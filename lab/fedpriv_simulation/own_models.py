@@ -26,8 +26,8 @@ from fedpriv.personal.records import to_test_on, to_train_on
 from fedpriv.plain_training.adapter import read_facts, read_values
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import private_site_folder
-from fedpriv_simulation.own_records import read_site, spec_of
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 PAGE = "evaluation.html"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
 
 from fedpriv.errors import ConfigError
 from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.cluster import Node
-from fedpriv_simulation.hosts import gpus_of_a_host
 from fedpriv_simulation.workers import copies_that_fit, hosts_that_fit
 
 
@@ -78,3 +80,34 @@ def _room(compute: ComputeSection, model: str, node: Node, on_gpus: bool) -> int
     else:
         fitting = node.cpus
     return min(node.cpus, fitting)
+
+
+def places_here(compute: ComputeSection, node: str, count: int) -> list[Place]:
+    """So many on this machine, which is that node.
+
+    Raises:
+        ConfigError: it has too few GPUs.
+    """
+    gpus = gpus_of_a_host(compute, torch.cuda.device_count(), count)
+    return [Place(node, max(1, torch.get_num_threads() // count), gpus)] * count
+
+
+def gpus_of_a_host(compute: ComputeSection, there: int, count: int) -> float:
+    """The share of a GPU, or the whole GPUs, that a process gets.
+
+    Raises:
+        ConfigError: there are too few for so many processes.
+    """
+    if compute.device == "cpu" or not there:
+        return 0.0
+    each = compute.gpus_per_site
+    if each is None:
+        each = float(there // count) if there >= count else 1 / math.ceil(count / there)
+    if count > hosts_that_fit(there, each):
+        raise ConfigError(
+            f"is too much for {count} sites at once on {there} GPUs",
+            key="compute.gpus_per_site",
+            value=each,
+            fix="Lower it, or lower compute.workers.",
+        )
+    return each

@@ -26,16 +26,15 @@ from fedpriv_server.job import Job
 from fedpriv_server.number_format import settle
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
-from fedpriv_simulation.cluster import Cluster, connected
-from fedpriv_simulation.cluster_hosts import ClusterHosts
+from fedpriv_simulation.cluster import Cluster, connected, started
 from fedpriv_simulation.handles import open_at_once
 from fedpriv_simulation.hosts import AT_ONCE, Hosts
 from fedpriv_simulation.inline import FIRST_SITE, InlineGrid
 from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
+from fedpriv_simulation.placing import places, places_here
 from fedpriv_simulation.public_records import check_public
-from fedpriv_simulation.rosters import simulated_roster
-from fedpriv_simulation.sites import Sites, no_more
+from fedpriv_simulation.sites import Sites, simulated_roster
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
@@ -78,7 +77,6 @@ def simulate(
     progress: Progress = Progress(),
     pool: WorkerPool | None = None,
     grid: Grid | None = None,
-    begin: Callable[[], None] = no_more,
 ) -> Outcome:
     """Run a federation on this machine, or from it on a cluster, each site with its own ledger.
 
@@ -90,7 +88,6 @@ def simulate(
         pool: of models that were loaded before, for one run after the other.
         grid: of a runtime that is there already, where `Visits` answer for the sites; by default
             there is one for the time of the run, as `job.engine` says.
-        begin: called first in each process that is started for sites, such as to bring methods.
 
     Raises:
         FedprivError: something is wrong; before the first round nothing is left behind and
@@ -127,7 +124,7 @@ def simulate(
     with only_run(out):
         run = opened(out, config, insecure_seed=insecure_seed)
         try:
-            return _simulate(config, run, source, insecure_seed, progress, pool, grid, begin)
+            return _simulate(config, run, source, insecure_seed, progress, pool, grid)
         finally:
             run.discard()
 
@@ -140,7 +137,6 @@ def _simulate(
     progress: Progress,
     pool: WorkerPool | None,
     there: Grid | None,
-    begin: Callable[[], None],
 ) -> Outcome:
     address = config.job.ray_address if there is None else None
     with contextlib.ExitStack() as stack:
@@ -161,7 +157,7 @@ def _simulate(
             progress.preparing(f"Checking {len(cluster.nodes)} nodes")
             with naming(source):
                 check_nodes(cluster, config, run.path.absolute(), digest)
-        sites = Sites(config, run.path, insecure_seed, digest, trained, begin)
+        sites = Sites(config, run.path, insecure_seed, digest, trained)
         grid, report_on = _meeting(stack, sites, job, pool, source, progress, there, cluster)
         progress.started(job)
         try:
@@ -198,8 +194,8 @@ def _meeting(
     config, job_id = sites.config, job.proposal.job_id
     inline = there is None and config.job.engine == "inline"
     workers = at_once = pool.size
-    if inline and (places := sites_at_once(config, sites.trained, pool.size)) > pool.size:
-        pool, at_once = JointPool(pool, places), places
+    if inline and (more := sites_at_once(config, sites.trained, pool.size)) > pool.size:
+        pool, at_once = JointPool(pool, more), more
     most = _most_open(config) if inline else 0
     alone = there is None and cluster is None
     patience = 0.0 if alone else PATIENCE  # its processes end when they like
@@ -218,19 +214,24 @@ def _meeting(
                 if len(opened) < most:
                     opened.append(site)
                     stack.push(own.pop_all())
-    hosts: Hosts | ClusterHosts | None = None
+    hosts: Hosts | None = None
     if inline:
         apps = _answers(sites, opened, pool)
         there = stack.enter_context(InlineGrid(apps, at_once, own_threads(workers)))
     if there is None and cluster is not None:
         with naming(source):
-            hosts = stack.enter_context(ClusterHosts(sites, job.proposal, cluster, claimed))
+            model = config.model.name
+            rooms = places(config.compute, model, len(config.sites), cluster.nodes)
+        hosts = stack.enter_context(Hosts(sites, job.proposal, cluster, rooms, claimed))
         # A thread each, as sites whose process is away wait for it.
         answers = hosts.answers(FIRST_SITE)
         there = stack.enter_context(InlineGrid(answers, len(config.sites)))
     if there is None:
         with naming(source):
-            hosts = stack.enter_context(Hosts(sites, job.proposal, workers_of(config)))
+            count = workers_of(config)
+            here = stack.enter_context(started(count))
+            rooms = places_here(config.compute, here.here, count)
+        hosts = stack.enter_context(Hosts(sites, job.proposal, here, rooms))
         apps, queue_of = hosts.answers(FIRST_SITE), hosts.queue_of(FIRST_SITE)
         there = stack.enter_context(InlineGrid(apps, AT_ONCE, queue_of=queue_of))
 

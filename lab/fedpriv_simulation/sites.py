@@ -12,26 +12,23 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.looks import held_out_units
 from fedpriv.config.sites import SiteSection
 from fedpriv.errors import LedgerInUseError
+from fedpriv.files import private_folder
 from fedpriv.methods.proposal import shared_noise
+from fedpriv.pki.signing import load_or_create_key
 from fedpriv.privacy.accounting.accountant import Event, epsilon_upper
 from fedpriv.privacy.accounting.shares import share_of
 from fedpriv.privacy.ledger.ledger import Ledger, Terms
 from fedpriv.privacy.ledger.terms import new_dataset_id
 from fedpriv.privacy.mechanism.csprng import InsecureRandomness, RandomSource, SystemCsprng
 from fedpriv.private_training.pool import WorkerPool
-from fedpriv.secure_sum.roster import Roster
+from fedpriv.secure_sum.roster import Roster, RosterEntry
 from fedpriv_client.limits import Limits
 from fedpriv_client.site import Site
 from fedpriv_client.site_ledger import open_or_create_ledger
-from fedpriv_client.site_settings import SiteSettings
+from fedpriv_client.site_settings import SIGNING_KEY, SiteSettings
 from fedpriv_server.run_directory import private_site_folder, site_folder
-from fedpriv_simulation.rosters import simulated_roster
 
 PAUSE = 0.05  # seconds between two looks at a ledger that another process has
-
-
-def no_more() -> None:
-    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,6 @@ class Sites:
         insecure_seed: of sampling and noise; None draws them from the operating system.
         base_digest: of the model that they train.
         trained: parameters of it that are trained.
-        begin: called first by a process that is started for sites; known to it by its name.
     """
 
     config: JobConfig
@@ -51,7 +47,6 @@ class Sites:
     insecure_seed: int | None
     base_digest: str
     trained: int
-    begin: Callable[[], None] = no_more
 
     @cached_property
     def roster(self) -> Roster | None:
@@ -157,3 +152,22 @@ class Sites:
         noise = share_of(shared.noise_multiplier, shared.shares)
         event = Event(config.privacy.sample_rate, noise, config.slots)
         return max(cap, epsilon_upper([event], config.privacy.delta))
+
+
+def simulated_roster(config: JobConfig, run: Path) -> Roster | None:
+    """Of all sites of a federation file, with keys that are made where there are none yet.
+
+    None where each site adds all of its noise itself.
+
+    Raises:
+        LedgerError: a key can't be used.
+    """
+    if config.max_colluding is None:
+        return None
+    entries = []
+    for section in config.sites:
+        folder = private_folder(private_site_folder(run, section.name))
+        key = load_or_create_key(folder / SIGNING_KEY)
+        public = key.public_key().public_bytes_raw().hex()
+        entries.append(RosterEntry(name=section.name, public_key=public))
+    return Roster.of(entries)

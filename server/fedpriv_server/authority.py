@@ -36,8 +36,12 @@ from fedpriv.pki.keys import (
     write_key,
 )
 from fedpriv.section import Section
-from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
-from fedpriv_server.manifest import sign_manifest
+from fedpriv_server.issue import (
+    authority_certificate,
+    server_certificate,
+    sign_manifest,
+    site_certificate,
+)
 from fedpriv_server.site_keys import SiteKeys
 
 AUTHORITY_DAYS = 3650

@@ -13,9 +13,7 @@ from typing import Any
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import load_job
 from fedpriv.config.server import ServerSection
-from fedpriv.data.held_out import read_own
 from fedpriv.data.population import tally_records
-from fedpriv.data.spec import DataSpec
 from fedpriv.doctor import machine, memory
 from fedpriv.doctor.finding import DoubtError, Finding, look
 from fedpriv.errors import ConfigError, EnrolmentError
@@ -28,6 +26,7 @@ from fedpriv.private_training.pool import load_model, with_gradients
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.evaluation import evaluation_records
 from fedpriv_server.listen import checked_certificate
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.provision_options import server_names
 from fedpriv_server.roster import roster_of
 from fedpriv_server.site_keys import SiteKeys
@@ -172,28 +171,12 @@ def _records(config: JobConfig, tokenizer: Any) -> str:
         DataError: the records of one can't be used, or too few give an example.
         DoubtError: some give none.
     """
-    privacy, count, told = config.privacy, 0, []
-    spec = DataSpec.of(
-        config.data.columns,
-        config.model,
-        unit=privacy.unit,
-        max_records_per_unit=privacy.max_records_per_unit,
-    )
+    spec, count, told = spec_of(config), 0, []
     for site in config.sites:
-        assert site.records is not None  # checked when the file was read
-        key = f"sites.{site.name}.data"
         with tempfile.TemporaryDirectory() as cache:
-            own = read_own(
-                site.records,
-                site.held_out,
-                spec.columns,
-                unit=spec.unit,
-                labels=spec.labels,
-                cache_dir=Path(cache),
-                key=key,
-                transform=site.transform,
-            )
+            own = read_site(site, spec, Path(cache))
             tally = tally_records(own.training, spec, tokenizer, rows=own.rows)
+            key = f"sites.{site.name}.data"
             tally.check(config.data.max_empty, key=key, limit="data.max_empty")
             count += len(own.training) + len(own.held_out)
         if not tally.is_whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import Scores, losses_of, score
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
 from fedpriv.private_training.worker import Worker
+from fedpriv_server.own_records import spec_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,11 +83,7 @@ def _examples(
 
 def evaluation_spec(config: JobConfig) -> DataSpec:
     """How public records are read: as those of the sites, each by itself."""
-    return DataSpec.of(
-        config.data.columns,
-        config.model,
-        max_records_per_unit=config.privacy.max_records_per_unit,
-    )
+    return replace(spec_of(config), unit="record")
 
 
 def evaluate(worker: Worker, examples: Sequence[Example], vector: Privatised[Vector]) -> Scores:

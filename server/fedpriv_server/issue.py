@@ -1,4 +1,4 @@
-"""Issue X.509 certificates: of a federation's authority, its server and its sites.
+"""Issue certificates of a federation's authority, server and sites, and manifests of enrolments.
 
 Source:
     RFC 5280 (profile), RFC 9525 (a server is known by its subject alternative names alone).
@@ -12,10 +12,13 @@ from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedpriv.pki.certificates import USAGES, Use
-from fedpriv.pki.keys import PrivateKey, PublicKey
+from fedpriv.files import sha256
+from fedpriv.pki.certificates import USAGES, Use, certificate_pem, describe
+from fedpriv.pki.enrolment import Manifest, signed_bytes
+from fedpriv.pki.keys import PrivateKey, PublicKey, fingerprint
 
 CLOCK_SKEW = timedelta(minutes=5)  # a certificate made here is at once good where clocks lag
 
@@ -126,3 +129,37 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def new_manifest(
+    ca: x509.Certificate,
+    certificate: x509.Certificate,
+    *,
+    federation: str,
+    federation_name: str,
+    address: str,
+    names: Sequence[str],
+    now: datetime,
+) -> Manifest:
+    """The manifest of an enrolment with these certificates; `sign_manifest` makes it count."""
+    site = describe(certificate)
+    return Manifest(
+        federation=federation,
+        federation_name=federation_name,
+        site=site.name,
+        address=address,
+        names=tuple(names),
+        ca=fingerprint(ca.public_key()),
+        files={
+            "ca.crt": sha256(certificate_pem(ca)),
+            "site.crt": sha256(certificate_pem(certificate)),
+        },
+        issued=now.replace(microsecond=0),
+        expires=site.expires,
+    )
+
+
+def sign_manifest(manifest: Manifest, ca_key: PrivateKey) -> Manifest:
+    """A copy that carries the authority's signature over the canonical JSON of the rest."""
+    signature = ca_key.sign(signed_bytes(manifest), ec.ECDSA(hashes.SHA256()))
+    return manifest.model_copy(update={"signature": signature.hex()})

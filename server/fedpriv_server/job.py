@@ -289,7 +289,7 @@ class Job:
                 min_sites=self.config.job.min_sites,
                 timeout=seconds(self.config.job.round_timeout),
             )
-            self.rounds[-1] = {**row, "held_out": found.as_dict()}
+            self.rounds[-1] = {**row, "held_out": found.model_dump()}
         else:
             log.warning("A look is left out: the loss on the server's own records is %s.", loss)
         self.run.amend(self.rounds, self._checkpoint(row["round"], self.strategy.heads))
@@ -323,7 +323,7 @@ class Job:
             "held_out": None,
             # How long a round takes depends on who was sampled (law 19).
             "seconds": round(time.monotonic() - started, 3) if public else None,
-            "sites": {name: asdict(site) for name, site in outcome.sites.items()},
+            "sites": {name: site.model_dump() for name, site in outcome.sites.items()},
         }
 
     def _loss(self, examples: Sequence[Example], vector: Privatised[Vector]) -> float:

@@ -30,7 +30,7 @@ from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, is_signed
 from fedpriv.pki.keys import PublicKey, fingerprint, load_key, new_key, write_key
 from fedpriv_server.authority import Authority, Passphrase
-from fedpriv_server.manifest import new_manifest
+from fedpriv_server.issue import new_manifest
 from fedpriv_server.provision_options import (
     SERVER,
     ProvisionOptions,

@@ -53,12 +53,9 @@ def _report(body: object, name: str, job: str) -> BudgetReport:
         raise ProtocolError("It is not a budget report.") from None
     if report.site != name or report.job != job:
         raise ProtocolError("It is of another site or job.")
-    figures = [
-        *(report.epsilon_spent, report.epsilon_allocated, report.epsilon_committed, report.budget),
-        *(report.epsilon_alone_spent, report.epsilon_alone_allocated),
-        *(report.epsilon_alone_committed, report.budget_alone),
-    ]
-    if not all(figure is None or figure <= MAX_EPSILON for figure in figures):
+    if not all(
+        figure <= MAX_EPSILON for claim in received.claims_of(report) for figure in claim[1:]
+    ):
         raise ProtocolError("It states an ε that nobody has.")
     received.verify(report)
     return report

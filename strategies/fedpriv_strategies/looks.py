@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Message
@@ -19,6 +19,8 @@ from fedpriv.privacy.mechanism.privatised import Privatised, post_process
 from fedpriv.private_training.held_out_sum import SIZE
 from fedpriv.private_training.released import HeldOutSum
 from fedpriv.protocol import VECTOR, Centres, Offer, Refusal, StepReply, StepRequest
+from fedpriv.report.rundir import Estimate, SiteLook
+from fedpriv.report.rundir import Look as FoundLook
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteSum
 from fedpriv_strategies.messages import (
@@ -36,60 +38,14 @@ log = logging.getLogger(__name__)
 TRIES = 2  # of a site that does not answer
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over held-out units, and how uncertain noise makes it.
-
-    Attributes:
-        mean: centre and mean distance; it may be out of bounds, as noise has none.
-        deviation: standard deviation of the noise in it, in the same unit; public. That a share of
-            the units was drawn adds to it, and is not in it.
-    """
-
-    mean: float
-    deviation: float
-
-
-@dataclass(frozen=True)
-class SiteLook:
-    """What a site answered to a look. All public.
-
-    Attributes:
-        loss, accuracy: mean over the site's held-out units; None where there is no answer.
-    """
-
-    status: str
-    loss: Estimate | None = None
-    accuracy: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class Look:
+class Look(FoundLook):
     """What a look came to. All public.
 
     Attributes:
         number: of the look, from 1.
-        counted: sites that answered.
-        steps: of the plan that it took.
-        share: of the units, that was drawn in each.
-        loss, accuracy: mean over the held-out units of these sites; None if they are too few.
-        sites: each by itself.
-        bytes_up, bytes_down: of its messages.
     """
 
     number: int
-    counted: int
-    steps: int
-    share: float
-    loss: Estimate | None
-    accuracy: Estimate | None
-    sites: Mapping[str, SiteLook]
-    bytes_up: int
-    bytes_down: int
-
-    def as_dict(self) -> dict[str, object]:
-        """As it is written."""
-        return asdict(self)
 
 
 @dataclass
@@ -227,7 +183,7 @@ def _result(asked: _Asked, min_sites: int) -> Look:
     ranges, privacy = proposal.evaluation, proposal.privacy
     assert ranges is not None
 
-    def mean(sites: Iterable[str]) -> tuple[Estimate, Estimate]:
+    def mean(sites: Iterable[str]) -> dict[str, Estimate]:
         chosen = [asked.found[name] for name in sites]
         totals = [total for _, total in chosen]
         held = [offer.held_out_size or 0 for offer, _ in chosen]
@@ -242,15 +198,15 @@ def _result(asked: _Asked, min_sites: int) -> Look:
             ),
             *totals,
         )
-        return found.value
+        return dict(zip(("loss", "accuracy"), found.value, strict=True))
 
     sites = {
-        name: SiteLook(state, *(mean([name]) if name in asked.found else ()))
+        name: SiteLook(status=state, **(mean([name]) if name in asked.found else {}))
         for name, state in asked.states.items()
     }
-    loss = accuracy = None
+    of_all: dict[str, Estimate] = {}
     if asked.found and len(asked.found) >= min_sites:
-        loss, accuracy = mean(asked.found)
+        of_all = mean(asked.found)
     else:
         log.warning("Look %d has too few answers and is left out; it stays paid.", asked.number)
     return Look(
@@ -258,8 +214,7 @@ def _result(asked: _Asked, min_sites: int) -> Look:
         counted=len(asked.found),
         steps=ranges.slots,
         share=privacy.sample_rate,
-        loss=loss,
-        accuracy=accuracy,
+        **of_all,
         sites=sites,
         bytes_up=asked.bytes_up,
         bytes_down=asked.bytes_down,
@@ -289,7 +244,7 @@ def estimates(
     sums = np.stack(totals).sum(0, dtype=np.float64).tolist()
     scales = (ranges.loss_range, ranges.accuracy_range)
     loss, accuracy = (
-        Estimate(centre + scale * found / expected, scale * spread / expected)
+        Estimate(mean=centre + scale * found / expected, deviation=scale * spread / expected)
         for centre, scale, found in zip((centres.loss, centres.accuracy), scales, sums, strict=True)
     )
     return loss, accuracy

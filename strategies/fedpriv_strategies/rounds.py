@@ -30,6 +30,7 @@ from fedpriv.public_update.controller_run import ControllerRun
 from fedpriv.public_update.post_processing import Found
 from fedpriv.public_update.schedule import learning_rate
 from fedpriv.public_update.update import Aggregate, Update
+from fedpriv.report.rundir import SiteRound
 from fedpriv.synthetic.evolution import Evolved
 from fedpriv.wire import Blocks
 from fedpriv_strategies.aggregate import SiteMove, SiteSum, WeightedMean
@@ -50,16 +51,6 @@ LATE = 15.0  # seconds to wait for the terms of a site that comes when enough ot
 # Refusals that say nothing about the next request: the site is paused, a step failed, or a site
 # that started again is to be sent the synthetic set.
 HEALING = frozenset({PausedError.code, StepFailedError.code, SyntheticSetError.code})
-
-
-@dataclass(frozen=True)
-class SiteRound:
-    """What became of one site in one round. All public."""
-
-    status: str
-    noise_multiplier: float
-    epsilon_spent: float | None = None
-    epsilon_committed: float | None = None
 
 
 @dataclass
@@ -285,7 +276,7 @@ class Rounds:
         asked, hopeless = set(nodes.values()), len(self.refused)
         for node, offer in self.offers.items():
             status = "no reply" if node in asked else "absent"
-            outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+            self._note(offer, status)
         for reply in replies:
             node = nodes[reply.metadata.reply_to_message_id]
             offer = self.offers[node]
@@ -294,25 +285,19 @@ class Rounds:
             try:
                 answer = answer_of(reply, StepReply)
                 if isinstance(answer, Refusal):
-                    status = f"refused: {answer.reason}"
-                    outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+                    self._note(offer, f"refused: {answer.reason}")
                     hopeless += answer.refused not in HEALING
                     continue
                 self._add(mean, offer, answer, reply, number)
             except ProtocolError as error:
                 log.warning("Site %s: reply not used: %s", offer.site, error)
-                outcome.sites[offer.site] = SiteRound("unusable", offer.noise_multiplier)
+                self._note(offer, "unusable")
                 hopeless += 1
                 continue
             if self._asked_for is not None:
                 self._held[node] = self._asked_for
             self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-            outcome.sites[offer.site] = SiteRound(
-                "ok",
-                self._noise_and_rate(offer, number)[0],
-                answer.epsilon_spent,
-                answer.epsilon_committed,
-            )
+            self._note(offer, "ok", answer, self._noise_and_rate(offer, number)[0])
         if mean.sites < self._min_sites:
             states = ", ".join(f"{name}: {site.status}" for name, site in outcome.sites.items())
             raise RoundError(
@@ -322,6 +307,17 @@ class Rounds:
             )
         noise, units = mean.noise_variance, mean.units  # of what is taken next
         self._move(number, Aggregate(mean.take(), noise, units))
+
+    def _note(
+        self, offer: Offer, status: str, told: StepReply | None = None, noise: float | None = None
+    ) -> None:
+        """What became of a site in this round, with the figures that came with its reply."""
+        self.outcome.sites[offer.site] = SiteRound(
+            status=status,
+            noise_multiplier=noise or offer.noise_multiplier,
+            epsilon_spent=None if told is None else told.epsilon_spent,
+            epsilon_committed=None if told is None else told.epsilon_committed,
+        )
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update

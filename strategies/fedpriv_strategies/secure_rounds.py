@@ -35,7 +35,7 @@ from fedpriv_strategies.messages import (
     message,
     payload_bytes,
 )
-from fedpriv_strategies.rounds import HEALING, RoundOutcome, Rounds, SiteRound
+from fedpriv_strategies.rounds import HEALING, RoundOutcome, Rounds
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 log = logging.getLogger(__name__)
@@ -162,10 +162,7 @@ class SecureRounds(Rounds):
             bytes_down=payload_bytes(messages), decision=self._decision(number)
         )
         for offer in self.offers.values():
-            self.outcome.sites[offer.site] = SiteRound("absent", offer.noise_multiplier)
-
-    def _note(self, offer: Offer, status: str) -> None:
-        self.outcome.sites[offer.site] = SiteRound(status, offer.noise_multiplier)
+            self._note(offer, "absent")
 
     def _form_set(self, number: int, grid: Grid) -> SetRequest:
         """All who are ready, as the set of the slot.
@@ -308,5 +305,4 @@ class SecureRounds(Rounds):
         finally:
             self.outcome.bytes_up += masked.bytes_read
         self.heads[offer.site] = Head(answer.ledger_rows, answer.ledger_head)
-        spent = answer.epsilon_spent, answer.epsilon_committed
-        self.outcome.sites[offer.site] = SiteRound("ok", offer.noise_multiplier, *spent)
+        self._note(offer, "ok", answer)

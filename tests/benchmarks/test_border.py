@@ -117,7 +117,7 @@ def test_public_records_to_begin_with_are_nobodys_and_leave_all_others_as_they_a
     assert len(set(public)) == 200 and not others & set(public)
     trials = Entry(KINDS["notes"], warm, 1, file, SMALL).trials
     alone, private = trials["alone"], trials["federated"]
-    assert (alone.method, alone.way, private.method) == ("warm-start", "personal", "dp-lora")
+    assert (alone.method, alone.personal, private.method) == ("warm-start", True, "dp-lora")
     for trial in (alone, private):
         assert trial.config.synthetic is not None and trial.config.synthetic.warm_start == 16
     assert private.config.optimizer.lr < alone.config.optimizer.lr

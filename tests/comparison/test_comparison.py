@@ -497,12 +497,12 @@ def test_the_command_says_how_long_and_goes_on(
     out = tmp_path / "out"
     first = CliRunner().invoke(app, [*arguments, "--out", str(out)])
     assert first.exit_code == 0, first.output
-    assert re.search(r"2 of 2 runs to do, about \d+ (s|min)", first.output)
+    assert "2 of 2 runs to do." in first.output
     assert {path.name for path in out.iterdir()} == {
         "runs", "compare.json", "compare.md", "compare.svg",
     }  # fmt: skip
     again = CliRunner().invoke(app, [*arguments, "--out", str(out), "--json"])
-    assert "All 2 runs are there already." in again.output
+    assert "0 of 2 runs to do." in again.output
     document = json.loads((out / "compare.json").read_text())
     assert document["private"] is False
     assert [row["name"] for row in document["rows"]] == ["base", "lora"]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.config.load import HOSPITALS, load_job
 from fedpriv_comparison.comparison import Row
 from fedpriv_comparison.figures import Spread, ended_worse, loss_at, reached, steps_to
 from fedpriv_comparison.present import chart
@@ -60,7 +59,7 @@ def test_nobody_saves_anything_over_themselves(losses: list[float]) -> None:
     """Also where a loss rose again: it was there sooner than the rounds say, for both."""
     result, last = Result(curve(*losses)), len(losses) - 1
     for rounds in (max(1, last // 2), last):
-        found = reached([(result, result), (result, result)], rounds, load_job(HOSPITALS))
+        found = reached([(result, result), (result, result)], rounds)
         assert found is not None
         assert (found.seeds, found.of, found.rounds) == (2, 2, rounds)
         assert found.saved == (None if losses[0] <= losses[rounds] else 0)
@@ -68,17 +67,9 @@ def test_nobody_saves_anything_over_themselves(losses: list[float]) -> None:
 
 def test_what_is_saved_is_of_the_way_that_the_baseline_took() -> None:
     theirs, mine = Result(curve(4.0, 2.0, 5.0, 3.0)), Result(curve(4.0, 4.0, 3.0, 1.0))
-    found = reached([(mine, theirs)], 3, load_job(HOSPITALS))
+    found = reached([(mine, theirs)], 3)
     assert found is not None
     assert (found.steps, found.saved) == (2.0, 1 - 2.0 / 0.5)
-
-
-def test_no_epsilon_is_told_of_rounds_whose_noise_moved() -> None:
-    result = Result(curve(4.0, 3.0, 2.0), noise_multiplier=2.0)
-    even = load_job(HOSPITALS)
-    moved = load_job(HOSPITALS, ["controller.name=sac", "controller.adaptive=true"])
-    told = [reached([(result, result)], 1, config) for config in (even, moved)]
-    assert [found is not None and found.epsilon_saved is None for found in told] == [False, True]
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=2, max_size=12), st.floats(0, 1))

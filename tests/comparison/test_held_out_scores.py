@@ -15,27 +15,21 @@ import numpy as np
 import pytest
 
 from fedpriv.config.load import load_job
-from fedpriv.config.personal import PersonalSection
 from fedpriv.data.held_out import HELD_OUT, is_apart
 from fedpriv.errors import ConfigError, DataError
 from fedpriv.methods.proposal import job_recipe
-from fedpriv.personal.together import together
+from fedpriv.personal.training import train_alone
 from fedpriv.plain_training.scores import score
 from fedpriv.private_training.pool import make_worker
-from fedpriv_comparison import expected as expected_module
-from fedpriv_comparison import public_training, trial
+from fedpriv_comparison import public_training
 from fedpriv_comparison.comparison import Comparison, compare
-from fedpriv_comparison.expected import expected
 from fedpriv_comparison.figures import figures, held_out_gains, verdict, worse_than_base
-from fedpriv_comparison.held_out_scores import check_records, own_examples
-from fedpriv_comparison.personalisation import WAYS, go_on
+from fedpriv_comparison.held_out_scores import as_it_is, check_records, own_examples
 from fedpriv_comparison.present import markdown, tables
 from fedpriv_comparison.records import pooled
 from fedpriv_comparison.runner import Runner
 from fedpriv_comparison.trial import Result, run
 from fedpriv_comparison.variants import parse_variants
-from fedpriv_forecasting.advice import PAYS_NOT, Outlook
-from fedpriv_forecasting.curve import Interval
 
 Make = Callable[..., Any]
 PERSONAL = "[personal]\nvalidation = 0.25\nrates = [3e-2]\nepochs = 3\nbatch_size = 4"
@@ -91,16 +85,7 @@ def test_a_pooled_party_trains_on_no_held_out_record(federation: Make, tmp_path:
     assert held and texts and not held & texts
 
 
-def forecast_of(job: Any) -> Any:
-    assert job.job.method == "dp-lora"
-    found = Outlook("", Interval(-0.1, -0.2, -0.01), None, (), PAYS_NOT)
-    ways = [replace(found, way=way) for way in ("federated", "federated+personal")]
-    return SimpleNamespace(ways=ways)
-
-
-def test_the_table_says_what_each_site_gains(
-    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_says_what_each_site_gains(federation: Make, tmp_path: Path) -> None:
     names = ("base", "lora-alone", "dp-lora", "dp-lora+personal", "dp-lora-local", "lora+personal")
     asked = comparison(federation(rounds=2, extra=PERSONAL), *names)
     rows = compare(asked, Runner(tmp_path / "runs"))
@@ -123,12 +108,6 @@ def test_the_table_says_what_each_site_gains(
     text = markdown(asked, list(found.values()), "title", "fedpriv compare")
     assert "own loss" in text and "pays" in text and "rate × passes" in text
     assert len(tables(list(found.values()), 1)) == 3
-    monkeypatch.setattr(expected_module, "forecast", lambda job: forecast_of(job))
-    said = list(expected(asked, list(found.values())))
-    assert [one.partition(":")[0] for one in said] == ["dp-lora", "dp-lora+personal"]
-    measured = f"Measured on these it is {-personal.difference.mean:+.3f}, {personal.verdict},"
-    assert f"joining {PAYS_NOT} (-0.100 over training alone, -0.200 to -0.010)" in said[1]
-    assert measured in said[1] and "holds where the two differ" in said[1]
 
 
 def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path) -> None:
@@ -148,8 +127,7 @@ def test_what_is_gone_on_from_is_the_run_before(federation: Make, tmp_path: Path
     assert plain.results[0].home != personal.results[0].home
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_each_way_to_go_on_learns(federation: Make, way: str) -> None:
+def test_going_on_learns(federation: Make) -> None:
     file = federation(extra=PERSONAL)
     config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
     worker = make_worker(job_recipe(config))
@@ -160,68 +138,23 @@ def test_each_way_to_go_on_learns(federation: Make, way: str) -> None:
     before = score(worker, own.training.everything, start).eval_loss
     weights = [p.detach().clone() for p in worker.model.parameters() if not p.requires_grad]
     settings = config.personal.beginning("alone")
-    model, said = go_on(way, worker, start, own.training, settings, 0)
-    assert model(own.training.everything).eval_loss < before - 0.05
-    assert said.startswith("0.03 × ")
+    made = train_alone(worker, start, own.training, settings)
+    assert as_it_is(worker, made.values)(own.training.everything).eval_loss < before - 0.05
+    assert made.best.said.startswith("0.03 × ")
     frozen = [p for p in worker.model.parameters() if not p.requires_grad]
     assert all(bool((a == b).all()) for a, b in zip(weights, frozen, strict=True))
 
 
-@pytest.fixture
-def worker_and_own(federation: Make) -> tuple[Any, Any]:
-    """A small model, and the records of a site."""
-    file = federation(extra=PERSONAL)
-    config = comparison(file, "dp-lora").config(*_first(comparison(file, "dp-lora")), 1)
-    worker = make_worker(job_recipe(config))
-    return worker, own_examples(config, worker)["site-0"]
-
-
-def random_adapters(worker: Any) -> tuple[Any, Any]:
-    drawn = np.random.default_rng(2)
-    size = worker.initial.size
-    return tuple(0.1 * drawn.standard_normal(size, dtype=np.float32) for _ in range(2))  # type: ignore[return-value]
-
-
 def test_what_decides_no_result_names_no_run(federation: Make) -> None:
-    """The weight of `fedpriv-client evaluate` is none of a way's: runs that are kept stay so."""
+    """The weight of `fedpriv-client evaluate` is none of theirs: runs that are kept stay so."""
     file = federation(extra=PERSONAL)
     keys = []
     for extra in ("", "personal.beside=0.4", "personal.patience=7"):
-        asked = comparison(file, "dp-lora+fifth")
+        asked = comparison(file, "dp-lora+personal")
         variant, settings = _first(asked)
         config = load_job(file, [extra] if extra else [])
         keys.append(replace(asked.trial(variant, settings, 1), config=config).key)
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_an_own_model_at_hand_is_used_beside_the_federations(worker_and_own: Any) -> None:
-    worker, own = worker_and_own
-    one, other = random_adapters(worker)
-    settings = PersonalSection().beginning("alone")
-    model, said = go_on("fifth", worker, other, own.training, settings, 0, own=one)
-    assert not said
-    expected = together(worker, [(one, 0.8), (other, 0.2)])(own.reported)
-    assert model(own.reported).eval_loss == expected.eval_loss
-
-
-def test_what_a_site_trained_alone_is_not_trained_twice(
-    federation: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = comparison(
-        federation(rounds=1, extra=PERSONAL), "lora-alone", "dp-lora", "dp-lora+fifth"
-    )
-    given = []
-    real = trial.go_on
-
-    def watched(way: str, *arguments: Any) -> Any:
-        given.append((way, arguments[-1] is not None))
-        return real(way, *arguments)
-
-    monkeypatch.setattr(trial, "go_on", watched)
-    alone, _, both = compare(asked, Runner(tmp_path / "runs"))
-    assert not both.results[0].error
-    assert given == [("personal", False)] * 2 + [("fifth", True)] * 2
-    assert {row.variant.method for row in (alone, both)} == {"base", "dp-lora"}
 
 
 def test_without_held_out_records_nobody_trains_alone(federation: Make) -> None:

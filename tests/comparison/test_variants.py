@@ -19,15 +19,14 @@ def test_a_name_says_method_place_and_settings() -> None:
 
 
 def test_a_site_goes_on_by_itself_or_begins_by_itself() -> None:
-    alone, personal, beside = parse_variants(
-        ["lora-alone", "dp-lora+personal:lr=0.1", "lora+fifth"], ["personal.rates=[1e-3],[1e-2]"]
+    alone, personal = parse_variants(
+        ["lora-alone", "dp-lora+personal:lr=0.1"], ["personal.rates=[1e-3],[1e-2]"]
     )
-    assert (alone.method, alone.place, alone.way) == ("base", "federated", "personal")
-    assert (personal.method, personal.way) == ("dp-lora", "personal")
+    assert (alone.method, alone.place, alone.personal) == ("base", "federated", True)
+    assert (personal.method, personal.personal) == ("dp-lora", True)
     assert personal.settings == ("optimizer.lr=0.1",)
-    assert (beside.method, beside.way) == ("lora", "fifth")
     expected = (("personal.rates=[1e-3]",), ("personal.rates=[1e-2]",))
-    assert alone.grid == personal.grid == beside.grid == expected
+    assert alone.grid == personal.grid == expected
 
 
 def test_what_a_site_trains_with_matters_where_it_does_train() -> None:

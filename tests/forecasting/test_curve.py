@@ -10,10 +10,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedpriv_forecasting.curve import Curve, Interval, Runs, fit_curve, joint, runs_of
+from fedpriv_forecasting.curve import (
+    Curve,
+    Interval,
+    Runs,
+    fit_curve,
+    joint,
+    leave_groups_out,
+    runs_of,
+)
 from fedpriv_forecasting.curve import plain as plain_terms
 from fedpriv_forecasting.setting import Setting
-from fedpriv_forecasting.validation import leave_groups_out
 from tests.forecasting.made_up_runs import GRID, plain, read, runs
 
 

@@ -18,8 +18,12 @@ from fedpriv.pki.document import read_document, write_document
 from fedpriv.pki.enrolment import Manifest, read_enrolment
 from fedpriv.pki.keys import private_pem, public_pem
 from fedpriv.pki.request import make_request, read_request
-from fedpriv_server.issue import authority_certificate, site_certificate
-from fedpriv_server.manifest import new_manifest, sign_manifest
+from fedpriv_server.issue import (
+    authority_certificate,
+    new_manifest,
+    sign_manifest,
+    site_certificate,
+)
 from fedpriv_server.site_keys import SiteKeys
 from tests.fuzz import fuzz_der
 from tests.fuzz.fuzz_mutate import json_bytes, mutate_bytes

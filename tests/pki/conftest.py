@@ -12,8 +12,13 @@ from cryptography import x509
 from fedpriv.pki.certificates import certificate_pem
 from fedpriv.pki.document import write_document
 from fedpriv.pki.keys import PrivateKey, new_key, write_key
-from fedpriv_server.issue import authority_certificate, server_certificate, site_certificate
-from fedpriv_server.manifest import new_manifest, sign_manifest
+from fedpriv_server.issue import (
+    authority_certificate,
+    new_manifest,
+    server_certificate,
+    sign_manifest,
+    site_certificate,
+)
 
 NOW = datetime.now(UTC)
 NAMES = ("fed.example.org", "127.0.0.1")

@@ -14,7 +14,7 @@ from fedpriv.config.load import load_job
 from fedpriv.data.identity import whole_record
 from fedpriv.errors import ConfigError
 from fedpriv.recipes import RECIPES, write_recipe
-from fedpriv_simulation.own_records import read_site, spec_of
+from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_simulation.simulate import simulate
 
 ONE_ROUND = ["job.rounds=1", "evaluation.limit=4", "privacy.sample_rate=0.02"]

@@ -1,4 +1,4 @@
-"""What is shown of a gate's and a controller's choices is what the rounds say."""
+"""What is shown of a controller's choices is what the rounds say."""
 
 from __future__ import annotations
 
@@ -20,16 +20,6 @@ def rounds(*parts: dict[str, Any]) -> list[Round]:
 
 def test_where_nothing_was_chosen_there_is_nothing_to_show() -> None:
     assert not choices(rounds({}, {}))
-
-
-def test_moves_are_counted_with_their_rounds() -> None:
-    taken = [("raw", 9), ("denoised", 9), ("denoised", 9), ("raw", 0), ("denoised", 9)]
-    found = choices(rounds(*({"gate": {"taken": name, "records": n}} for name, n in taken)))
-    assert [(m.name, m.count, m.rounds) for m in found.moves] == [
-        ("denoised", 3, "2–3, 5"),
-        ("raw", 1, "1"),
-        ("raw, unseen", 1, "4"),
-    ]
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])

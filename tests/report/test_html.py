@@ -267,11 +267,10 @@ def test_what_denoising_found_is_shown_beside_what_chance_would(make_run: MakeRu
     path = run / "metrics.jsonl"
     found = '"bytes_down": 3000, "denoised": {"on": 3, "matrices": 16, "by_chance": 0.4},'
     found += ' "synthetic": {"digest": "sha256:00", "made": 4, "entropy": 0.5, "seconds": 0.1},'
-    found += ' "gate": {"taken": "denoised × 0.5", "losses": {}, "records": 9},'
+    found += ' "gate": {"taken": "denoised × 0.5", "losses": {}, "records": 9},'  # of old runs
     path.write_text(path.read_text().replace('"bytes_down": 3000,', found))
     words = Page(write_report(run)).words
     assert "in 18.8% of the gradients' matrices; in noise alone it would be 2.5%." in words
-    assert "denoised × 0.5 6 of 6 1–6" in words
     assert "24 records of the synthetic set were made anew" in words
     assert "0.50 of the entropy" in words
 
@@ -418,8 +417,8 @@ def test_before_reports_are_signed_the_word_of_the_sites_is_shown_as_such(
 def test_tables_have_captions_and_every_cell_its_headings(make_run: MakeRun) -> None:
     run = make_run(sites=3, status="running", finished=None)
     path = run / "metrics.jsonl"
-    gate = '"bytes_down": 3000, "gate": {"taken": "raw", "records": 9},'
-    path.write_text(path.read_text().replace('"bytes_down": 3000,', gate))
+    chosen = '"bytes_down": 3000, "controller": {"clip_norms": [1.0], "weights": [1.0]},'
+    path.write_text(path.read_text().replace('"bytes_down": 3000,', chosen))
     page = Page(write_report(run))
     tags = [tag for tag, _ in page.tags]
     assert tags.count("table") == 4

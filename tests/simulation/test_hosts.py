@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from fedpriv.config.load import load_job
 from fedpriv.errors import ConfigError
-from fedpriv.private_training.config import ComputeSection
-from fedpriv_simulation.hosts import gpus_of_a_host, shared_out
+from fedpriv_simulation.hosts import shared_out
 from fedpriv_simulation.simulate import Outcome, simulate
 from tests.waiting import held_fedpriv, wait_until
 
@@ -107,32 +106,6 @@ def test_every_site_has_one_process_and_none_has_much_more(sizes: list[int], cou
     assert len(of) == len(sizes)
     assert sum(held) == sum(sizes)
     assert max(held) - min(held) <= max(sizes)
-
-
-@pytest.mark.parametrize(
-    ("device", "there", "count", "given_share", "expected"),
-    [
-        ("auto", 0, 2, None, 0.0),
-        ("cpu", 4, 2, None, 0.0),
-        ("auto", 4, 2, None, 2.0),
-        ("auto", 4, 3, None, 1.0),
-        ("auto", 1, 4, None, 0.25),
-        ("auto", 2, 3, None, 0.5),  # a share is of one GPU
-        ("cuda", 2, 4, 0.5, 0.5),
-    ],
-)
-def test_gpus_are_shared(
-    device: str, there: int, count: int, given_share: float | None, expected: float
-) -> None:
-    compute = ComputeSection(device=device, gpus_per_site=given_share)
-    assert gpus_of_a_host(compute, there, count) == expected
-
-
-def test_more_gpus_than_there_are_are_refused() -> None:
-    for share, count in ((1.0, 4), (0.4, 5)):
-        compute = ComputeSection(gpus_per_site=share)
-        with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it"):
-            gpus_of_a_host(compute, 2, count)
 
 
 def test_without_ray_it_says_what_to_type(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedpriv.errors import ConfigError
 from fedpriv.private_training.config import ComputeSection
 from fedpriv_simulation.cluster import Node
-from fedpriv_simulation.placing import Place, places
+from fedpriv_simulation.placing import Place, gpus_of_a_host, places
 
 
 def placed(sites: int, nodes: list[Node], **compute: Any) -> list[Place]:
@@ -57,3 +57,29 @@ def test_more_than_there_is_room_for_is_refused() -> None:
     assert placed(2, nodes, workers=2) == [Place("n0", 1, 0.0), Place("n1", 1, 0.0)]
     with pytest.raises(ConfigError, match=r"compute\.workers: is more than the 2 processes"):
         placed(3, nodes, workers=3)
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "count", "given_share", "expected"),
+    [
+        ("auto", 0, 2, None, 0.0),
+        ("cpu", 4, 2, None, 0.0),
+        ("auto", 4, 2, None, 2.0),
+        ("auto", 4, 3, None, 1.0),
+        ("auto", 1, 4, None, 0.25),
+        ("auto", 2, 3, None, 0.5),  # a share is of one GPU
+        ("cuda", 2, 4, 0.5, 0.5),
+    ],
+)
+def test_gpus_are_shared(
+    device: str, there: int, count: int, given_share: float | None, expected: float
+) -> None:
+    compute = ComputeSection(device=device, gpus_per_site=given_share)
+    assert gpus_of_a_host(compute, there, count) == expected
+
+
+def test_more_gpus_than_there_are_are_refused() -> None:
+    for share, count in ((1.0, 4), (0.4, 5)):
+        compute = ComputeSection(gpus_per_site=share)
+        with pytest.raises(ConfigError, match=r"gpus_per_site.*Lower it"):
+            gpus_of_a_host(compute, 2, count)

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedpriv import logs
 from fedpriv_flower.settings import Settings
-from fedpriv_simulation.hosts import guard_ray
+from fedpriv_simulation.cluster import guard_ray
 from fedpriv_simulation.visits import Visits
 
 # Flower reads this module before it starts Ray. A cluster that happens to be there would run sites

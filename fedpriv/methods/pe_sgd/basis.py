@@ -78,24 +78,13 @@ class Basis:
         engine.stream(losses, batch_size, take)
         return total
 
-    def products_of(self, gradients: Tensor) -> Tensor:
-        """c = H Gᵀ (B, N) of gradients H (B, P)."""
-        total = gradients.new_zeros(len(gradients), self.size)
-        for start, block in self._blocks.items():
-            part = gradients[:, start : start + block.shape[1]]
-            total += part @ block.to(gradients).T
-        return total
-
-    def combinations(self, coefficients: Tensor) -> Tensor:
-        """Z G (B, P) of coefficients Z (B, N)."""
-        found = coefficients.new_empty(len(coefficients), self._engine.size)
-        for start, block in self._blocks.items():
-            found[:, start : start + block.shape[1]] = coefficients @ block.to(coefficients)
-        return found
-
     def combine(self, coefficients: Tensor) -> Tensor:
         """Gᵀ z (P,) of z (N,), in float64."""
-        return self.combinations(coefficients.double().cpu()[None])[0]
+        row = coefficients.double().cpu()[None]  # (1, N)
+        found = row.new_empty(1, self._engine.size)
+        for start, block in self._blocks.items():
+            found[:, start : start + block.shape[1]] = row @ block.to(row)
+        return found[0]
 
     def _gram(self) -> Tensor:
         device = self._engine.device

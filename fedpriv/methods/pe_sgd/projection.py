@@ -52,19 +52,6 @@ class Projection:
             values, self._vectors = torch.linalg.eigh(gram / mean)
             values = values.clamp_min(0) + ridge
             self._shrunk = self._vectors / values  # (N, N)
-            self._root = (self._vectors / values.sqrt()) @ self._vectors.T
-
-    def root(self, vectors: Tensor) -> Tensor:
-        """(G Gᵀ + λI)^(-1/2) v for every row v (…, N), in float64; applied twice, `coefficients`.
-
-        Gᵀ times it has orthonormal columns but for the ridge, and unlike eigenvectors it is the
-        same whoever computes it.
-        """
-        vectors = vectors.double()
-        if self._shrunk is None:
-            return torch.zeros_like(vectors)
-        found: Tensor = vectors @ self._root / self._scale**0.5
-        return found
 
     def coefficients(self, products: Tensor) -> Tensor:
         """z = (G Gᵀ + λI)⁻¹ c for every row c of `products` (…, N), in float64."""

@@ -1,4 +1,4 @@
-"""What a tool is told of a run: its settings, and the figures of each round."""
+"""What a tool is asked, and told of a run: its settings, and the figures of each round."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedpriv.config.job import JobConfig
 from fedpriv.config.load import NOT_OF_A_RUN
@@ -100,3 +100,19 @@ def _leaves(value: Any, joined_by: str, name: str = "") -> Iterator[tuple[str, A
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Tool(Protocol):
+    """An opened run of a tool. Whatever it raises ends the telling, never the job."""
+
+    def log(self, step: int, figures: Figures) -> None:
+        """Take in a round. After a resume all rounds are told again: what is there stays once.
+
+        Args:
+            step: the number of the round; 0 is before the first.
+        """
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """The job has ended; else it was interrupted, and may go on."""
+        ...

@@ -28,15 +28,6 @@ def test_they_are_the_ridge_regression(ridge: float) -> None:
     assert np.abs(found.numpy() - expected).max() < 1e-10
 
 
-def test_the_root_twice_is_the_coefficients() -> None:
-    g, h = spanned(7, 40)
-    projection = Projection(g @ g.T, 1e-2)
-    twice = projection.root(projection.root((g @ h)[None]))
-    assert (twice - projection.coefficients((g @ h)[None])).abs().max() < 1e-12
-    nothing = Projection(torch.zeros(7, 7), 1e-2).root((g @ h)[None])
-    assert not nothing.any()
-
-
 def test_a_gradient_of_the_span_is_found_again() -> None:
     g, _ = spanned(9, 30)
     z = torch.linspace(-1, 2, 9, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The records of a simulated site, as its federation file has them read."""
+"""The records of sites, as a federation file has them read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from fedpriv.config.job import JobConfig
 from fedpriv.config.sites import SiteSection
 from fedpriv.data.held_out import OwnRecords, read_own
+from fedpriv.data.read import UNIT
 from fedpriv.data.spec import DataSpec
 
 
@@ -18,6 +19,11 @@ def spec_of(config: JobConfig) -> DataSpec:
         unit=config.privacy.unit,
         max_records_per_unit=config.privacy.max_records_per_unit,
     )
+
+
+def columns_of(spec: DataSpec) -> dict[str, str]:
+    """Field → column of records that are written anew, the unit's id among them."""
+    return {**spec.columns, **({} if spec.unit == "record" else {UNIT: spec.unit})}
 
 
 def read_site(site: SiteSection, spec: DataSpec, cache: Path) -> OwnRecords:
