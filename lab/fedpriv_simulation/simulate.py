@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
 from fedpriv.plain_training.scores import Scores
+from fedpriv.private_training.number_format import warn_if_slower
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
@@ -23,7 +24,6 @@ from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
-from fedpriv_server.number_format import settle
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
 from fedpriv_simulation.cluster import Cluster, connected
@@ -154,7 +154,7 @@ def _simulate(
             pool = pool or WorkerPool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            config = settle(config, run, pool, here=there is None and address is None)
+            warn_if_slower(config.model, config.compute)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         if cluster is not None:
