@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedpriv.errors import FedprivError, LedgerError
-from fedpriv.files import sync_folder, write_atomic
+from fedpriv.files import replacing
 
 
 def load_or_create_secret(
@@ -43,13 +43,8 @@ def create_secret(path: Path, content: bytes) -> None:
         OSError: it can't be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    write_atomic(fresh, content, mode=0o600)
-    try:
-        os.link(fresh, path)  # unlike a rename, it never replaces a secret that is in use
-    finally:
-        fresh.unlink()
-    sync_folder(path.parent)
+    with replacing(path, 0o600, new=True) as fresh:  # it never replaces a secret that is in use
+        fresh.write_bytes(content)
 
 
 def load_secret(
