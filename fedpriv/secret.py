@@ -7,9 +7,22 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from fedpriv.errors import FedprivError, LedgerError
 from fedpriv.files import replacing
+
+
+class Secret:
+    """What shows nothing of itself, and can't be pickled, copied or sent."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is secret: it can't be pickled or copied.")
 
 
 def load_or_create_secret(
