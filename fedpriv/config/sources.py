@@ -14,6 +14,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from fedpriv.errors import without_passwords
+from fedpriv.names import Share
+from fedpriv.privacy.usual import MAX_UNITS
 from fedpriv.section import Section
 
 SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]+)(.*)", re.S)
@@ -136,7 +138,7 @@ Source = Path | str | OmopSection | FhirSection
 
 
 class OtherSources(Section):
-    """What may stand in the place of a file, and what is done to each text of either."""
+    """What may stand in the place of a file, what is done to each text, and what is kept apart."""
 
     omop: OmopSection | None = None
     fhir: FhirSection | None = None
@@ -146,6 +148,19 @@ class OtherSources(Section):
         description="A Python function, package.module:function, that every text goes through at"
         " the site before it is used, to take names out, say. It gets a text and returns a text,"
         " and looks at no other record ([data](data.md#de-identification)).",
+    )
+    held_out: Share | Path | None = Field(
+        None,
+        description="Records of the site that nobody trains on and every model is tested on: a"
+        " share of its units, such as 0.2, or a file of further records.",
+    )
+    held_out_size: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_UNITS,
+        description="Where `held_out` is a file: how many units are in it, as a person states it;"
+        " never counted from the records. Needed for `[evaluation.sites]`, which a site allows by"
+        " `allow.evaluation`.",
     )
 
     def source(self, path: Path | str | None) -> Source | None:
