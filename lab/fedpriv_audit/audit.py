@@ -23,13 +23,13 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import digest
 from fedpriv.errors import ConfigError, RunError
 from fedpriv.methods.proposal import job_recipe
-from fedpriv.private_training.pool import WorkerPool
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
 from fedpriv_audit.training import TrainingSize, for_audit
 from fedpriv_server.run_directory import RunDirectory
+from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.workers import workers_of
 
 SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
@@ -131,7 +131,7 @@ class Auditor:
     ) -> None:
         self._subject, self._size, self._folder, self._tell = subject, size, folder, tell
         self._config = for_audit(subject.config, size.training)
-        self._pool = WorkerPool(workers_of(self._config))
+        self._pool = SharedBasePool(workers_of(self._config))
 
     def run(self, parts: Collection[PartName], command: str) -> Audit:
         """The audit of these parts.

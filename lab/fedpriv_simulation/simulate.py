@@ -35,6 +35,7 @@ from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.public_records import check_public
 from fedpriv_simulation.rosters import simulated_roster
+from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.sites import Sites, no_more
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
@@ -151,7 +152,7 @@ def _simulate(
                 cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
-            pool = pool or WorkerPool(workers_of(config), many_sites=True)
+            pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
             warn_if_slow(config.compute)
