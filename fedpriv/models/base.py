@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -345,22 +346,17 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
-def quiet() -> Any:
+@contextmanager
+def quiet() -> Iterator[None]:
     """Silence the loader's note about a new head, and its bar."""
-    import contextlib
-
     from transformers.utils import logging
 
-    @contextlib.contextmanager
-    def silenced() -> Any:
-        level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(40)  # errors only
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            logging.set_verbosity(level)
-            if shown:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-    return silenced()
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(40)  # errors only
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
