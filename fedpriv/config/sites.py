@@ -7,13 +7,14 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedpriv.config.ehr import EhrSources
 from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
-from fedpriv.config.sources import OtherSources, Source
+from fedpriv.config.sources import Source
 from fedpriv.names import Name
 from fedpriv.privacy import usual
 
 
-class SiteSection(OtherSources):
+class SiteSection(EhrSources):
     """A site. In a simulation its data is named here; over the network it has a name alone."""
 
     name: Name = Field(description="The site's name.")
