@@ -22,7 +22,7 @@ share, which is privatised once all shares of its set are added up (docs/secure-
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -387,18 +387,3 @@ class StepReply(Body):
     epsilon_committed: float = Field(ge=0, le=MAX_EPSILON)
     ledger_rows: int = Field(ge=1)
     ledger_head: Hash
-
-
-Answer = TypeVar("Answer", bound=Body)
-
-
-def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
-    """An answer of the expected kind, or the refusal sent in its place.
-
-    Raises:
-        ProtocolError: neither.
-    """
-    try:
-        return Refusal.parse(text)
-    except ProtocolError:
-        return kind.parse(text)
