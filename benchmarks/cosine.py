@@ -67,7 +67,7 @@ def run(config: JobConfig, seed: int) -> list[dict[str, Any]]:
             }
         )
         rate = learning_rate(config.optimizer, number, config.steps)
-        update.step(Aggregate(gradient, deviation**2, units), lr=rate)
+        update.move(Aggregate(gradient, deviation**2, units), lr=rate)
         if number % config.evaluation.every == 0 or number == config.steps:
             row = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
             loss = evaluate(worker, reported, update.vector).eval_loss

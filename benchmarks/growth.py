@@ -35,7 +35,7 @@ from step import Fedpriv, Plain, Shape, Way, build, peak_bytes, random_batch, tr
 from fedpriv.environment import set_environment
 from fedpriv.models.attention import RECORDWISE
 from fedpriv.models.checkpointing import checkpoint_layers
-from fedpriv.models.twin import twin
+from fedpriv_simulation.shared_base import twin
 
 set_environment()
 WAYS = {

@@ -107,7 +107,7 @@ def play(task: Task, controller: Controller | None, groups: int, rate: float, se
         mean = Aggregate(received(released.astype(np.float32)), (NOISE / UNITS) ** 2, UNITS)
         if control is not None:
             mean = control.gradient(number, mean, update.vector)
-        update.step(mean, lr=rate)
+        update.move(mean, lr=rate)
         if control is not None:
             control.see(update.vector)
     return task.loss(update.vector.value)

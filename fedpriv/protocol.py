@@ -22,11 +22,10 @@ share, which is privatised once all shares of its set are added up (docs/secure-
 from __future__ import annotations
 
 import hashlib
-import math
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from fedpriv.config.groups import Decision, GroupTerms
 from fedpriv.config.looks import MAX_RANGE, LooksSection
@@ -75,19 +74,6 @@ class Body(Section):
             first = error.errors(include_url=False, include_input=False)[0]
             field = repr(".".join(str(part) for part in first["loc"]))[1:-1]  # a sender's words
             raise ProtocolError(f"{cls.__name__}.{field:.100}: {first['msg']:.200}.") from None
-
-
-def _is_finite(value: JsonValue) -> bool:
-    """Whether all numbers in a JSON value are."""
-    match value:
-        case dict():
-            return all(map(_is_finite, value.values()))
-        case list():
-            return all(map(_is_finite, value))
-        case float():
-            return math.isfinite(value)
-        case _:
-            return True
 
 
 class LocalSteps(Section):
@@ -174,15 +160,9 @@ class Proposal(Body):
     shared: SharedNoise | None = None
     groups: GroupTerms | None = None
 
-    @field_validator("settings")
-    @classmethod
-    def _finite(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if not _is_finite(value):
-            raise ValueError("expected finite numbers")
-        return value
-
     @model_validator(mode="after")
     def _is_no_longer_than_any_needs(self) -> Self:
+        # Which refuses numbers that are not finite, wherever they are.
         if len(canonical_json(self.model_dump(mode="json"))) > MAX_PROPOSAL:
             raise ValueError(f"expected at most {MAX_PROPOSAL:,} bytes")
         return self
@@ -407,18 +387,3 @@ class StepReply(Body):
     epsilon_committed: float = Field(ge=0, le=MAX_EPSILON)
     ledger_rows: int = Field(ge=1)
     ledger_head: Hash
-
-
-Answer = TypeVar("Answer", bound=Body)
-
-
-def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
-    """An answer of the expected kind, or the refusal sent in its place.
-
-    Raises:
-        ProtocolError: neither.
-    """
-    try:
-        return Refusal.parse(text)
-    except ProtocolError:
-        return kind.parse(text)

@@ -7,9 +7,22 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from fedpriv.errors import FedprivError, LedgerError
-from fedpriv.files import sync_folder, write_atomic
+from fedpriv.files import replacing
+
+
+class Secret:
+    """What shows nothing of itself, and can't be pickled, copied or sent."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is secret: it can't be pickled or copied.")
 
 
 def load_or_create_secret(
@@ -43,13 +56,8 @@ def create_secret(path: Path, content: bytes) -> None:
         OSError: it can't be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    write_atomic(fresh, content, mode=0o600)
-    try:
-        os.link(fresh, path)  # unlike a rename, it never replaces a secret that is in use
-    finally:
-        fresh.unlink()
-    sync_folder(path.parent)
+    with replacing(path, 0o600, new=True) as fresh:  # it never replaces a secret that is in use
+        fresh.write_bytes(content)
 
 
 def load_secret(

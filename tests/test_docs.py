@@ -17,8 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpriv.config.job import JobConfig
-from fedpriv.config.personal import OwnSiteFile
-from fedpriv.config.site_file import SiteData
+from fedpriv.config.personal import OwnSiteData, OwnSiteFile
 from fedpriv.config.sites import SiteSection
 from fedpriv.defaults import TABLE
 from tests.forked_commands import command
@@ -126,7 +125,7 @@ def test_what_a_page_says_of_records_is_taken(page: str) -> None:
     assert any("omop" in table.get("data", {}) for table in tables)
     for table in tables:
         if "data" in table:
-            data = SiteData.model_validate({"size": 9, **table["data"]})
+            data = OwnSiteData.model_validate({"size": 9, **table["data"]})
             data.check_one(data.path, "data", "path")
         for site in table.get("sites", ()):
             SiteSection.model_validate(site).check_one(None, "sites.0", "data")

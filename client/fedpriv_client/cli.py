@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,13 +216,13 @@ def evaluate(
 @app.command()
 def pause(config: Config = SITE) -> None:
     """Compute nothing from now on; what is being computed is finished."""
-    _order(config, lambda stands: replace(stands, paused=True))
+    _order(config, lambda stands: stands.model_copy(update={"paused": True}))
 
 
 @app.command()
 def resume(config: Config = SITE) -> None:
     """Compute again."""
-    _order(config, lambda stands: replace(stands, paused=False))
+    _order(config, lambda stands: stands.model_copy(update={"paused": False}))
 
 
 @app.command()

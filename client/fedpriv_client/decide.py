@@ -103,5 +103,5 @@ def _facts(job: Job) -> dict[str, Any]:
         "epsilon_alone": job.epsilon_alone,
         "server": None if kept is None else kept.server,
         "first_proposed": None if kept is None else kept.first.isoformat(),
-        "approved": None if job.approval is None else job.approval.as_json(),
+        "approved": None if job.approval is None else job.approval.model_dump(mode="json"),
     }

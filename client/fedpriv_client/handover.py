@@ -69,9 +69,7 @@ def keep_adapter(
             if not path.exists():
                 _check_room(settings, folder, saved_bytes(worker) + SLACK, held)
                 write_adapter(path, worker, vector, proposal, _card(proposal), kind="federated")
-            elif (
-                values_digest(read_values(path, worker, read_facts(path))) != handover.values_digest
-            ):
+            elif _digest_of(path, worker) != handover.values_digest:
                 raise ConfigError(
                     "is another adapter of the same job",
                     file=path,

@@ -38,19 +38,7 @@ PAID = Figure("fedpriv_site_slots_paid_total", "Slots that were paid, over all j
 RELEASED = Figure(
     "fedpriv_site_slots_released_total", "Slots that were released, over all jobs.", (), True
 )
-FIGURES = (
-    CONNECTED,
-    PAUSED,
-    JOBS,
-    BUDGET,
-    COMMITTED,
-    ALLOCATED,
-    SPENT,
-    DELTA,
-    ROWS,
-    PAID,
-    RELEASED,
-)
+FIGURES = tuple(named for named in list(vars().values()) if isinstance(named, Figure))
 
 
 def site_figures(file: SiteFile, config: Path) -> dict[Figure, Samples]:

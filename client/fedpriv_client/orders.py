@@ -6,19 +6,18 @@ Said by a file in the site's folder, so that it holds across restarts and needs 
 from __future__ import annotations
 
 import fcntl
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+
+from pydantic import Field
 
 from fedpriv.errors import ConfigError, JobRefusedError, PausedError
 from fedpriv.files import private_folder, write_json
+from fedpriv.section import Section
 
 
-@dataclass(frozen=True)
-class Approval:
+class Approval(Section):
     """That a person said yes to a proposal.
 
     Attributes:
@@ -31,21 +30,8 @@ class Approval:
     at: datetime
     by: str
 
-    @classmethod
-    def read(cls, found: Mapping[str, str]) -> Self:
-        """As it stands in the file of orders.
 
-        Raises:
-            KeyError, TypeError, ValueError: something else does.
-        """
-        return cls(str(found["job"]), datetime.fromisoformat(found["at"]), str(found["by"]))
-
-    def as_json(self) -> dict[str, str]:
-        return {"job": self.job, "at": self.at.isoformat(), "by": self.by}
-
-
-@dataclass(frozen=True)
-class Orders:
+class Orders(Section):
     """What stands. Kept until it is changed.
 
     Attributes:
@@ -57,7 +43,7 @@ class Orders:
 
     paused: bool = False
     refused: tuple[str, ...] = ()
-    approved: Mapping[str, Approval] = field(default_factory=dict)
+    approved: dict[str, Approval] = Field({})  # which older versions don't know
 
     @classmethod
     def read(cls, folder: Path) -> Orders:
@@ -68,25 +54,20 @@ class Orders:
         """
         path = folder / "orders.json"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            paused, refused = found["paused"], found["refused"]
-            approved = found.get("approved", {})  # which older versions don't know
-            if type(paused) is not bool or type(refused) is not list:
-                raise TypeError
-            yes = {digest: Approval.read(one) for digest, one in approved.items()}
-            return cls(paused, tuple(map(str, refused)), yes)
+            found = cls.model_validate_json(path.read_bytes(), strict=True)
+            if not {"paused", "refused"} <= found.model_fields_set:
+                raise ValueError("an order is missing")
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError):
             raise ConfigError(
                 "can't be read as orders", file=path, fix="Give the order again, or remove it."
             ) from None
+        return found
 
     def write(self, folder: Path) -> None:
         """Let these stand from now on."""
-        approved = {digest: yes.as_json() for digest, yes in self.approved.items()}
-        found = {"paused": self.paused, "refused": list(self.refused), "approved": approved}
-        write_json(folder / "orders.json", found)
+        write_json(folder / "orders.json", self.model_dump(mode="json"))
 
     @classmethod
     def change(cls, folder: Path, how: Callable[[Orders], Orders]) -> Orders:
@@ -103,13 +84,14 @@ class Orders:
 
     def refusing(self, job: str) -> Orders:
         """These, and no part in a job, or in any of that name; a yes to one is forgotten."""
-        stands = replace(self, refused=tuple(sorted({*self.refused, job})))
+        stands = self.model_copy(update={"refused": tuple(sorted({*self.refused, job}))})
         approved = {d: yes for d, yes in self.approved.items() if not stands.refuses(yes.job)}
-        return replace(stands, approved=approved)
+        return stands.model_copy(update={"approved": approved})
 
     def not_refusing(self, job: str) -> Orders:
         """These, but for that refusal."""
-        return replace(self, refused=tuple(name for name in self.refused if name != job))
+        refused = tuple(name for name in self.refused if name != job)
+        return self.model_copy(update={"refused": refused})
 
     def approving(self, job: str, digest: str, by: str) -> Orders:
         """These, and yes to the proposal of that digest.
@@ -118,8 +100,8 @@ class Orders:
             JobRefusedError: its job is refused.
         """
         self._check_not_refused(job, "Take that back first: fedpriv-client refuse --undo.")
-        yes = Approval(job, datetime.now(UTC).replace(microsecond=0), by)
-        return replace(self, approved={**self.approved, digest: yes})
+        yes = Approval(job=job, at=datetime.now(UTC).replace(microsecond=0), by=by)
+        return self.model_copy(update={"approved": {**self.approved, digest: yes}})
 
     def refuses(self, job: str) -> bool:
         """Whether the administrator wants no part in a job."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.config.site_file import SiteFile
-from fedpriv.config.sources import FhirSection, OmopSection, Source, where
+from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.held_out import OwnRecords
 from fedpriv.data.spec import DataSpec
 from fedpriv.errors import ConfigError, DataError, FedprivError
@@ -206,7 +206,7 @@ def _unpacked(source: Source) -> int:
     """
     path = Path(where(source))
     packed = path.suffix == ".gz"
-    elsewhere = isinstance(source, OmopSection | FhirSection)  # whose attachments may be, too
+    elsewhere = isinstance(source, OtherSource)  # whose attachments may be, too
     if (
         elsewhere
         or not path.is_file()

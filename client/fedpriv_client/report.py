@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedpriv.privacy.ledger.history import UNKNOWN
+from fedpriv.privacy.ledger.history import EPSILONS, UNKNOWN
 from fedpriv.report.budget import BudgetReport, FilterUse, events_of, sign
 from fedpriv.report.words import Basis, words
 from fedpriv_client.account import write_account
@@ -25,6 +25,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
     use = None if plan is None else ledger.filter_use(job)
     return BudgetReport(
         **{**words(basis), "guarantee": ledger.guarantee},  # which may say that it was not kept
+        **{figure: getattr(ledger, figure) for figure in EPSILONS},
         site=site.settings.name,
         dataset_id=terms.dataset_id,
         unit=terms.unit,
@@ -35,13 +36,7 @@ def budget_report(site: Site, job: str) -> BudgetReport:
         rule=terms.rule.name,
         private=terms.private,
         simulated=terms.simulated,
-        epsilon_spent=ledger.epsilon_spent,
-        epsilon_allocated=ledger.epsilon_allocated,
-        epsilon_committed=ledger.epsilon_committed,
         budget=terms.budget,
-        epsilon_alone_spent=ledger.epsilon_alone_spent,
-        epsilon_alone_allocated=ledger.epsilon_alone_allocated,
-        epsilon_alone_committed=ledger.epsilon_alone_committed,
         budget_alone=terms.budget_alone,
         max_colluding=basis.max_colluding,
         events=() if plan is None else tuple(events_of(job, ledger.slot_events(job))),

@@ -110,10 +110,7 @@ def recipe_of(proposal: Proposal, settings: SiteSettings) -> ModelRecipe:
     model = proposal.model
     if settings.model is not None:
         model = model.model_copy(update={"name": settings.model})
-    compute = settings.compute
-    if compute.dtype == "auto":
-        compute = load_part("compute.dtype").compute_of(settings, proposal.job_id)
-    return ModelRecipe(model, proposal.lora, proposal.seed, compute)
+    return ModelRecipe(model, proposal.lora, proposal.seed, settings.compute)
 
 
 def check_fields(proposal: Proposal, settings: SiteSettings) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -160,14 +161,10 @@ def _quantile(units: int, rate: float, beta: float) -> int:
     """The least k with P(Binomial(units, rate) > k) ≤ β."""
     from scipy.stats import binom
 
-    low, high = -1, units
-    while high - low > 1:
-        middle = (low + high) // 2
-        if binom.sf(middle, units, rate) <= beta:
-            high = middle
-        else:
-            low = middle
-    return high
+    # `isf` of scipy loses all digits of so small a chance.
+    return bisect_left(
+        range(units), True, key=lambda most: bool(binom.sf(most, units, rate) <= beta)
+    )
 
 
 def preparation(settings: SiteSettings) -> float:

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fedpriv.arguments import PathName, checked
+from fedpriv.config.ehr import SQLITE, OmopSection
 from fedpriv.config.job import JobConfig
 from fedpriv.config.left_out import with_defaults
 from fedpriv.config.personal import OwnSiteFile
-from fedpriv.config.sources import SQLITE, OmopSection
 from fedpriv.errors import ConfigError, naming
 from fedpriv.files import sha256
 from fedpriv.models.config import HUB_NAME

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from fedpriv.config.site_file import SiteFile
+from fedpriv.config.ehr import EhrSources
+from fedpriv.config.site_file import SiteData, SiteFile
 from fedpriv.names import OwnKind
 from fedpriv.section import Section
 
@@ -97,7 +98,12 @@ class PersonalSection(Section):
         return OwnTraining(self.rates, self.batch_size, first or second or MOST, self.patience)
 
 
+class OwnSiteData(EhrSources, SiteData):
+    """The records, and what is stated of them."""
+
+
 class OwnSiteFile(SiteFile):
     """A whole site file, with what the site does for itself beside serving."""
 
+    data: OwnSiteData
     personal: PersonalSection = PersonalSection()

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from fedpriv.config.looks import check_held_out, held_out_units
 from fedpriv.config.sources import OtherSources, Source
-from fedpriv.data.config import HELD_OUT, SHAPES, DataSection, HeldOut
+from fedpriv.data.config import SHAPES, DataSection
 from fedpriv.errors import ConfigError, FedprivError
 from fedpriv.models.config import check_distinct
 from fedpriv.names import METRICS, Address, Digest, Name, Port
@@ -103,17 +103,6 @@ class SiteData(OtherSources, DataSection):
         le=usual.MAX_UNITS,
         description="Declared size: how many units there are, as a person states it; never counted"
         " from the records.",
-    )
-    held_out: HeldOut | None = Field(
-        None,
-        description=HELD_OUT,
-    )
-    held_out_size: int | None = Field(
-        None,
-        ge=1,
-        le=usual.MAX_UNITS,
-        description="Where `held_out` is a file: how many units are in it, as a person states it;"
-        " never counted from the records. Needed for `allow.evaluation`.",
     )
     labels: tuple[str, ...] = Field(
         (), description="Names of the classes, where a column holds labels; never discovered."

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedpriv.config.ehr import EhrSources
 from fedpriv.config.looks import LooksSection, check_held_out, held_out_units
-from fedpriv.config.sources import OtherSources, Source
-from fedpriv.data.config import HELD_OUT, HeldOut
+from fedpriv.config.sources import Source
 from fedpriv.names import Name
 from fedpriv.privacy import usual
 
 
-class SiteSection(OtherSources):
+class SiteSection(EhrSources):
     """A site. In a simulation its data is named here; over the network it has a name alone."""
 
     name: Name = Field(description="The site's name.")
@@ -22,17 +22,6 @@ class SiteSection(OtherSources):
         None,
         description="Its records: a file, a saved dataset folder, or owner/name at a hub. A"
         " simulation needs it, or `[sites.omop]` or `[sites.fhir]` in its place.",
-    )
-    held_out: HeldOut | None = Field(
-        None,
-        description=HELD_OUT,
-    )
-    held_out_size: int | None = Field(
-        None,
-        ge=1,
-        le=usual.MAX_UNITS,
-        description="Where `held_out` is a file: how many units are in it, as a person states it."
-        " Needed for `[evaluation.sites]`.",
     )
     size: int | None = Field(
         None,

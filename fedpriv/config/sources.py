@@ -1,151 +1,63 @@
-"""Where a site's records are if they are no table in a file: in an OMOP database, or in FHIR.
+"""Where a site's records are, as far as whatever reads them has to know.
 
-Every key is public and fixed before a record is read: a filter looks at one record alone, so it
-keeps or leaves out each by itself (law 2).
+What else a file says of a database or of documents is beside this, in `ehr`.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import date
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from fedpriv.errors import without_passwords
+from fedpriv.names import Share
+from fedpriv.privacy.usual import MAX_UNITS
 from fedpriv.section import Section
 
-SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]+)(.*)", re.S)
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][\w$]{0,127}$")]
 
+class OtherSource(Section):
+    """Records that are no table in a file. What reads them is found by its kind."""
 
-class _Dated(Section):
-    """Records of some days."""
-
-    first_date: date | None = Field(
-        None,
-        description="Leave out what is older, or has no date. A date of TOML, such as 2020-01-01.",
-    )
-    last_date: date | None = Field(
-        None, description="Leave out what is younger than this day, or has no date."
-    )
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.first_date and self.last_date and self.first_date > self.last_date:
-            raise ValueError("first_date is after last_date, so that no record is left")
-        return self
-
-
-class OmopSection(_Dated):
-    """The table NOTE of an OMOP common data model, in a database that SQLAlchemy reads.
-
-    It is in the place of a file, and needs the extra `omop`; see [data](data.md#omop).
-    """
-
-    kind: ClassVar[str] = "omop"
-
-    url: str = Field(
-        min_length=1,
-        description="The database, as SQLAlchemy writes it, without a password, such as"
-        " postgresql+psycopg://reader@db.example.org/cdm or sqlite:///cdm.db.",
-    )
-    password_env: str | None = Field(
-        None, min_length=1, description="Name of the environment variable with the password."
-    )
-    password_file: Path | None = Field(
-        None, description="File with the password, readable by its owner only."
-    )
-    cdm_schema: Identifier | None = Field(
-        None, description="Schema of the table. Without it, the database user's own."
-    )
-    table: Identifier = Field(
-        "note", description="The table, or a view with its columns, such as one of a cohort."
-    )
-    note_type_concept_id: tuple[int, ...] = Field(
-        (), description="Leave out notes of other types. Empty: all are read."
-    )
-    language_concept_id: tuple[int, ...] = Field(
-        (), description="Leave out notes in other languages. Empty: all are read."
-    )
-
-    @model_validator(mode="after")
-    def _keeps_no_password(self) -> Self:
-        if without_passwords(self.url) != self.url:
-            raise ValueError(
-                "url: holds a password, and this file is copied and shown; take it out and name"
-                " password_env or password_file"
-            )
-        if self.password_env is not None and self.password_file is not None:
-            raise ValueError("password_file: there is a password_env, too; name one of them")
-        return self
+    kind: ClassVar[str]
 
     @property
-    def where(self) -> str:
+    def where(self) -> Path | str:
         """What messages call it."""
-        return self.url
+        raise NotImplementedError
 
     @property
     def file(self) -> Path | None:
-        """The file of an SQLite database."""
-        found = SQLITE.fullmatch(self.url)
-        return None if found is None else Path(found[2])
+        """The file or folder, if it is one."""
+        raise NotImplementedError
 
 
-class FhirSection(_Dated):
-    """DocumentReference resources of FHIR R4, one a line (NDJSON), as a bulk export writes them.
-
-    They are in the place of a file of rows; see [data](data.md#fhir).
-    """
-
-    kind: ClassVar[str] = "fhir"
-
-    path: Path = Field(
-        description="A .ndjson file, plain or .gz, or a folder of such files. Attachments that are"
-        " files of their own lie beside it."
-    )
-    status: tuple[Literal["current", "superseded"], ...] = Field(
-        ("current",),
-        min_length=1,
-        description="Leave out documents of another status. What was entered in error is never"
-        " read.",
-    )
-    type_code: tuple[str, ...] = Field(
-        (),
-        description="Leave out documents without one of these codes of their type, such as 11506-3"
-        " of LOINC. Empty: all are read.",
-    )
-    language: tuple[str, ...] = Field(
-        (),
-        description="Leave out texts in other languages; en is also en-GB. Empty: all are read.",
-    )
-
-    @property
-    def where(self) -> Path:
-        """What messages call it."""
-        return self.path
-
-    @property
-    def file(self) -> Path:
-        """The file or folder."""
-        return self.path
-
-
-Source = Path | str | OmopSection | FhirSection
+Source = Path | str | OtherSource
 
 
 class OtherSources(Section):
-    """What may stand in the place of a file, and what is done to each text of either."""
+    """What may stand in the place of a file, what is done to each text, and what is kept apart."""
 
-    omop: OmopSection | None = None
-    fhir: FhirSection | None = None
+    omop: OtherSource | None = None
+    fhir: OtherSource | None = None
     transform: str | None = Field(
         None,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
         description="A Python function, package.module:function, that every text goes through at"
         " the site before it is used, to take names out, say. It gets a text and returns a text,"
         " and looks at no other record ([data](data.md#de-identification)).",
+    )
+    held_out: Share | Path | None = Field(
+        None,
+        description="Records of the site that nobody trains on and every model is tested on: a"
+        " share of its units, such as 0.2, or a file of further records.",
+    )
+    held_out_size: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_UNITS,
+        description="Where `held_out` is a file: how many units are in it, as a person states it;"
+        " never counted from the records. Needed for `[evaluation.sites]`, which a site allows by"
+        " `allow.evaluation`.",
     )
 
     def source(self, path: Path | str | None) -> Source | None:
@@ -178,4 +90,4 @@ class OtherSources(Section):
 
 def where(source: Source) -> Path | str:
     """What messages call a source; never a password."""
-    return source.where if isinstance(source, OmopSection | FhirSection) else source
+    return source.where if isinstance(source, OtherSource) else source

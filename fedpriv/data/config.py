@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, get_args
 
 from pydantic import Field, field_validator
 
 from fedpriv.config.task import Task
-from fedpriv.names import Share
 from fedpriv.privacy import usual
 from fedpriv.section import Section
 
 FieldName = Literal["text", "label", "prompt", "completion", "messages"]
-HeldOut = Share | Path  # of a site's units, or further records
-HELD_OUT = (
-    "Records of the site that nobody trains on and every model is tested on: a share of its units,"
-    " such as 0.2, or a file of further records."
-)
 SHAPES = {
     "causal-lm": ({"text"}, {"prompt", "completion"}, {"messages"}),
     "classification": ({"text", "label"},),

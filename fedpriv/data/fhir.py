@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fedpriv.config.sources import FhirSection
+from fedpriv.config.ehr import FhirSection
 from fedpriv.data.dates import day_of
 from fedpriv.data.formats import Row, json_rows
 from fedpriv.data.html import text_of

@@ -112,40 +112,17 @@ def read_own(
     Privacy:
         Reads every record, for the site's own administrator at its start; see `is_apart`.
     """
-    training, rows, further, further_rows = _parts(
-        source, held_out, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=key
-    )
-    if transform is None:
-        return OwnRecords(training, rows, further, (training, further))
-    transformed, named = load_part("data.transform"), f"{key.rpartition('.')[0]}.transform"
-    return OwnRecords(
-        transformed(training, rows, transform, cache_dir, named),
-        rows,
-        transformed(further, further_rows, transform, cache_dir, named),
-        (training, further),
-    )
-
-
-def _parts(
-    source: Source,
-    held_out: Path | float | None,
-    columns: Mapping[str, str],
-    *,
-    unit: str,
-    labels: Sequence[str],
-    cache_dir: Path,
-    key: str,
-) -> tuple[datasets.Dataset, Sequence[int], datasets.Dataset, Sequence[int]]:
-    """The records that train, with their numbers, and those that are held out, with theirs."""
-    asked = f"{key.rpartition('.')[0]}.held_out"
+    table = key.rpartition(".")[0]
+    asked = f"{table}.held_out"
 
     def read(path: Source, named: str) -> datasets.Dataset:
         return read_labelled(
             path, columns, unit=unit, labels=labels, cache_dir=cache_dir, key=named
         )
 
-    records = read(source, key)
-    every = range(1, len(records) + 1)
+    records = training = read(source, key)
+    rows: Sequence[int] = range(1, len(records) + 1)
+    further_rows: Sequence[int] = ()
     if isinstance(held_out, Path):
         further = read(held_out, asked)
         tested = {_mark(record, unit) for record in further} - {None}
@@ -158,20 +135,26 @@ def _parts(
                 key=asked,
                 fix="Take them out of one of the two files.",
             )
-        return records, every, further, range(1, len(further) + 1)
-    if held_out is None:
-        return records, every, records.select([]), ()
-    share = held_out
-    trained, apart = array("q"), array("q")
-    for number, record in enumerate(records, 1):
-        (apart if is_apart(record, unit, share, HELD_OUT) else trained).append(number)
-    if not (apart and trained):
-        raise DataError(
-            f"a share of {share:g} leaves {len(trained)} rows to train on and {len(apart)} to test",
-            file=where(source),
-            key=asked,
-            value=share,
-            fix="Choose another share, or name a file of records to test on.",
-        )
-    parts = [records.select(np.frombuffer(rows, np.int64) - 1) for rows in (trained, apart)]
-    return parts[0], trained, parts[1], apart
+        further_rows = range(1, len(further) + 1)
+    elif held_out is None:
+        further = records.select([])
+    else:
+        rows, further_rows = trained, apart = array("q"), array("q")
+        for number, record in enumerate(records, 1):
+            (apart if is_apart(record, unit, held_out, HELD_OUT) else trained).append(number)
+        if not (apart and trained):
+            raise DataError(
+                f"a share of {held_out:g} leaves {len(trained)} rows to train on and {len(apart)}"
+                " to test",
+                file=where(source),
+                key=asked,
+                value=held_out,
+                fix="Choose another share, or name a file of records to test on.",
+            )
+        training, further = (records.select(np.frombuffer(n, np.int64) - 1) for n in (rows, apart))
+    as_read = training, further
+    if transform is not None:
+        transformed, named = load_part("data.transform"), f"{table}.transform"
+        training = transformed(training, rows, transform, cache_dir, named)
+        further = transformed(further, further_rows, transform, cache_dir, named)
+    return OwnRecords(training, rows, further, as_read)

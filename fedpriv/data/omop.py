@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fedpriv.config.sources import OmopSection
+from fedpriv.config.ehr import OmopSection
 from fedpriv.data.dates import day_of
 from fedpriv.data.formats import Row, text_or_bytes
 from fedpriv.data.values import NOTHING, OddValueError, as_id

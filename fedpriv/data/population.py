@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,54 +265,6 @@ def _place_of(owner: str | None, places: dict[str, int], store: UnitStore) -> in
     if owner not in places:
         places[owner] = store.add_unit()
     return places[owner]
-
-
-def load_examples(
-    source: Source,
-    spec: DataSpec,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    cache_dir: Path,
-    key: str,
-    limit: int | None = None,
-    tuning_share: float = 0.0,
-) -> tuple[list[Example], list[Example]]:
-    """Public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
-
-    Args:
-        limit: use only the first so many records.
-        tuning_share: of the records, drawn the same way every time.
-
-    Returns:
-        The examples to report on, and those of the records that were set apart.
-
-    Raises:
-        DataError: as `read_records` and `encode_record`, or a part that is wanted has no token to
-            predict.
-    """
-    _check(spec, tokenizer)
-    records = read_records(source, spec.columns, unit="record", cache_dir=cache_dir, key=key)
-    if limit is not None:
-        records = records.select(range(min(limit, len(records))))
-    apart = set(_drawn(len(records), tuning_share))
-    reported: list[Example] = []
-    tuning: list[Example] = []
-    for row, record in enumerate(records, 1):
-        examples = encode_record(record, spec, tokenizer, row=row, source=where(source))
-        (tuning if row in apart else reported).extend(examples)
-    if not reported or (tuning_share and not tuning):
-        raise DataError(
-            "has nothing to evaluate: no record has a token to predict",
-            file=where(source),
-            key=key,
-            fix="Check the columns, and that the texts are not empty.",
-        )
-    return reported, tuning
-
-
-def _drawn(rows: int, share: float) -> list[int]:
-    """Numbers, from 1, of a share of the rows: public ones, drawn by a generator of their own."""
-    return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def _check(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.config.sources import FhirSection, OmopSection, Source, where
+from fedpriv.config.sources import OtherSource, Source, where
 from fedpriv.data.formats import Row, reader_of
 from fedpriv.data.values import OddValueError, as_id, as_json, as_text
 from fedpriv.errors import DataError
@@ -70,7 +70,7 @@ def read_records(
         Each row is converted alone. Messages name rows and columns, never contents.
     """
     fields = fields_of(columns, unit)
-    if isinstance(source, OmopSection | FhirSection):
+    if isinstance(source, OtherSource):
         key = f"{key.rpartition('.')[0]}.{source.kind}"
     with quiet():
         folder = private_folder(cache_dir)
@@ -108,7 +108,7 @@ def _open(source: Source, wanted: tuple[str, ...], cache_dir: Path, key: str) ->
 
     What can't be told to be the same again has a digest of its own each time.
     """
-    if isinstance(source, OmopSection | FhirSection):  # attachments may be in other files
+    if isinstance(source, OtherSource):  # attachments may be in other files
         rows = load(SOURCES, source.kind, key=key, problem="nothing that reads it is installed")
         return lambda: rows(source, wanted, key), secrets.token_hex()
     path = Path(source)

@@ -20,11 +20,7 @@ from fedpriv.private_training.worker import ModelRecipe, Worker
 with without_hub_code():
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_FORMATS: dict[torch.dtype, Any] = {
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.float64: "float64",
-}
+_FORMATS = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def section_of(
@@ -91,7 +87,7 @@ def worker_of(
         )
     compute = ComputeSection(
         device=str((first if trained is None else trained).device),
-        dtype=_FORMATS[first.dtype],
+        dtype=str(first.dtype).removeprefix("torch."),
         microbatch=microbatch,
         engine=engine,
     )

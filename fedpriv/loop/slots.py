@@ -103,6 +103,16 @@ def open_lasting(path: Path, witness: Path | None) -> Ledger:
     return ledger
 
 
+def not_stated(key: str) -> ConfigError:
+    """The error of who states neither this nor a ledger."""
+    return ConfigError(
+        "is missing",
+        key=key,
+        fix="State it, or name a ledger, which has it. The size is public: type a number, don't"
+        " count the records.",
+    )
+
+
 def declared_size(stated: int | None, ledger: str | None) -> int:
     """How many units there are, as somebody stated, here or when the ledger was made.
 
@@ -114,12 +124,7 @@ def declared_size(stated: int | None, ledger: str | None) -> int:
         with Ledger.open(Path(ledger), reading=True) as found:
             return found.terms.declared_size
     if stated is None:
-        raise ConfigError(
-            "is missing",
-            key="size",
-            fix="State it, or name a ledger, which has it. The size is public: type a number, don't"
-            " count the records.",
-        )
+        raise not_stated("size")
     return stated
 
 

@@ -24,7 +24,7 @@ from fedpriv.errors import ConfigError
 from fedpriv.files import canonical_json, sha256
 from fedpriv.loop.model import computing, refuse_more, section_of, worker_of
 from fedpriv.loop.records import own_units, public_examples, spec_of
-from fedpriv.loop.slots import Slots, check_stated, ledger_for, open_lasting
+from fedpriv.loop.slots import Slots, check_stated, ledger_for, not_stated, open_lasting
 from fedpriv.methods.dp_lora.site_half import DpLora
 from fedpriv.models.vector import Vector, check_vector
 from fedpriv.plain_training.scores import Scores, score
@@ -343,9 +343,4 @@ def _check(
     if ledger is None:
         for key, value in (("size", size), ("delta", delta)):
             if value is None:
-                raise ConfigError(
-                    "is missing",
-                    key=key,
-                    fix="State it, or name a ledger, which has it. The size is public: type a"
-                    " number, don't count the records.",
-                )
+                raise not_stated(key)

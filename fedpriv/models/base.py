@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,30 +181,6 @@ def entries(settings: Any) -> Iterator[tuple[str, Any]]:
 
 
 @without_hub_code()
-def linear_sizes(settings: ModelSection) -> Counter[tuple[int, int]]:
-    """How many linear layers a model has of each size, (in, out); its weights are not read.
-
-    Raises:
-        ModelError: there is no such model, or it is not for the task.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-    from transformers.pytorch_utils import Conv1D
-
-    factory: Any = AutoModelForCausalLM if settings.task == "causal-lm" else AutoModel
-    try:
-        source = source_of(settings.name)
-        with torch.device("meta"), quiet():
-            config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-            model = factory.from_config(config)
-    except (*_FAILURES, RuntimeError) as error:
-        raise _not_loaded(settings, error) from None
-    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear | Conv1D))
-    sizes = ((m, m.weight.shape) for m in linear)
-    return Counter((n, k) if type(m) is Conv1D else (k, n) for m, (n, k) in sizes)
-
-
-@without_hub_code()
 def compute_alone(
     model: Any, tokenizer: Any, longest: int, name: str, of: dict[str, Any] | None = None
 ) -> None:
@@ -370,22 +346,17 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)
 
 
-def quiet() -> Any:
+@contextmanager
+def quiet() -> Iterator[None]:
     """Silence the loader's note about a new head, and its bar."""
-    import contextlib
-
     from transformers.utils import logging
 
-    @contextlib.contextmanager
-    def silenced() -> Any:
-        level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity(40)  # errors only
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            logging.set_verbosity(level)
-            if shown:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-
-    return silenced()
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(40)  # errors only
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

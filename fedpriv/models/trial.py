@@ -169,8 +169,8 @@ class Trial:
         with ExitStack() as hooks:
             for module in self._model.modules():
                 if not any(module.children()):
-                    hooks.enter_context(_held(module.register_forward_pre_hook(move_input)))
-                    hooks.enter_context(_held(module.register_forward_hook(move_output)))
+                    hooks.enter_context(module.register_forward_pre_hook(move_input))
+                    hooks.enter_context(module.register_forward_hook(move_output))
             [other] = self._alone([text])
         return FACTOR * _distance(other, found)
 
@@ -270,17 +270,8 @@ def _widened(module: nn.Module, halves: list[nn.Parameter]) -> Iterator[None]:
         for p, data in kept:
             p.data = data
 
-    before, after = (
+    with (
         module.register_forward_pre_hook(widen),
         module.register_forward_hook(put_back, always_call=True),
-    )
-    with _held(before), _held(after):
+    ):
         yield
-
-
-@contextmanager
-def _held(hook: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        hook.remove()

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -102,7 +102,7 @@ def is_encrypted(pem: bytes) -> bool:
     return b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
 
 
-def private_pem(key: PrivateKey, passphrase: bytes | None = None) -> bytes:
+def private_pem(key: PrivateKeyTypes, passphrase: bytes | None = None) -> bytes:
     """The PKCS#8 PEM of a key; secret, unless the passphrase is."""
     encryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)

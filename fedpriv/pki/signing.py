@@ -6,14 +6,10 @@ from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpriv.errors import LedgerError
+from fedpriv.pki.keys import private_pem
 from fedpriv.secret import load_or_create_secret
 
 
@@ -27,7 +23,7 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
     """
     pem = load_or_create_secret(
         path,
-        _new_key,
+        lambda: private_pem(Ed25519PrivateKey.generate()),
         name="signing key",
         leaked="If someone else may have read it, move it away so that a new one is made, and"
         " tell those who verify your reports.",
@@ -39,9 +35,3 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise LedgerError(f"{path}: holds another kind of key than Ed25519.")
     return key
-
-
-def _new_key() -> bytes:
-    return Ed25519PrivateKey.generate().private_bytes(
-        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-    )

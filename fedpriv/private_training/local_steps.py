@@ -97,7 +97,7 @@ def _move(
     gradient = post_process(lambda found: found.values / np.float32(expected_units), total)
     noise = (plan.noise_multiplier * plan.clip_norm / expected_units) ** 2
     rate = learning_rate(settings.optimizer, number, steps)
-    update.step(Aggregate(gradient, noise, expected_units), lr=rate)
+    update.move(Aggregate(gradient, noise, expected_units), lr=rate)
 
 
 def _difference(start: Vector, end: Vector) -> Move:

@@ -21,7 +21,6 @@ from fedpriv.heap import keep_freed_memory, share_heap
 from fedpriv.models.base import Base, first_line, load_base
 from fedpriv.models.lora import attach_lora, trained_whole
 from fedpriv.models.outputs import check_outputs
-from fedpriv.models.twin import twin
 from fedpriv.models.vector import TrainableVector
 from fedpriv.plugins import load_part
 from fedpriv.private_training.config import ComputeSection
@@ -39,11 +38,6 @@ def load_model(recipe: ModelRecipe) -> tuple[Base, Any]:
         ConfigError: there is no such device, or what computes can't read quantised weights.
         ModelError: the model can't be loaded.
     """
-    return _as_computed(recipe, *_weights(recipe))
-
-
-def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
-    """What `twin` may copy: no function of the model is replaced yet."""
     compute = recipe.compute
     if recipe.model.quantize is not None:
         _check_packed(compute)
@@ -54,6 +48,8 @@ def _weights(recipe: ModelRecipe) -> tuple[Base, Any]:
     if compute.dtype == "mixed":
         load_part("compute.dtype.mixed")(model)
     model.to(device)
+    if compute.gradient_checkpointing:
+        load_part("compute.gradient_checkpointing")(model)
     return base, model
 
 
@@ -68,12 +64,6 @@ def _check_packed(compute: ComputeSection) -> None:
             value=value,
             fix=f"Use {' or '.join(known)}.",
         )
-
-
-def _as_computed(recipe: ModelRecipe, base: Base, model: Any) -> tuple[Base, Any]:
-    if recipe.compute.gradient_checkpointing:
-        load_part("compute.gradient_checkpointing")(model)
-    return base, model
 
 
 def make_worker(
@@ -151,8 +141,7 @@ def _engine(recipe: ModelRecipe, model: Any) -> GradientEngine:
 class WorkerPool:
     """At most `size` workers per recipe, made when first asked for; idle ones of others go.
 
-    A thread that finds none free waits for one. Workers of a recipe have what is trained, and what
-    a step holds, each for itself; the base is loaded once, and all of them compute with it.
+    A thread that finds none free waits for one. Each worker loads a model of its own.
 
     Args:
         many_sites: sites of a simulation borrow in turn, so that what one made of public records
@@ -166,7 +155,6 @@ class WorkerPool:
         self._free: dict[ModelRecipe, queue.LifoQueue[Worker]] = {}
         self._invariant: dict[ModelRecipe, InvariantSizes] = {}
         self._microbatches: dict[ModelRecipe, dict[str, int]] = {}
-        self._loaded: dict[ModelRecipe, tuple[Base, Any]] = {}
 
     @contextmanager
     def borrow(self, recipe: ModelRecipe, look: Inspect | None = None) -> Iterator[Worker]:
@@ -182,12 +170,11 @@ class WorkerPool:
                 self._drop_idle(recipe)
                 self._made[recipe] = self._made.get(recipe, 0) + 1
                 try:
-                    worker = make_worker(recipe, look, self._model)
+                    worker = make_worker(recipe, look, self._load)
                     worker.invariant_sizes = self._invariant.setdefault(recipe, {})
                     worker.microbatches = self._microbatches.setdefault(recipe, {})
                 except BaseException:
                     self._made[recipe] -= 1
-                    self._forget_unused(recipe)
                     raise
         if not make:
             worker = free.get()
@@ -205,13 +192,8 @@ class WorkerPool:
                 for worker in list(free.queue):
                     worker.close()
 
-    def _model(self, recipe: ModelRecipe) -> tuple[Base, Any]:
-        """A model for one more worker, copied of one that is kept and never trained."""
-        if self.size == 1:
-            return load_model(recipe)
-        if recipe not in self._loaded:
-            self._loaded[recipe] = _weights(recipe)
-        return _as_computed(recipe, *twin(*self._loaded[recipe]))
+    def _load(self, recipe: ModelRecipe) -> tuple[Base, Any]:
+        return load_model(recipe)
 
     def _drop_idle(self, keep: ModelRecipe) -> None:
         """Let go of idle workers of other recipes: a job's model makes room for the next one's."""
@@ -219,10 +201,3 @@ class WorkerPool:
             while recipe != keep and not free.empty():
                 free.get_nowait().close()
                 self._made[recipe] -= 1
-            if recipe != keep:
-                self._forget_unused(recipe)
-
-    def _forget_unused(self, recipe: ModelRecipe) -> None:
-        """Let go of a base that no worker computes with."""
-        if not self._made.get(recipe):
-            self._loaded.pop(recipe, None)

@@ -12,9 +12,10 @@ import multiprocessing
 import signal
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Self
@@ -126,7 +127,9 @@ class Team:
             for name in others:
                 alone = recipe.compute.model_copy(update={"device": name, "devices": 1})
                 self.members.append(_Member(replace(recipe, compute=alone), threads))
-            self.ask("ready")
+            self.ask("ready", repeat(()))
+            if len(self.members) < len(others):
+                raise EOFError
             for member in self.members:
                 member.answer()
         except (OSError, EOFError):
@@ -139,10 +142,13 @@ class Team:
             self.close()
             raise
 
-    def ask(self, task: str, *arguments: Any) -> None:
-        """Send every member the same task."""
-        for member in self.members:
-            member.ask(task, *arguments)
+    def ask(self, task: str, each: Iterable[tuple[Any, ...]]) -> None:
+        """Send every member a task with arguments of its own; who can't be asked is lost."""
+        for member, arguments in zip(list(self.members), each, strict=False):
+            try:
+                member.ask(task, *arguments)
+            except (OSError, EOFError):
+                self.lose(member)
 
     def lose(self, member: _Member) -> None:
         """Go on without a member."""
@@ -179,9 +185,9 @@ class Shared:
         Raises:
             FedprivError: it can't be computed.
         """
-        asked = self._ask_all("prepare", self._made_of, parameters)
+        self._team.ask("prepare", repeat((self._made_of, parameters)))
         size = self._own.prepare(worker, parameters)
-        for member in asked:
+        for member in list(self._team.members):
             try:
                 member.answer()
             except (OSError, EOFError):
@@ -215,41 +221,22 @@ class Shared:
             lambda error: worker.went_on_after(error, UNIT_FAILED),
         )
         settings = (parameters, clip_norm, numerics)
-        asked: list[tuple[_Member, list[Unit]]] = []
-        left = [own]
-        for member, part in zip(list(self._team.members), parts, strict=True):
-            try:
-                member.ask("sum", part, *settings)
-                asked.append((member, part))
-            except (OSError, EOFError):
-                self._team.lose(member)
-                left.append(part)
-        total: ClippedSum | None = None
-        for part in left:
-            total = _added(total, self._own.clipped_sum(worker, part, *settings))
-        for member, part in asked:
+        members = list(self._team.members)
+        self._team.ask("sum", ((part, *settings) for part in parts))
+        total = self._own.clipped_sum(worker, own, *settings)
+        for member, part in zip(members, parts, strict=True):
             try:
                 value, sensitivity, grid, failures = member.answer()
                 found = ClippedSum(torch.from_numpy(value), sensitivity, grid)
                 worker.failures.update(failures)
             except Exception as error:
-                if not isinstance(error, FedprivError | RuntimeError):  # no answer of its
+                answered = isinstance(error, FedprivError | RuntimeError)
+                if not answered and member in self._team.members:
                     self._team.lose(member)
                 log.warning("A part of a step is done again: %s", type(error).__name__)
                 found = self._own.clipped_sum(worker, part, *settings)
             total = _added(total, found)
-        assert total is not None
         return total
-
-    def _ask_all(self, task: str, *arguments: Any) -> list[_Member]:
-        asked = []
-        for member in list(self._team.members):
-            try:
-                member.ask(task, *arguments)
-                asked.append(member)
-            except (OSError, EOFError):
-                self._team.lose(member)
-        return asked
 
 
 def start_team(worker: Worker) -> Team | None:
@@ -322,9 +309,7 @@ def dealt(
     return parts
 
 
-def _added(total: ClippedSum | None, part: ClippedSum) -> ClippedSum:
-    if total is None:
-        return part
+def _added(total: ClippedSum, part: ClippedSum) -> ClippedSum:
     value = total.value + part.value.to(total.value.device)
     return ClippedSum(value, max(total.sensitivity, part.sensitivity), total.grid)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,6 @@ from fedpriv.public_update.update import Aggregate
 
 Judge = Callable[[Privatised[Vector]], float]
 _USED = "shares used"  # in the state
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """What is known of a round before its update."""
-
-    seen: Seen
-    before: Privatised[Vector]
 
 
 class ControllerRun:
@@ -56,7 +48,8 @@ class ControllerRun:
         self._clip_norm, self._rounds, self._judge = clip_norm, rounds, judge
         self.extra = terms.extra
         self._used = 0.0
-        self._pending: _Pending | None = None
+        # The round that is to be seen, and the values before it.
+        self._pending: tuple[Seen, Privatised[Vector]] | None = None
 
     def decide(self, number: int) -> Decision:
         """For a round; asked again, and after a restart, the same. A slot has one for ever."""
@@ -89,7 +82,7 @@ class ControllerRun:
             spent=min(used, 1.0),
             loss=None,
         )
-        self._pending = _Pending(seen, post_process(np.copy, before))
+        self._pending = seen, post_process(np.copy, before)
         same = float(deviation.max()) == float(deviation.min())
         return replace(
             mean, gradient=gradient, noise_variance=float(deviation[0] ** 2) if same else 0.0
@@ -98,7 +91,7 @@ class ControllerRun:
     def see(self, after: Privatised[Vector]) -> None:
         """Let the controller see the round, once its update is made."""
         assert self._pending is not None  # `gradient` came first
-        pending, self._pending = self._pending, None
+        (seen, before), self._pending = self._pending, None
         groups, judge, loss = self._groups, self._judge, None
         if judge is not None:
             loss = post_process(lambda _: judge(after), after)
@@ -106,9 +99,8 @@ class ControllerRun:
         def moved(old: Vector, new: Vector) -> np.ndarray[Any, np.dtype[np.float64]]:
             return np.sqrt(groups.squared_norms(new - old))
 
-        seen = pending.seen
         self._used += seen.decision.share or 0.0
-        moves = post_process(moved, pending.before, after)
+        moves = post_process(moved, before, after)
         self._controller.see(replace(seen, moved=moves, loss=loss))
 
     def state(self) -> Privatised[State]:

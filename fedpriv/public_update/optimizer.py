@@ -114,10 +114,6 @@ class VectorOptimizer:
         tensors = {f"optimizer.{key}": value for key, value in self._state.items()}
         return {"vector": torch.from_numpy(vector), **tensors}
 
-    def copy(self) -> Privatised[Tensors]:
-        """As `state`, good for ever."""
-        return post_process(_cloned, self.state())
-
     def start_at(self, vector: Privatised[Vector]) -> None:
         """Begin anew from these values, (P,).
 
@@ -158,10 +154,6 @@ def _alone(vector: Vector) -> Tensors:
 
 def _split(flat: torch.Tensor) -> list[torch.Tensor]:
     return [flat[start : start + BLOCK] for start in range(0, flat.numel(), BLOCK)]
-
-
-def _cloned(tensors: Tensors) -> Tensors:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def _vector(tensors: Tensors) -> Vector:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.public_update.config import OptimizerSection
-from fedpriv.public_update.optimizer import Tensors, VectorOptimizer
+from fedpriv.public_update.optimizer import VectorOptimizer
 from fedpriv.public_update.post_processing import Denoise, Found
 
 
@@ -28,15 +28,12 @@ class Aggregate:
     units: float
 
 
-class Update:
+class Update(VectorOptimizer):
     """What becomes of the released gradients of a job.
 
     Args:
+        settings, initial: see `VectorOptimizer`.
         denoise: applied to every released gradient, if there is one.
-
-    Attributes:
-        optimizer: its settings.
-        size: P.
 
     Raises:
         RawValueError: `initial` is raw.
@@ -47,26 +44,19 @@ class Update:
 
     def __init__(
         self,
-        optimizer: OptimizerSection,
+        settings: OptimizerSection,
         initial: Privatised[Vector],
         denoise: Denoise | None = None,
     ) -> None:
-        self.optimizer = optimizer
-        self._optimizer = VectorOptimizer(optimizer, initial)
+        super().__init__(settings, initial)
         self._denoise = denoise
-        self.size = self._optimizer.size
-
-    @property
-    def vector(self) -> Privatised[Vector]:
-        """The current values, float32 (P,)."""
-        return self._optimizer.vector
 
     @property
     def denoised(self) -> Found | None:
         """What was found in the last gradient; None without denoising."""
         return None if self._denoise is None else self._denoise.found
 
-    def step(self, released: Aggregate, *, lr: float) -> Privatised[Vector]:
+    def move(self, released: Aggregate, *, lr: float) -> Privatised[Vector]:
         """Move along a released gradient, and return the new values.
 
         Raises:
@@ -75,24 +65,4 @@ class Update:
         gradient = released.gradient
         if self._denoise is not None:
             gradient = self._denoise(gradient, released.noise_variance)
-        return self._optimizer.step(gradient, lr=lr)
-
-    def state(self) -> Privatised[Tensors]:
-        """Everything needed to go on later, as named tensors. Good until the next step."""
-        return self._optimizer.state()
-
-    def start_at(self, vector: Privatised[Vector]) -> None:
-        """Begin anew from these values, (P,).
-
-        Raises:
-            RawValueError: they are raw.
-        """
-        self._optimizer.start_at(vector)
-
-    def restore(self, state: Privatised[Tensors]) -> None:
-        """Continue from what `state` returned.
-
-        Raises:
-            RawValueError: the state is raw.
-        """
-        self._optimizer.restore(state)
+        return self.step(gradient, lr=lr)

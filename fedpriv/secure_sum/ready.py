@@ -8,7 +8,7 @@ Privacy:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -19,6 +19,7 @@ from fedpriv.files import canonical_json
 from fedpriv.names import Digest, Name
 from fedpriv.pki.points import RawKey, is_exchange_key, is_signed
 from fedpriv.privacy.usual import MAX_MEMBERS
+from fedpriv.secret import Secret
 from fedpriv.section import Section
 from fedpriv.secure_sum.roster import Roster
 
@@ -39,7 +40,7 @@ class SlotId(Section):
     request: Digest
 
 
-class Ephemeral:
+class Ephemeral(Secret):
     """A fresh X25519 key pair, for one slot and one masked share.
 
     Attributes:
@@ -73,12 +74,6 @@ class Ephemeral:
     def forget(self) -> None:
         """Drop the private half, for good."""
         self._key = None
-
-    def __repr__(self) -> str:
-        return "Ephemeral()"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("Ephemeral holds a secret key: it can't be pickled or copied.")
 
 
 class Member(Section):

@@ -23,16 +23,15 @@ from fedpriv.config.job import JobConfig
 from fedpriv.config.load import HOSPITALS, digest, load_job
 from fedpriv.errors import ConfigError, RunError, naming
 from fedpriv.methods.proposal import job_recipe
-from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.html import write_report
 from fedpriv_audit.made_up_site import AuditPlan, Server, scratch
 from fedpriv_audit.on_records import RecordsAudit
 from fedpriv_audit.pipeline import PipelineSize, Tell, audit_pipeline
 from fedpriv_audit.single_run import OneRunSize, audit_one_run, one_run_plan
 from fedpriv_audit.training import TrainingSize, for_audit
-from fedpriv_server.number_format import settled
 from fedpriv_server.run_directory import RunDirectory
 from fedpriv_simulation.from_python import check_no_overrides
+from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.workers import workers_of
 
 SHOWN = ("torch", "transformers", "peft", "flwr", "numpy", "scipy")
@@ -127,7 +126,10 @@ class Subject:
         """
         try:
             info: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            config = settled(JobConfig.model_validate(info["config"]), info)
+            compute = info["config"]["compute"]
+            if compute["dtype"] == "auto":  # of an older run
+                compute["dtype"] = info["dtype"]
+            config = JobConfig.model_validate(info["config"])
         except (OSError, ValueError, KeyError, TypeError):
             raise RunError(f"{path}: is no run directory that can be read.") from None
         if info.get("status") != "finished":
@@ -154,7 +156,7 @@ class Auditor:
     ) -> None:
         self._subject, self._size, self._folder, self._tell = subject, size, folder, tell
         self._config = for_audit(subject.config, size.training)
-        self._pool = WorkerPool(workers_of(self._config))
+        self._pool = SharedBasePool(workers_of(self._config))
 
     def run(self, parts: Collection[PartName], command: str) -> Audit:
         """The audit of these parts.

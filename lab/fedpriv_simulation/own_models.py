@@ -28,6 +28,7 @@ from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.worker import Worker
 from fedpriv_server.own_records import read_site, spec_of
 from fedpriv_server.run_directory import private_site_folder
+from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
 
 PAGE = "evaluation.html"
@@ -65,7 +66,7 @@ def own_models(
         is returned is for whoever holds the records of all sites.
     """
     at_once = min(len(sites), workers_of(config)) if config.job.engine == "inline" else 1
-    pool, recipe, stopping = WorkerPool(at_once), job_recipe(config), threading.Event()
+    pool, recipe, stopping = SharedBasePool(at_once), job_recipe(config), threading.Event()
     with WorkerPool().borrow(replace(recipe, seed=recipe.seed + 1)) as other:
         another = other.initial
 

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedpriv.config.job import JobConfig
 from fedpriv.errors import ConfigError, LedgerInUseError, naming
 from fedpriv.plain_training.scores import Scores
+from fedpriv.private_training.number_format import warn_if_slow
 from fedpriv.private_training.pool import WorkerPool
 from fedpriv.report.budget import BudgetReport
 from fedpriv.report.html import write_report
@@ -23,7 +24,6 @@ from fedpriv_client.app import client_app
 from fedpriv_client.report import write_budget_report
 from fedpriv_client.site import Site
 from fedpriv_server.job import Job
-from fedpriv_server.number_format import settle
 from fedpriv_server.run_directory import RunDirectory, only_run
 from fedpriv_server.tracking.tracking import check_installed
 from fedpriv_simulation.cluster import Cluster, connected, started
@@ -34,6 +34,7 @@ from fedpriv_simulation.joint import JointPool, sites_at_once
 from fedpriv_simulation.node_checks import check_nodes
 from fedpriv_simulation.placing import places, places_here
 from fedpriv_simulation.public_records import check_public
+from fedpriv_simulation.shared_base import SharedBasePool
 from fedpriv_simulation.sites import Sites, simulated_roster
 from fedpriv_simulation.visits import PATIENCE, Visits
 from fedpriv_simulation.workers import as_own_threads, own_threads, workers_of
@@ -147,10 +148,10 @@ def _simulate(
                 cluster = stack.enter_context(connected(address))
         progress.preparing("Loading the model")
         with naming(source):
-            pool = pool or WorkerPool(workers_of(config), many_sites=True)
+            pool = pool or SharedBasePool(workers_of(config), many_sites=True)
             stack.callback(pool.close)
             check_public(config, run.path, source)
-            config = settle(config, run, pool, here=there is None and address is None)
+            warn_if_slow(config.compute)
             job = Job(config, run, pool, roster=simulated_roster(config, run.path))
         digest, trained = job.proposal.base_digest, job.update.vector.value.size
         if cluster is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpriv.config.job import JobConfig
-from fedpriv.data.encode import Example
-from fedpriv.data.population import load_examples
+from fedpriv.config.sources import Source, where
+from fedpriv.data.encode import Example, check_chat_template, encode_record
+from fedpriv.data.read import read_records
 from fedpriv.data.spec import DataSpec
+from fedpriv.errors import DataError
 from fedpriv.models.vector import Vector
 from fedpriv.plain_training.scores import Scores, losses_of, score
 from fedpriv.privacy.mechanism.privatised import Privatised, require_privatised
@@ -35,9 +38,9 @@ def evaluation_records(
         DataError: as `load_examples`.
     """
     wanted = config.evaluation
-    share = wanted.tuning_share
+    spec, share = evaluation_spec(config), wanted.tuning_share
     parts = [
-        _examples(config, path, key, wanted.limit, tokenizer, folder, share)
+        load_examples(path, spec, tokenizer, key, wanted.limit, folder, share)
         for key, path in wanted.files().items()
     ]
     reported, apart = parts[0]
@@ -55,30 +58,59 @@ def controller_records(
     section = config.controller
     if section is None or section.data is None:
         return []
-    key = "controller.data"
-    return _examples(config, section.data, key, section.records, tokenizer, folder)[0]
+    spec, key = evaluation_spec(config), "controller.data"
+    return load_examples(section.data, spec, tokenizer, key, section.records, folder)[0]
 
 
-def _examples(
-    config: JobConfig,
-    path: Path,
+def load_examples(
+    source: Source,
+    spec: DataSpec,
+    tokenizer: PreTrainedTokenizerBase,
     key: str,
     limit: int | None,
-    tokenizer: PreTrainedTokenizerBase,
     folder: Path | None,
-    share: float = 0.0,
+    tuning_share: float = 0.0,
 ) -> tuple[list[Example], list[Example]]:
-    spec = evaluation_spec(config)
+    """Public evaluation records as flat lists of examples; ``spec.unit`` plays no part.
+
+    Args:
+        key: the setting that names the records, for messages.
+        limit: use only the first so many records.
+        folder: see `evaluation_records`.
+        tuning_share: of the records, drawn the same way every time.
+
+    Returns:
+        The examples to report on, and those of the records that were set apart.
+
+    Raises:
+        DataError: as `read_records` and `encode_record`, or a part that is wanted has no token to
+            predict.
+    """
+    if "messages" in spec.columns:
+        check_chat_template(tokenizer)
+    reported: list[Example] = []
+    tuning: list[Example] = []
     with tempfile.TemporaryDirectory(dir=folder, prefix="cache-") as cache:
-        return load_examples(
-            path,
-            spec,
-            tokenizer,
-            cache_dir=Path(cache),
+        records = read_records(source, spec.columns, unit="record", cache_dir=Path(cache), key=key)
+        if limit is not None:
+            records = records.select(range(min(limit, len(records))))
+        apart = set(_drawn(len(records), tuning_share))
+        for row, record in enumerate(records, 1):
+            examples = encode_record(record, spec, tokenizer, row=row, source=where(source))
+            (tuning if row in apart else reported).extend(examples)
+    if not reported or (tuning_share and not tuning):
+        raise DataError(
+            "has nothing to evaluate: no record has a token to predict",
+            file=where(source),
             key=key,
-            limit=limit,
-            tuning_share=share,
+            fix="Check the columns, and that the texts are not empty.",
         )
+    return reported, tuning
+
+
+def _drawn(rows: int, share: float) -> list[int]:
+    """Numbers, from 1, of a share of the rows: public ones, drawn by a generator of their own."""
+    return random.Random(rows).sample(range(1, rows + 1), math.ceil(share * rows))
 
 
 def evaluation_spec(config: JobConfig) -> DataSpec:

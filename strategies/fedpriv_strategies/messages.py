@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
@@ -10,7 +11,7 @@ from fedpriv.errors import ProtocolError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.names import Wire
 from fedpriv.privacy.mechanism.privatised import Privatised, received, require_privatised
-from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Answer, Body, Refusal, parse_answer
+from fedpriv.protocol import BODY, SYNTHETIC, VECTOR, Body, Refusal
 from fedpriv.secure_sum.members import Bits
 from fedpriv.wire import Blocks, MaskedBlocks, encode, encode_text
 
@@ -18,6 +19,8 @@ QUERY, TRAIN = MessageType.QUERY, MessageType.TRAIN
 REPLY, BYTES = "reply", "bytes"  # what our own end of the connection is to let through
 TRAIN_SET = f"{TRAIN}.set"
 REPORT, ADAPTER = f"{MessageType.QUERY}.report", f"{MessageType.QUERY}.adapter"
+
+Answer = TypeVar("Answer", bound=Body)
 
 
 def message(
@@ -96,6 +99,18 @@ def answer_of(reply: Message, kind: type[Answer]) -> Answer | Refusal:
         ProtocolError: the node or the transport failed, or the body is malformed.
     """
     return parse_answer(kind, body_of(reply))
+
+
+def parse_answer(kind: type[Answer], text: object) -> Answer | Refusal:
+    """An answer of the expected kind, or the refusal sent in its place.
+
+    Raises:
+        ProtocolError: neither.
+    """
+    try:
+        return Refusal.parse(text)
+    except ProtocolError:
+        return kind.parse(text)
 
 
 def body_of(reply: Message) -> object:

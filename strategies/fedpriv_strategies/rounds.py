@@ -321,10 +321,10 @@ class Rounds:
 
     def _move(self, number: int, released: Aggregate) -> None:
         outcome, update = self.outcome, self.update
-        rate = learning_rate(update.optimizer, number, self.proposal.rounds)
+        rate = learning_rate(update.settings, number, self.proposal.rounds)
         if self.control is not None:
             released = self.control.gradient(number, released, update.vector)
-        update.step(self.method.gradient(released), lr=rate)
+        update.move(self.method.gradient(released), lr=rate)
         if self.control is not None:
             self.control.see(update.vector)
         outcome.denoised = update.denoised

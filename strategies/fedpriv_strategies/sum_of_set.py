@@ -8,12 +8,13 @@ import numpy as np
 
 from fedpriv.errors import ProtocolError
 from fedpriv.models.vector import Vector
-from fedpriv.privacy.mechanism.noise_share import SharedGrid, bits_for, total_deviation
+from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import Privatised, aggregated
 from fedpriv.protocol import Proposal
 from fedpriv.secure_sum.members import Bits
 from fedpriv.secure_sum.total import Total
 from fedpriv.wire import MaskedBlocks
+from fedpriv_strategies.size_of_sum import bits_for, total_deviation
 
 
 class SumOfSet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ def test_a_site_says_its_budget_its_jobs_and_its_slots(tmp_path: Path) -> None:
         write_account(ledger, place.settings)
         spent, alone = ledger.epsilon_spent, ledger.epsilon_alone_allocated
     Status(place.state, connection="connected")
-    Orders.change(place.state, lambda stands: dataclasses.replace(stands, paused=True))
+    Orders.change(place.state, lambda stands: stands.model_copy(update={"paused": True}))
     found = lines(place)
     for line in (
         "fedpriv_site_connected 1.0",

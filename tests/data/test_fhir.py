@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedpriv.config.sources import FhirSection
+from fedpriv.config.ehr import FhirSection
 from fedpriv.data import fhir
 from fedpriv.data.read import read_records
 from fedpriv.errors import DataError

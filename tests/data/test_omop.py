@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedpriv.config.ehr import OmopSection
 from fedpriv.config.load import absolute
-from fedpriv.config.sources import OmopSection
 from fedpriv.data import omop
 from fedpriv.data.held_out import read_own
 from fedpriv.data.read import read_records

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from fedpriv.config.sources import OmopSection
+from fedpriv.config.ehr import OmopSection
 from fedpriv.data import omop
 from fedpriv.data.read import read_records
 from fedpriv.errors import DataError

@@ -21,7 +21,6 @@ from fedpriv.data.population import (
     Population,
     Tally,
     encode_population,
-    load_examples,
     read_labelled,
     tally_records,
 )
@@ -303,36 +302,6 @@ def test_no_chat_template_is_refused_before_records_are_read(
     spec = dataclasses.replace(SPEC, columns={"messages": "talk"})
     with pytest.raises(DataError, match="chat template"):
         encode_population(unread(), spec, make_tokenizer(), TokenFile(tmp_path))
-
-
-def test_evaluation_records(tmp_path: Path, make_tokenizer: Make) -> None:
-    path = tmp_path / "public.jsonl"
-    notes = ["", "a" * 30, "bb", "cc"]
-    path.write_text("".join(json.dumps({"note": note}) + "\n" for note in notes))
-
-    def load_notes(limit: int | None, share: float = 0.0) -> tuple[list[int], list[int]]:
-        reported, tuning = load_examples(
-            path,
-            BY_PATIENT,  # its id column is not needed
-            make_tokenizer(),
-            cache_dir=tmp_path / "cache",
-            key="evaluation.data",
-            limit=limit,
-            tuning_share=share,
-        )
-        return [len(one.input_ids) for one in reported], [len(one.input_ids) for one in tuning]
-
-    assert load_notes(None) == ([8, 8, 3, 3], [])
-    assert load_notes(3) == ([8, 8, 3], [])
-    assert load_notes(99) == load_notes(None)
-    reported, tuning = load_notes(None, 0.5)
-    assert sorted(reported + tuning) == [3, 3, 8, 8]  # and windows of one text stay together
-    assert (reported.count(8), tuning.count(8)) in {(2, 0), (0, 2)}
-    assert load_notes(None, 0.5) == (reported, tuning)
-    for limit, share in ((1, 0.0), (2, 0.5)):
-        with pytest.raises(DataError, match="nothing to evaluate") as caught:
-            load_notes(limit, share)
-        assert caught.value.key == "evaluation.data"
 
 
 MEMORY = """

@@ -26,11 +26,11 @@ from fedpriv.protocol import (
     ReportRequest,
     StepReply,
     StepRequest,
-    parse_answer,
 )
 from fedpriv.public_update.config import DenoiseSection, OptimizerSection
 from fedpriv.synthetic.records import MAX_BYTES, SetChange, SyntheticSet
 from fedpriv.wire import Blocks, decode_text, encode, encode_text
+from fedpriv_strategies.messages import parse_answer
 from tests.fuzz.fuzz_mutate import VALUES, json_bytes, mutate_bytes
 from tests.fuzz.fuzz_target import Target, packed, parts, raw, refuses
 

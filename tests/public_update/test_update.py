@@ -29,7 +29,7 @@ def make(name: Any = "adamw", **denoise: Any) -> Update:
 
 
 def step(made: Update, gradient: Privatised[Any]) -> Privatised[Any]:
-    return made.step(Aggregate(gradient, 1.0, 1000.0), lr=0.1)
+    return made.move(Aggregate(gradient, 1.0, 1000.0), lr=0.1)
 
 
 def gradients(count: int) -> list[Privatised[Any]]:

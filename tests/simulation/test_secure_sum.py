@@ -19,13 +19,14 @@ from fedpriv.errors import ConfigError, RoundError
 from fedpriv.models.vector import Vector
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import execution
-from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
+from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import Privatised
 from fedpriv.report.budget import read
 from fedpriv.report.received import verify
 from fedpriv_client.shared_slots import SharedSlots
 from fedpriv_simulation.command import show
 from fedpriv_simulation.simulate import Outcome, simulate
+from fedpriv_strategies.size_of_sum import total_deviation
 from fedpriv_strategies.sum_of_set import SumOfSet
 
 Make = Callable[..., Any]
@@ -287,6 +288,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from fedpriv.config.load import load_job
 from fedpriv_simulation import simulate as module
+from fedpriv_strategies.size_of_sum import total_deviation
 from fedpriv_strategies.secure_rounds import SecureRounds
 
 form = SecureRounds._form_set

@@ -278,7 +278,7 @@ def test_an_honest_move_is_within_what_a_site_can_make(
     for _ in range(steps):
         total = np.full(size, units / math.sqrt(size)) + noise * generator.standard_normal(size)
         gradient = received((total / units).astype(np.float32))
-        update.step(Aggregate(gradient, (noise / units) ** 2, units), lr=0.1)
+        update.move(Aggregate(gradient, (noise / units) ** 2, units), lr=0.1)
     move = start - update.vector.value
     norm = float(np.linalg.norm(start))
     made = SiteMove(received(arrived(move)), noise, units, 1.0, norm, steps, settings)

@@ -17,7 +17,7 @@ from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.accounting.filter import RdpFilter
 from fedpriv.privacy.config import PrivacySection
-from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
+from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import public
 from fedpriv.protocol import Offer, Proposal, SetRequest, SharedNoise, StepReply, StepRequest
 from fedpriv.public_update.config import OptimizerSection
@@ -27,6 +27,7 @@ from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.messages import as_arrays
 from fedpriv_strategies.rounds import Rounds
 from fedpriv_strategies.secure_rounds import SecureRounds
+from fedpriv_strategies.size_of_sum import total_deviation
 from tests.strategies.asked_grid import AskedGrid
 from tests.strategies.summing_nodes import Node, Summing
 

@@ -14,9 +14,15 @@ from fedpriv import wire as wire_module
 from fedpriv.errors import ProtocolError, RawValueError, RoundError
 from fedpriv.names import Wire
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
-from fedpriv.protocol import FAILED, Offer, Refusal, StepReply, parse_answer
+from fedpriv.protocol import FAILED, Offer, Refusal, StepReply
 from fedpriv.wire import encode
-from fedpriv_strategies.messages import as_arrays, as_blocks, body_bytes, payload_bytes
+from fedpriv_strategies.messages import (
+    as_arrays,
+    as_blocks,
+    body_bytes,
+    parse_answer,
+    payload_bytes,
+)
 
 
 def arrays_of(vector: Any, wire: Wire) -> ArrayRecord:

@@ -21,7 +21,7 @@ from fedpriv.errors import (
 from fedpriv.methods.dp_lora.server_half import DpLoraServer
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.privacy.config import PrivacySection
-from fedpriv.privacy.mechanism.noise_share import SharedGrid, total_deviation
+from fedpriv.privacy.mechanism.noise_share import SharedGrid
 from fedpriv.privacy.mechanism.privatised import TrustModel, public
 from fedpriv.protocol import Proposal, Ready, SetRequest, SharedNoise, StepRequest
 from fedpriv.public_update.config import OptimizerSection
@@ -30,6 +30,7 @@ from fedpriv.public_update.update import Aggregate, Update
 from fedpriv.secure_sum.ready import Ephemeral, SlotId, sign_member
 from fedpriv.secure_sum.roster import Roster
 from fedpriv_strategies.secure_rounds import TRIES, SecureRounds, SumState
+from fedpriv_strategies.size_of_sum import total_deviation
 from tests.strategies.summing_nodes import SILENT, UNITS, Node, Summing
 
 SIZE, ROUNDS = 6, 3

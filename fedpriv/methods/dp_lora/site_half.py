@@ -46,15 +46,6 @@ class DpLora:
         """Nothing is computed beforehand."""
         return worker.gradients.size + (0 if self._terms is None else self._terms.extra)
 
-    @staticmethod
-    def _scaling(
-        worker: Worker, terms: GroupTerms, decision: Decision, clip_norm: float
-    ) -> GroupScaling:
-        vector = worker.vector
-        return GroupScaling(
-            Groups.of(vector.names, vector.shapes, terms.by), terms, decision, clip_norm
-        )
-
     def start(self, parameters: Vector) -> Vector:
         """The parameters themselves."""
         return parameters
@@ -75,7 +66,8 @@ class DpLora:
         worker.vector.write(parameters)
         size, vectors = worker.gradients.size, None
         if self._terms is not None and self._decision is not None:
-            scaling = self._scaling(worker, self._terms, self._decision, clip_norm)
+            groups = Groups.of(worker.vector.names, worker.vector.shapes, self._terms.by)
+            scaling = GroupScaling(groups, self._terms, self._decision, clip_norm)
             size, vectors = size + scaling.extra, scaling.vectors
         return sum_of_units(
             worker,

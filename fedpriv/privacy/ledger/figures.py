@@ -10,6 +10,16 @@ from fedpriv.privacy.ledger.history import History
 from fedpriv.privacy.ledger.plan import Plan
 
 
+def _of_history(name: str) -> Any:
+    """Return a property that reads the one of `History` under the lock."""
+
+    def read(ledger: Figures) -> Any:
+        with ledger._chain.lock:
+            return getattr(ledger._history, name)
+
+    return property(read, doc=getattr(History, name).__doc__)
+
+
 class Figures:
     """The part of a `Ledger` that only reads. Methods may be called from any thread.
 
@@ -19,6 +29,19 @@ class Figures:
 
     _chain: Chain
     _history: History
+    is_full: bool = _of_history("is_full")
+    is_adaptive: bool = _of_history("is_adaptive")
+    guarantee: str = _of_history("guarantee")
+    numerics: frozenset[str] = _of_history("numerics")
+    at_ticks: bool = _of_history("at_ticks")
+    epsilon_committed: float = _of_history("epsilon_committed")
+    epsilon_allocated: float = _of_history("epsilon_allocated")
+    epsilon_spent: float = _of_history("epsilon_spent")
+    epsilon_alone_committed: float | None = _of_history("epsilon_alone_committed")
+    epsilon_alone_allocated: float | None = _of_history("epsilon_alone_allocated")
+    epsilon_alone_spent: float | None = _of_history("epsilon_alone_spent")
+    max_colluding: int | None = _of_history("max_colluding")
+    spent_events: list[Event] = _of_history("spent_events")
 
     def request_of(self, job: str, slot: int) -> str | None:
         """The digest of the request that a slot is reserved for; None if it is not."""
@@ -38,82 +61,10 @@ class Figures:
             return self._history.grown
 
     @property
-    def is_full(self) -> bool:
-        """Whether its rule takes no further plan; see `History`."""
-        with self._chain.lock:
-            return self._history.is_full
-
-    @property
     def begun(self) -> bool:
         """Whether a plan was ever accepted."""
         with self._chain.lock:
             return bool(self._history.accounts)
-
-    @property
-    def guarantee(self) -> str:
-        """What `epsilon_committed` covers; see `History`."""
-        with self._chain.lock:
-            return self._history.guarantee
-
-    @property
-    def numerics(self) -> frozenset[str]:
-        """Of the plans that the claim is about; see `History`."""
-        with self._chain.lock:
-            return self._history.numerics
-
-    @property
-    def at_ticks(self) -> bool:
-        """Of all plans that the claim is about; see `History`."""
-        with self._chain.lock:
-            return self._history.at_ticks
-
-    @property
-    def epsilon_committed(self) -> float:
-        """The claim for life; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_committed
-
-    @property
-    def epsilon_allocated(self) -> float:
-        """Of the plans accepted so far; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_allocated
-
-    @property
-    def epsilon_spent(self) -> float:
-        """Of the reserved slots only; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_spent
-
-    @property
-    def epsilon_alone_committed(self) -> float | None:
-        """The claim for life if nobody else's noise counts; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_committed
-
-    @property
-    def epsilon_alone_allocated(self) -> float | None:
-        """Of the plans accepted so far, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_allocated
-
-    @property
-    def epsilon_alone_spent(self) -> float | None:
-        """Of the reserved slots only, likewise; see `History`."""
-        with self._chain.lock:
-            return self._history.epsilon_alone_spent
-
-    @property
-    def max_colluding(self) -> int | None:
-        """Of the secure sums that the claims are about; see `History`."""
-        with self._chain.lock:
-            return self._history.max_colluding
-
-    @property
-    def spent_events(self) -> list[Event]:
-        """The reserved slots as events, one per plan, and of an adaptive one per choice."""
-        with self._chain.lock:
-            return self._history.spent_events
 
     def figures(self) -> dict[str, Any]:
         """See `History.figures`."""
@@ -140,9 +91,3 @@ class Figures:
         """Of a job that has a plan; see `History`."""
         with self._chain.lock:
             return self._history.filter_use(job)
-
-    @property
-    def is_adaptive(self) -> bool:
-        """See `History`."""
-        with self._chain.lock:
-            return self._history.is_adaptive

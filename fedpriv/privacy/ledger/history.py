@@ -26,6 +26,11 @@ from fedpriv.privacy.ledger.terms import Terms
 
 Slot = tuple[str, int]
 DIGITS = 1e-6  # of a filter's budget: that much another arithmetic may make of the same debits
+EPSILONS = tuple(
+    f"epsilon{claim}_{kind}"
+    for claim in ("", "_alone")
+    for kind in ("spent", "allocated", "committed")
+)
 UNKNOWN = "unknown"  # numerics of plans that were lost
 SPENT = (
     "the slots that were reserved so far; no guarantee, as when to stop may have depended on"
@@ -451,12 +456,7 @@ class History:
             **asdict(self.terms),
             "rule": self.terms.as_row()["rule"],
             "distinct": [{"other": other, "by": by} for other, by in self.distinct],
-            "epsilon_spent": self.epsilon_spent,
-            "epsilon_allocated": self.epsilon_allocated,
-            "epsilon_committed": self.epsilon_committed,
-            "epsilon_alone_spent": self.epsilon_alone_spent,
-            "epsilon_alone_allocated": self.epsilon_alone_allocated,
-            "epsilon_alone_committed": self.epsilon_alone_committed,
+            **{figure: getattr(self, figure) for figure in EPSILONS},
             "means": {
                 "epsilon_spent": SPENT,
                 "epsilon_allocated": ALLOCATED,

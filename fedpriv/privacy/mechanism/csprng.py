@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import threading
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedpriv.errors import AccountingError
+from fedpriv.secret import Secret
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -41,7 +42,7 @@ class RandomSource(Protocol):
         """Return a source whose words are for one computation, named by public bytes."""
 
 
-class SystemCsprng:
+class SystemCsprng(Secret):
     """AES-256 in counter mode, keyed by the operating system.
 
     Each instance has its own key: of 32 bytes from `os.urandom` and of its purpose, by HKDF. It
@@ -112,12 +113,6 @@ class SystemCsprng:
         key = HKDF(SHA256(), 32, salt=None, info=self._purpose).derive(os.urandom(32))
         self._stream: CipherContext = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._left = _REKEY_BYTES
-
-    def __repr__(self) -> str:
-        return "SystemCsprng()"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("SystemCsprng holds a secret key: it can't be pickled or copied.")
 
 
 class InsecureRandomness:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from fedpriv.privacy.mechanism.noise_share import Whole
+from fedpriv.secret import Secret
 
 
-class NoisyShare:
+class NoisyShare(Secret):
     """A site's sum with its share of the noise, in coarse steps.
 
     Made by `PlanExecution.share`. Shows nothing, and can't be copied, pickled or sent.
@@ -26,9 +25,3 @@ class NoisyShare:
 
     def __init__(self, values: Whole, members: int) -> None:
         self.values, self.members = values, members
-
-    def __repr__(self) -> str:
-        return "NoisyShare()"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("NoisyShare must not leave: it can't be pickled or copied.")

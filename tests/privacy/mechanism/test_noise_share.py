@@ -26,13 +26,12 @@ from fedpriv.privacy.mechanism.noise_share import (
     Whole,
     _log_added,
     add_share,
-    bits_for,
     check_added_delta,
     log_added_delta,
     plan_shares,
     shared_grid,
-    total_deviation,
 )
+from fedpriv_strategies.size_of_sum import bits_for, total_deviation
 
 SIZE = 20_000
 PLAN = Plan("job", "dp-lora", 0.1, 1.5, 2.0, 3, "sha256:" + "c" * 64, "default", 1, 3)

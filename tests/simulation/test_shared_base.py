@@ -18,9 +18,9 @@ from fedpriv.gradients.engine import gradients_of
 from fedpriv.models.config import LoraSection, ModelSection
 from fedpriv.private_training import pool as module
 from fedpriv.private_training.config import ComputeSection
-from fedpriv.private_training.pool import WorkerPool
 from fedpriv.private_training.record_loss import record_losses
 from fedpriv.private_training.worker import ModelRecipe, Worker
+from fedpriv_simulation.shared_base import SharedBasePool
 
 Make = Callable[..., Any]
 
@@ -38,7 +38,7 @@ def test_workers_hold_one_base_in_few_bits(model_folder: Make) -> None:
     pytest.importorskip("bitsandbytes")
     recipe = recipe_of(model_folder("llama"))
     recipe = replace(recipe, model=recipe.model.model_copy(update={"quantize": "4bit"}))
-    first, other, _ = three(WorkerPool(3), recipe)
+    first, other, _ = three(SharedBasePool(3), recipe)
     codes = {name: b for name, b in first.model.named_buffers() if name.endswith(".codes")}
     there = dict(other.model.named_buffers())
     assert codes and all(there[name].data_ptr() == held.data_ptr() for name, held in codes.items())
@@ -51,7 +51,7 @@ def rows_of(worker: Worker) -> Any:
     return gradients_of(worker.gradients, partial(record_losses, batch=batch), 1)
 
 
-def three(pool: WorkerPool, recipe: ModelRecipe) -> list[Worker]:
+def three(pool: SharedBasePool, recipe: ModelRecipe) -> list[Worker]:
     with ExitStack() as stack:
         return [stack.enter_context(pool.borrow(recipe)) for _ in range(3)]
 
@@ -64,7 +64,7 @@ def three(pool: WorkerPool, recipe: ModelRecipe) -> list[Worker]:
 def test_workers_hold_one_base(model_folder: Make, compute: dict[str, Any]) -> None:
     if compute.get("engine") == "opacus":
         pytest.importorskip("opacus")
-    first, *others = three(WorkerPool(3), recipe_of(model_folder("llama"), **compute))
+    first, *others = three(SharedBasePool(3), recipe_of(model_folder("llama"), **compute))
     before = rows_of(first)
     of_first = dict(first.model.named_parameters())
     for other in others:
@@ -76,7 +76,7 @@ def test_workers_hold_one_base(model_folder: Make, compute: dict[str, Any]) -> N
 
 
 def test_what_one_worker_trains_no_other_has(model_folder: Make) -> None:
-    pool, recipe = WorkerPool(3), recipe_of(model_folder("llama"))
+    pool, recipe = SharedBasePool(3), recipe_of(model_folder("llama"))
     first, second, _ = three(pool, recipe)
     first.vector.write(np.ones(first.vector.size, np.float32))
     assert np.array_equal(second.vector.read(), second.initial)
@@ -93,7 +93,7 @@ def test_the_base_is_loaded_once_and_goes_with_its_workers(
         return real(settings, **options)
 
     monkeypatch.setattr(module, "load_base", load)
-    pool = WorkerPool(3)
+    pool = SharedBasePool(3)
     one, other = recipe_of(model_folder("llama")), recipe_of(model_folder("qwen3"))
     three(pool, one)
     assert len(loaded) == 1
@@ -106,7 +106,7 @@ def test_a_base_that_was_refused_is_not_kept(model_folder: Make) -> None:
     def refuse(*arguments: Any) -> None:
         raise ValueError("another base was proposed")
 
-    pool, recipe = WorkerPool(2), recipe_of(model_folder("llama"))
+    pool, recipe = SharedBasePool(2), recipe_of(model_folder("llama"))
     with pytest.raises(ValueError, match="another base"), pool.borrow(recipe, refuse):
         pass
     assert not pool._loaded
